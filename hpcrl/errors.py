@@ -1,0 +1,45 @@
+"""What can go wrong, as the user is told.
+
+HpcrlError          exit code 1: it was a fair request, and it failed
+└── UsageError      exit code 2: the request itself must be mended
+    └── SpecError   exit code 2: one or more faults in a file that somebody wrote, all listed at once
+
+Every message is one sentence: what happened, where, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class HpcrlError(Exception):
+    """Something failed that is not a mistake in the request."""
+
+    exit_code = 1
+
+
+class UsageError(HpcrlError):
+    """The request cannot be carried out as it stands."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """Faults in a profile, study, environment or template, each with its place."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Say which known name is nearest to a wrong one, and which there are, as the end of a sentence."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if not names:
+        return "there are none"
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"there are: {shown}"

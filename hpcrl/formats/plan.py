@@ -1,0 +1,218 @@
+"""The plan directory: what `plan` writes once and every later stage reads.
+
+    plan.json        the manifest (:class:`Plan`)
+    cells.jsonl      one cell a line; the cells of a job stand together
+    scripts/         one sbatch script per job and stage
+    environments/    conda YAML and requirements of each software environment
+    worker.zip       the part of hpcrl that runs inside a cell
+
+The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/`` beside these and change none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import UsageError, suggestion
+
+VERSION = 1
+MANIFEST = "plan.json"
+CELLS = "cells.jsonl"
+WORKER = "worker.zip"
+RECORDS = "records"
+LOGS = "logs"
+CHECKPOINTS = "checkpoints"
+DATASET = "dataset"
+REPORT = "report"
+STAGES = ("environments", "cells", "collect", "report")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the matrix: `config` for the workload, `resources` for the scheduler."""
+
+    id: str
+    config: dict[str, Any]
+    resources: dict[str, Any]
+    environment: str
+
+    def to_line(self) -> str:
+        content = {"id": self.id, "config": self.config, "resources": self.resources, "environment": self.environment}
+        return json.dumps(content, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Slurm sees: `count` cells from line `first` of cells.jsonl, as one array (or one job of a later stage)."""
+
+    name: str
+    stage: str
+    script: str
+    first: int
+    count: int
+    array: bool
+    environment: str | None
+    resources: dict[str, Any]
+    partition: str | None
+    qos: str | None
+    node_type: str | None
+    throttle: int | None
+    core_hours: float
+    gpu_hours: float
+    billed: float
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One software environment of the plan; `key` names its directory and holds the hash of its rendering."""
+
+    key: str
+    name: str
+    flavour: str
+    horovod: bool
+    python: str
+    imports: list[str]
+    find_links: list[str]
+    conda: str
+    requirements: str
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """Cells that the cluster cannot run: how many, why, and the nearest thing that would do."""
+
+    cells: int
+    config: dict[str, Any]
+    resources: dict[str, Any]
+    reason: str
+    nearest: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The manifest."""
+
+    id: str
+    hpcrl: str
+    study: dict[str, Any]
+    cluster: dict[str, Any]
+    workload: dict[str, Any]
+    chain: str
+    jobs: list[Job]
+    environments: list[Environment]
+    unplaced: list[Unplaced]
+    totals: dict[str, Any]
+
+    def job(self, name: str) -> Job:
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UsageError(f"the plan has no job {name!r}; {suggestion(name, [job.name for job in self.jobs])}")
+
+    def environment(self, key: str) -> Environment:
+        return next(environment for environment in self.environments if environment.key == key)
+
+    def cell_jobs(self) -> list[Job]:
+        return [job for job in self.jobs if job.stage == "cells"]
+
+    def to_text(self) -> str:
+        content = {"format": "hpcrl-plan", "version": VERSION, **asdict(self)}
+        return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_plan(directory: Path) -> Plan:
+    """Read the manifest of a plan directory.
+
+    Raises:
+        UsageError: it is none, it is damaged, or it was made by an hpcrl with another plan format.
+    """
+    path = directory / MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{directory}: is not a plan directory (no {MANIFEST}): make one with `hpcrl plan`") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
+    if not isinstance(content, dict) or content.pop("format", None) != "hpcrl-plan":
+        raise UsageError(f"{path}: is not a plan's manifest")
+    version = content.pop("version", None)
+    if version != VERSION:
+        made_by = content.get("hpcrl", "?")
+        raise UsageError(
+            f"{path}: plan format {version} (hpcrl {made_by}), but this hpcrl reads format {VERSION}: plan again, or use that hpcrl"
+        )
+    try:
+        content["jobs"] = [Job(**job) for job in content["jobs"]]
+        content["environments"] = [Environment(**each) for each in content["environments"]]
+        content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
+        return Plan(**{field.name: content[field.name] for field in fields(Plan)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
+
+
+def read_cells(directory: Path, job: Job | None = None) -> Iterator[Cell]:
+    """Read the cells of a plan, or of one of its jobs, in their order.
+
+    Raises:
+        UsageError: a line is damaged.
+    """
+    path = directory / CELLS
+    start, stop = (job.first, job.first + job.count) if job else (0, None)
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(islice(file, start, stop), start=start + 1):
+                try:
+                    yield Cell(**json.loads(line))
+                except (ValueError, TypeError):
+                    raise UsageError(f"{path}:{number}: is damaged: make the plan again") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def find_cell(directory: Path, plan: Plan, wanted: str) -> tuple[Cell, Job, int]:
+    """Find a cell by its id or an unambiguous beginning of it; return also its job and its index there.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    found = [(number, cell) for number, cell in enumerate(read_cells(directory)) if cell.id.startswith(wanted)]
+    if len(found) != 1:
+        what = "no cell" if not found else f"{len(found)} cells"
+        raise UsageError(f"{what} of {directory} begin with {wanted!r}: `hpcrl status` lists the cells")
+    number, cell = found[0]
+    job = next(job for job in plan.cell_jobs() if job.first <= number < job.first + job.count)
+    return cell, job, number - job.first
+
+
+def label(config: Mapping[str, Any]) -> str:
+    """Name a cell for people by its configuration: ``torch lazy seed 2``."""
+    values = [f"{key} {value}" if not isinstance(value, str) else value for key, value in config.items() if value is not None]
+    return " ".join(values)
+
+
+def format_tasks(tasks: Iterable[int]) -> str:
+    """Write indices as Slurm's array syntax: ``0-3,7``."""
+    ordered = sorted(set(tasks))
+    runs: list[list[int]] = []
+    for task in ordered:
+        if runs and task == runs[-1][1] + 1:
+            runs[-1][1] = task
+        else:
+            runs.append([task, task])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_tasks(text: str) -> list[int]:
+    """Read what :func:`format_tasks` writes."""
+    tasks: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        tasks.extend(range(int(first), int(last or first) + 1))
+    return tasks

@@ -1,0 +1,173 @@
+"""The dataset: a directory of Parquet tables, one across all clusters. docs/data-dictionary.md explains each column.
+
+    DATASET/dataset.json          format, version, which records are merged (size, time, part)
+    DATASET/<table>/part-*.parquet
+    DATASET/quarantine.json       records that could not be read, with the reason
+"""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from hpcrl.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    import pandas
+
+VERSION = 1
+INDEX = "dataset.json"
+QUARANTINE = "quarantine.json"
+
+
+def _field(name: str, kind: pa.DataType, text: str, unit: str = "") -> pa.Field:
+    metadata = {"description": text, **({"unit": unit} if unit else {})}
+    return pa.field(name, kind, metadata=metadata)
+
+
+_TEXT = pa.string()
+_F64, _I64 = pa.float64(), pa.int64()
+_KEYS = [
+    _field("plan", _TEXT, "id of the plan"),
+    _field("cell", _TEXT, "id of the cell, a hash of what it runs and asks for"),
+    _field("attempt", _TEXT, "one execution of the cell: Slurm job id and restart count, or local-..."),
+]
+_RANK = [
+    _field("node", _TEXT, "node that the rank ran on"),
+    _field("rank", _I64, "rank within the job"),
+]
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "cells": pa.schema(
+        [
+            *_KEYS,
+            _field("study", _TEXT, "name of the study"),
+            _field("cluster", _TEXT, "name of the cluster profile that the plan was made for"),
+            _field("attempt_number", _I64, "1 for the first attempt of the cell, in order of start"),
+            _field("latest", pa.bool_(), "whether this is the cell's newest attempt"),
+            _field("outcome", _TEXT, "completed, failed, timeout, oom, cancelled, preempted, diverged, node_fail, running, lost"),
+            _field("reason", _TEXT, "why it did not complete"),
+            _field("workload", _TEXT, "algorithm, or `command`"),
+            _field("framework", _TEXT, "framework of built-in training"),
+            _field("execution", _TEXT, "eager, lazy"),
+            _field("parallelism", _TEXT, "none, horovod"),
+            _field("seed", _I64, "seed of the cell"),
+            _field("config", _TEXT, "every axis value, as JSON"),
+            _field("environment", _TEXT, "key of the software environment"),
+            _field("nodes", _I64, "nodes asked for"),
+            _field("tasks", _I64, "ranks asked for"),
+            _field("cpus", _I64, "cores per rank asked for"),
+            _field("gpus", _I64, "GPUs asked for, of the whole cell"),
+            _field("gpu_type", _TEXT, "GPU type asked for"),
+            _field("memory_mib", _I64, "memory per rank asked for", "MiB"),
+            _field("time_limit", _I64, "time limit", "s"),
+            _field("partition", _TEXT, "partition that the plan chose"),
+            _field("qos", _TEXT, "QOS that the plan chose"),
+            _field("job_id", _TEXT, "Slurm job id, with the array index"),
+            _field("records", _I64, "records merged (one for each rank)"),
+            _field("started", _F64, "start of the attempt, Unix time", "s"),
+            _field("wall_time", _F64, "from the start of the record to its last frame", "s"),
+            _field("training_time", _F64, "training alone: no imports, no compilation before the first step", "s"),
+            _field("setup_time", _F64, "imports, building and compiling before the first step", "s"),
+            _field("steps", _I64, "environment steps taken"),
+            _field("episodes", _I64, "episodes finished"),
+            _field("final_score", _F64, "mean return of the last policy over the final greedy episodes"),
+            _field("best_score", _F64, "best evaluation during training"),
+            _field("goal_step", _I64, "environment steps at the first evaluation that reached the goal"),
+            _field("goal_time", _F64, "training time at the first evaluation that reached the goal", "s"),
+            _field("cpu_seconds", _F64, "CPU time of the attempt's own processes, all ranks", "s"),
+            _field("cpu_utilisation", _F64, "own CPU time / (wall time x cores asked for), mean", "1"),
+            _field("machine_cpu_percent", _F64, "whole machine, mean of psutil.cpu_percent", "%"),
+            _field("rss_peak", _F64, "largest resident memory of the attempt's own processes on one node", "B"),
+            _field("machine_memory_percent", _F64, "whole machine, mean of psutil.virtual_memory().percent", "%"),
+            _field("gpu_percent", _F64, "mean NVML utilisation of the GPUs that the cell asked for", "%"),
+            _field("gpu_memory_peak", _F64, "largest NVML memory in use", "B"),
+            _field("energy", _F64, "NVML energy of the GPUs over the attempt", "J"),
+            _field("compiled", _TEXT, "what the framework's compiler really did"),
+            _field("versions", _TEXT, "package versions, as JSON"),
+            _field("hardware", _TEXT, "CPU, memory, GPUs, kernel, as JSON"),
+            _field("slurm_state", _TEXT, "state that Slurm accounted"),
+            _field("slurm_exit_code", _TEXT, "exit code and signal that Slurm accounted"),
+            _field("slurm_elapsed", _F64, "elapsed time that Slurm accounted", "s"),
+        ]
+    ),
+    "episodes": pa.schema(
+        [
+            *_KEYS,
+            _field("rank", _I64, "rank within the job"),
+            _field("kind", _TEXT, "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command"),
+            _field("name", _TEXT, "`return`, or the name of a reported value"),
+            _field("episode", _I64, "number of the episode, from 1"),
+            _field("step", _I64, "environment steps taken by then"),
+            _field("time", _F64, "training time by then (a command's own: wall time)", "s"),
+            _field("value", _F64, "the return, or the reported value"),
+            _field("length", _I64, "steps of the episode"),
+        ]
+    ),
+    "samples": pa.schema(
+        [
+            *_KEYS,
+            *_RANK,
+            _field("time", _F64, "since the start of the record, monotonic clock", "s"),
+            _field("unix_time", _F64, "wall clock", "s"),
+            _field("machine_cpu_percent", _F64, "whole machine: psutil.cpu_percent", "%"),
+            _field("machine_memory_percent", _F64, "whole machine: psutil.virtual_memory().percent", "%"),
+            _field("cpu_seconds", _F64, "CPU time of the job's own processes so far", "s"),
+            _field("rss", _F64, "resident memory of the job's own processes", "B"),
+            _field("processes", _I64, "the job's own processes"),
+            _field("gpu_percent", _F64, "NVML utilisation, mean over visible GPUs", "%"),
+            _field("gpu_memory", _F64, "NVML memory in use, sum over visible GPUs", "B"),
+            _field("gpu_power", _F64, "NVML power draw, sum over visible GPUs", "W"),
+            _field("gpu_energy", _F64, "NVML energy counter since the first sample, sum over visible GPUs", "J"),
+        ]
+    ),
+    "phases": pa.schema(
+        [
+            *_KEYS,
+            _field("rank", _I64, "rank within the job"),
+            _field("phase", _TEXT, "setup, env_step, act, replay, update, evaluate, other"),
+            _field("seconds", _F64, "time in this phase", "s"),
+            _field("count", _I64, "how often it was entered"),
+        ]
+    ),
+}
+
+
+def read_index(dataset: Path) -> dict[str, Any]:
+    """Read ``dataset.json``.
+
+    Raises:
+        UsageError: there is no dataset, or its format is another.
+    """
+    path = dataset / INDEX
+    try:
+        index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{dataset}: is not a dataset (no {INDEX}): make one with `hpcrl collect PLAN -o {dataset}`") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
+    if index.get("format") != "hpcrl-dataset" or index.get("version") != VERSION:
+        raise UsageError(f"{path}: dataset format {index.get('version')!r}, but this hpcrl reads format {VERSION}: collect again")
+    return index
+
+
+def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
+    """Open one table as pandas, its rows in the dataset's order.
+
+    Raises:
+        UsageError: there is no dataset there, or no such table.
+    """
+    import pyarrow.parquet as pq
+
+    if table not in SCHEMAS:
+        raise UsageError(f"no table {table!r}; {suggestion(table, SCHEMAS)}")
+    directory = Path(dataset)
+    read_index(directory)
+    parts = sorted((directory / table).glob("part-*.parquet"))
+    if not parts:
+        return SCHEMAS[table].empty_table().to_pandas()
+    return pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts]).to_pandas()

@@ -1,0 +1,85 @@
+"""From a study's axes to its cells."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrl.errors import UsageError
+from hpcrl.spec.quantities import parse_memory, parse_time
+from hpcrl.spec.study import RESOURCES, Resources, Study
+
+MAX_CELLS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the matrix before it has a place: what it runs and what it asks for."""
+
+    config: dict[str, Any]
+    resources: Resources
+
+
+def expand(study: Study) -> Iterator[Point]:
+    """Yield the points of a study in the order of its axes, seeds innermost.
+
+    Raises:
+        UsageError: the matrix is empty or far too large.
+    """
+    size = math.prod(len(values) for values in study.axes.values()) * len(study.seeds)
+    if size > MAX_CELLS:
+        raise UsageError(
+            f"study {study.name}: {size:,} cells, and {MAX_CELLS:,} is the most: take values from the longest axis, or plan it in parts"
+        )
+    settings: list[dict[str, Any]] = []
+    for values in itertools.product(*study.axes.values()):
+        point: dict[str, Any] = {}
+        for axis, value in zip(study.axes, values, strict=True):
+            point.update(value if isinstance(value, dict) else {axis: value})
+        settings.append(point)
+    settings.extend(dict(extra) for extra in study.include)
+    defaults = {name: getattr(study.resources, name) for name in RESOURCES}
+    count = 0
+    cache: dict[tuple[Any, ...], Resources] = {}
+    for point in settings:
+        if any(rule.matches({**defaults, **point}) for rule in study.exclude if "seed" not in (rule.model_extra or {})):
+            continue
+        resources = _resources(study, point, cache)
+        config = {key: value for key, value in point.items() if key not in RESOURCES}
+        for seed in study.seeds:
+            values_here = {**defaults, **point, "seed": seed}
+            if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):
+                continue
+            count += 1
+            yield Point({**config, "seed": seed}, resources)
+    if count == 0:
+        raise UsageError(f"study {study.name}: no cell is left: its `exclude` rules match everything")
+
+
+def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:
+    asked = {key: point[key] for key in RESOURCES if key in point}
+    key = tuple(sorted((name, repr(value)) for name, value in asked.items()))
+    if key not in cache:
+        if "time" in asked:
+            asked["time"] = parse_time(asked["time"])
+        if "memory" in asked:
+            asked["memory"] = parse_memory(asked["memory"])
+        merged = study.resources.model_copy(update=asked)
+        if merged.tasks is None:
+            tasks = merged.nodes
+            if merged.parallelism == "horovod":
+                tasks = max(merged.gpus, 2)
+            merged = merged.model_copy(update={"tasks": tasks})
+        cache[key] = merged
+    return cache[key]
+
+
+def cell_id(workload_digest: str, point_config: dict[str, Any], resources: dict[str, Any], environment: str) -> str:
+    """Hash what a cell runs and asks for; where it runs is not part of it, so cells compare across clusters."""
+    content = json.dumps([workload_digest, point_config, resources, environment], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]

@@ -1,0 +1,201 @@
+"""Where a cell can run on a cluster: partition, QOS and node type, or why nowhere, and what would do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcrl.errors import UsageError, suggestion
+from hpcrl.spec.cluster import ClusterProfile, GpuRequest, NodeType, Partition, Qos
+from hpcrl.spec.quantities import format_memory, format_time
+from hpcrl.spec.study import Pin, Resources
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A place that takes the cell. `cpus_per_task` may exceed what was asked, where memory comes with cores."""
+
+    partition: str
+    qos: str | None
+    node_type: str
+    cpus_per_task: int
+    tasks_per_node: int
+    gpus_per_node: int
+    exclusive: bool
+
+
+@dataclass(frozen=True)
+class NoPlace:
+    """Why a cell fits nowhere, and the smallest change that would make it fit."""
+
+    reason: str
+    nearest: str | None
+
+
+class _Unfit(Exception):
+    """Why one place does not do; `depth` counts the checks that it did pass."""
+
+    def __init__(self, depth: int, reason: str) -> None:
+        super().__init__(reason)
+        self.depth = depth
+
+
+def place(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement | NoPlace:
+    """Find the first partition (in the profile's order), node type and QOS that take a cell.
+
+    Raises:
+        UsageError: the pin names a partition or QOS that the cluster does not have.
+    """
+    found = _search(profile, resources, pin)
+    if isinstance(found, Placement):
+        return found
+    return NoPlace(str(found), _nearest(profile, resources, pin))
+
+
+def _search(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement | _Unfit:
+    if pin.partition and pin.partition not in profile.partitions:
+        raise UsageError(f"cluster {profile.name}: no partition {pin.partition!r}; {suggestion(pin.partition, profile.partitions)}")
+    if pin.qos and pin.qos not in profile.qos:
+        raise UsageError(f"cluster {profile.name}: no QOS {pin.qos!r}; {suggestion(pin.qos, profile.qos)}")
+    worst = _Unfit(-1, f"{profile.title} has no partition for it")
+    for name, partition in profile.partitions.items():
+        if (name != pin.partition) if pin.partition else partition.on_request:
+            continue
+        for node_type in partition.node_types:
+            try:
+                return _fit(profile, resources, name, partition, node_type, pin)
+            except _Unfit as unfit:
+                if unfit.depth > worst.depth:
+                    worst = unfit
+    return worst
+
+
+def _fit(
+    profile: ClusterProfile, resources: Resources, name: str, partition: Partition, node_name: str, pin: Pin
+) -> Placement:
+    node = profile.node_types[node_name]
+    tasks = resources.tasks or resources.nodes
+    tasks_per_node = -(-tasks // resources.nodes)
+    gpus_per_node, exclusive = _fit_gpus(profile, resources, partition, node, node_name)
+    cpus = resources.cpus
+    per_core = profile.memory.per_core.get(node_name)
+    if per_core and "mem" in profile.forbidden_flags:
+        cpus = max(cpus, -(-resources.memory // per_core))
+    cores = cpus * tasks_per_node
+    beside = f" beside {'an' if node.gpus.type[0] in 'aeiou' else 'a'} {node.gpus.type}" if node.gpus and resources.gpus else ""
+    if cores > node.usable_cores:
+        because = f", and {format_memory(resources.memory)} comes only with {cpus} cores" if cpus > resources.cpus else ""
+        raise _Unfit(3, f"it asks for {cores} cores per node{beside}, but {node_name} nodes have {node.usable_cores}{because}")
+    if partition.max_cores_per_node and cores > partition.max_cores_per_node:
+        raise _Unfit(3, f"it asks for {cores} cores per node, but partition {name} gives at most {partition.max_cores_per_node}")
+    memory = resources.memory * tasks_per_node
+    if memory > node.memory:
+        raise _Unfit(4, f"it asks for {format_memory(memory)} per node, but {node_name} nodes have {format_memory(node.memory)}")
+    most = min(partition.max_nodes or resources.nodes, node.count or resources.nodes)
+    if resources.nodes > most:
+        raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {node_name}")
+    if resources.time > partition.max_time:
+        limit = format_time(partition.max_time)
+        raise _Unfit(6, f"it asks for {format_time(resources.time)}, but partition {name} stops at {limit}")
+    qos = _fit_qos(profile, resources, name, partition, cores * resources.nodes, memory * resources.nodes, pin)
+    return Placement(name, qos, node_name, cpus, tasks_per_node, gpus_per_node, exclusive)
+
+
+def _fit_gpus(
+    profile: ClusterProfile, resources: Resources, partition: Partition, node: NodeType, node_name: str
+) -> tuple[int, bool]:
+    if resources.gpus == 0:
+        if partition.gpu_jobs_only:
+            raise _Unfit(0, "it asks for no GPU, and this partition is for GPU jobs only")
+        if node.gpus:
+            raise _Unfit(0, f"it asks for no GPU, and {node_name} nodes are kept for cells that do")
+        return 0, False
+    wanted = f"{resources.gpus} {resources.gpu_type or 'GPU'}{'s' if resources.gpus > 1 else ''}"
+    if profile.gpu_request is GpuRequest.NONE:
+        raise _Unfit(0, f"it asks for {wanted}, and {profile.title} has no GPU")
+    if not node.gpus:
+        raise _Unfit(0, f"it asks for {wanted}, and {node_name} nodes have no GPU")
+    if resources.gpu_type and node.gpus.type != resources.gpu_type:
+        kinds = ", ".join(profile.gpu_types())
+        raise _Unfit(1, f"it asks for {wanted}, and {profile.title} has none of that type (it has {kinds})")
+    per_node = -(-resources.gpus // resources.nodes)
+    if per_node > node.gpus.count:
+        raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {node_name} nodes have {node.gpus.count}")
+    counts = node.gpus.request_counts
+    if counts and per_node not in counts:
+        raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {profile.title} gives {', '.join(map(str, counts))}")
+    if node.gpus.whole_node_beyond_one and resources.nodes > 1:
+        if per_node != node.gpus.count:
+            raise _Unfit(2, f"more than one node of {node_name} means all {node.gpus.count} GPUs of each")
+        return per_node, True
+    return per_node, False
+
+
+def _fit_qos(
+    profile: ClusterProfile, resources: Resources, name: str, partition: Partition, cores: int, memory: int, pin: Pin
+) -> str | None:
+    candidates = [pin.qos] if pin.qos else [qos for qos in partition.qos if not profile.qos[qos].on_request]
+    if pin.qos and pin.qos not in partition.qos:
+        raise _Unfit(7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}")
+    if not candidates:
+        return None
+    reasons = []
+    for candidate in candidates:
+        if reason := _over(profile.qos[candidate], resources, cores, memory):
+            reasons.append(f"QOS {candidate} {reason}")
+        else:
+            return candidate
+    raise _Unfit(8, f"in partition {name} " + ", ".join(reasons))
+
+
+def _over(qos: Qos, resources: Resources, cores: int, memory: int) -> str | None:
+    if qos.max_time and resources.time > qos.max_time:
+        return f"stops at {format_time(qos.max_time)}"
+    if resources.nodes < qos.min_nodes:
+        return f"starts at {qos.min_nodes} nodes"
+    if qos.max_nodes and resources.nodes > qos.max_nodes:
+        return f"stops at {qos.max_nodes} nodes"
+    if qos.max_cores and cores > qos.max_cores:
+        return f"stops at {qos.max_cores} cores"
+    if qos.max_gpus and resources.gpus > qos.max_gpus:
+        return f"stops at {qos.max_gpus} GPUs"
+    if qos.max_memory and memory > qos.max_memory:
+        return f"stops at {format_memory(qos.max_memory)}"
+    return None
+
+
+def _nearest(profile: ClusterProfile, resources: Resources, pin: Pin) -> str | None:
+    """Return the first single change that makes the cell fit, the mildest kind first."""
+    for words, changed in _relaxations(profile, resources):
+        if isinstance(found := _search(profile, changed, pin), Placement):
+            qos = f", QOS {found.qos}" if found.qos else ""
+            return f"{words} would fit (partition {found.partition}{qos}, {found.node_type} nodes)"
+    return None
+
+
+def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[str, Resources]]:
+    tasks_per_node = -(-(asked.tasks or asked.nodes) // asked.nodes)
+    nodes = profile.node_types.values()
+    limits = {limit for each in profile.partitions.values() for limit in [each.max_time]}
+    limits |= {each.max_time for each in profile.qos.values() if each.max_time}
+    for cpus in sorted({node.usable_cores // tasks_per_node for node in nodes} - {0}, reverse=True):
+        if cpus < asked.cpus:
+            yield f"cpus: {cpus}", asked.model_copy(update={"cpus": cpus})
+    for memory in sorted({node.memory // tasks_per_node for node in nodes}, reverse=True):
+        if memory < asked.memory:
+            yield f"memory: {format_memory(memory)}", asked.model_copy(update={"memory": memory})
+    for seconds in sorted(limits, reverse=True):
+        if seconds < asked.time:
+            yield f"time: {format_time(seconds)}", asked.model_copy(update={"time": seconds})
+    for count in range(asked.gpus - 1, 0, -1):
+        tasks = min(asked.tasks or 1, count) if asked.parallelism != "none" else asked.tasks
+        yield f"gpus: {count}", asked.model_copy(update={"gpus": count, "tasks": tasks})
+    for kind in profile.gpu_types():
+        if asked.gpus and kind != asked.gpu_type:
+            yield f"gpu_type: {kind}", asked.model_copy(update={"gpu_type": kind})
+    for count in range(asked.nodes - 1, 0, -1):
+        yield f"nodes: {count}", asked.model_copy(update={"nodes": count})
+    if asked.gpus:
+        without = {"gpus": 0, "gpu_type": None}
+        kept = f" (the same {asked.parallelism} ranks on CPU cores)" if asked.parallelism != "none" else " (on CPU cores)"
+        yield f"gpus: 0{kept}", asked.model_copy(update=without)

@@ -1,0 +1,33 @@
+"""The part of hpcrl that runs inside a cell, as one zip file that goes on PYTHONPATH.
+
+So a cell runs the very code that the plan was made with, in any environment, whatever is installed later; and
+nothing else of the planning side's packages reaches the cell's interpreter.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import hpcrl
+
+PARTS = ("formats", "run", "rl", "slurm", "telemetry")
+
+
+@cache
+def worker_zip() -> bytes:
+    """Return the archive; the same sources give the same bytes."""
+    package = Path(hpcrl.__file__).parent
+    files = [package / "__init__.py", package / "errors.py"]
+    for part in PARTS:
+        files += sorted((package / part).rglob("*.py"))
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            entry = zipfile.ZipInfo(str(Path("hpcrl") / file.relative_to(package)), date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, file.read_bytes())
+    return out.getvalue()

@@ -1,0 +1,217 @@
+"""The cluster profile: what a site offers and what it insists on, as data.
+
+Nothing personal stands here: account and e-mail come from the user (:mod:`hpcrl.spec.user`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from hpcrl.errors import suggestion
+from hpcrl.spec.billing import evaluate
+from hpcrl.spec.quantities import MiB, Name, Seconds
+
+# The sbatch flags that a profile may require or forbid; others go into `script.directives`.
+FLAGS = (
+    "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gres",
+    "gpus", "gpus-per-task", "constraint", "exclusive", "export", "mail-user", "mail-type", "licenses",
+)  # fmt: skip
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _flag(value: Any) -> Any:
+    if value not in FLAGS:
+        raise ValueError(f"{value!r} is not an sbatch flag known here; {suggestion(str(value), FLAGS)}")
+    return value
+
+
+Flag = Annotated[str, BeforeValidator(_flag)]
+
+
+class GpuRequest(StrEnum):
+    """How a site wants GPUs to be asked for; :mod:`hpcrl.plan.requests` renders each."""
+
+    GRES_TYPED = "gres_typed"  # --gres=gpu:a100:2
+    GRES = "gres"  # --gres=gpu:2
+    GPUS = "gpus"  # --gpus=2
+    GPUS_TYPED = "gpus_typed"  # --gpus=a100:2
+    CONSTRAINT = "constraint"  # --constraint=gpu --gpus=2
+    PARTITION_ONLY = "partition_only"  # the partition says it all
+    NONE = "none"  # no GPUs here
+
+
+class Source(Model):
+    title: str = Field(description="the page or file that was read")
+    as_of: str = Field(description="when it was read or last changed, such as 2026-08")
+    url: str | None = None
+
+
+class Gpus(Model):
+    type: Name = Field(description="the name that Slurm and studies use, such as a100")
+    count: int = Field(ge=1, description="GPUs that a job sees on one node")
+    memory: MiB | None = None
+    request_counts: tuple[int, ...] | None = Field(None, description="the only numbers of GPUs a job may ask for")
+    cores_each: int | None = Field(None, ge=1, description="cores that come with each GPU, pro rata")
+    whole_node_beyond_one: bool = Field(False, description="more than one node means all GPUs, exclusively")
+
+
+class NodeType(Model):
+    count: int | None = Field(None, ge=1)
+    cores: int = Field(ge=1, description="cores of a node, hardware threads not counted")
+    reserved_cores: int = Field(0, ge=0, description="cores kept from jobs, such as 8 on Frontier")
+    memory: MiB
+    arch: Literal["x86_64", "aarch64"] = "x86_64"
+    cpu: str | None = None
+    gpus: Gpus | None = None
+    features: tuple[Name, ...] = ()
+
+    @property
+    def usable_cores(self) -> int:
+        return self.cores - self.reserved_cores
+
+
+class Qos(Model):
+    max_time: Seconds | None = None
+    min_nodes: int = Field(1, ge=1)
+    max_nodes: int | None = Field(None, ge=1)
+    max_cores: int | None = Field(None, ge=1, description="cores of one job")
+    max_gpus: int | None = Field(None, ge=1, description="GPUs of one job")
+    max_memory: MiB | None = None
+    max_running: int | None = Field(None, ge=1)
+    max_queued: int | None = Field(None, ge=1)
+    charge_factor: float = Field(1.0, ge=0)
+    preemptable: bool = False
+    on_request: bool = Field(False, description="never chosen unless the study or the user names it")
+    note: str | None = None
+
+
+class Partition(Model):
+    node_types: tuple[Name, ...] = Field(min_length=1)
+    max_time: Seconds
+    max_nodes: int | None = Field(None, ge=1)
+    max_cores_per_node: int | None = Field(None, ge=1)
+    qos: tuple[Name, ...] = ()
+    default: bool = False
+    on_request: bool = Field(False, description="never chosen unless the study or the user names it")
+    gpu_jobs_only: bool = False
+    forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
+    note: str | None = None
+
+
+class Scheduler(Model):
+    kind: Literal["slurm", "local"] = "slurm"
+    version: str | None = None
+    max_array_size: int = Field(1001, ge=2, description="MaxArraySize: array indices stay below it")
+    max_submitted: int | None = Field(None, ge=1, description="jobs of one user in the queue")
+    array_throttle: int | None = Field(None, ge=1, description="array tasks that run at once")
+    enforce_part_limits: bool = Field(False, description="whether sbatch itself refuses a time over the limit")
+    poll_interval: int = Field(30, ge=1, description="seconds between status requests that the site accepts")
+    max_requeues: int = Field(3, ge=0)
+    signal_lead: int = Field(120, ge=10, description="seconds before the time limit at which USR2 is sent")
+
+
+class Memory(Model):
+    """How memory is given: asked for, or in proportion to cores."""
+
+    per_core: dict[Name, MiB] = Field({}, description="node type: memory that comes with each core, where --mem is forbidden")
+
+
+class Billing(Model):
+    unit: str
+    expression: str = Field(description="of cores, memory_gib, nodes, gpus, gpu_<type>, hours and charge_factor, for one job")
+
+
+class Environments(Model):
+    manager: Literal["uv", "venv", "conda", "mamba", "micromamba"]
+    root: str = Field(description="where environments are built; $HOME, $USER and other variables are expanded on the cluster")
+    setup: tuple[str, ...] = Field((), description="shell lines before every use, such as `module load ...`")
+    activate: str | None = Field(None, description="shell line that activates $HPCRL_ENV; none: its bin/ goes to the front of PATH")
+    channels: tuple[str, ...] = ("conda-forge",)
+    build_partition: Name | None = None
+    build_qos: Name | None = None
+    forbidden: tuple[str, ...] = Field((), description="commands the site asks not to run, such as `conda init`")
+
+
+class Launch(Model):
+    command: Literal["srun", "none"] = "srun"
+    arguments: tuple[str, ...] = ()
+    mpi: str | None = Field(None, description="value of srun --mpi for jobs of several tasks")
+
+
+class Script(Model):
+    directives: dict[Name, str | int | bool] = Field({}, description="#SBATCH lines for every job, long names without --")
+    lines: tuple[str, ...] = Field((), description="shell lines at the top of every job")
+
+
+class ClusterProfile(Model):
+    name: Name
+    title: str
+    status: Literal["active", "retired"] = "active"
+    retired_on: str | None = None
+    successor: Name | None = None
+    sources: dict[str, Source] = Field(min_length=1)
+    default_study: Name
+    scheduler: Scheduler = Scheduler()
+    gpu_request: GpuRequest = GpuRequest.NONE
+    required_flags: tuple[Flag, ...] = ()
+    forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
+    allocation_unit: Literal["core", "node", "gpu"] = "core"
+    memory: Memory = Memory()
+    node_types: dict[Name, NodeType] = Field(min_length=1)
+    partitions: dict[Name, Partition] = Field(min_length=1)
+    qos: dict[Name, Qos] = {}
+    billing: Billing | None = None
+    environments: Environments
+    launch: Launch = Launch()
+    script: Script = Script()
+
+    @model_validator(mode="after")
+    def _references(self) -> ClusterProfile:
+        for name, partition in self.partitions.items():
+            for node_type in partition.node_types:
+                if node_type not in self.node_types:
+                    raise ValueError(
+                        f"partitions.{name}.node_types: no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
+                    )
+            for qos in partition.qos:
+                if qos not in self.qos:
+                    raise ValueError(f"partitions.{name}.qos: no QOS {qos!r}; {suggestion(qos, self.qos)}")
+        build = self.environments.build_partition
+        if build is not None and build not in self.partitions:
+            raise ValueError(f"environments.build_partition: no partition {build!r}; {suggestion(build, self.partitions)}")
+        for flag in self.required_flags:
+            if flag in self.forbidden_flags:
+                raise ValueError(f"the flag {flag!r} is both required and forbidden")
+        for key in self.script.directives:
+            if key in ("account", "mail-user") and "%u" not in str(self.script.directives[key]):
+                raise ValueError(f"script.directives.{key}: is personal and comes from the user, not from a profile")
+        for name, node in self.node_types.items():
+            if node.gpus and self.gpu_request is GpuRequest.NONE:
+                raise ValueError(f"node_types.{name} has GPUs, but gpu_request is none")
+        for node_type in self.memory.per_core:
+            if node_type not in self.node_types:
+                raise ValueError(f"memory.per_core: no node type {node_type!r}; {suggestion(node_type, self.node_types)}")
+        if self.billing:
+            evaluate(self.billing.expression, self.billing_names())
+        return self
+
+    def billing_names(self) -> dict[str, float]:
+        """Return each name that a billing expression may use, with the value 1."""
+        names = ["cores", "memory_gib", "nodes", "gpus", "hours", "charge_factor"]
+        return dict.fromkeys([*names, *(gpu_name(kind) for kind in self.gpu_types())], 1.0)
+
+    def gpu_types(self) -> list[str]:
+        """Return the GPU types of the site, in the profile's order."""
+        return list(dict.fromkeys(node.gpus.type for node in self.node_types.values() if node.gpus))
+
+
+def gpu_name(gpu_type: str) -> str:
+    """Return the name under which a billing expression knows the count of GPUs of a type."""
+    return "gpu_" + re.sub(r"\W", "_", gpu_type)

@@ -1,0 +1,259 @@
+"""YAML files read so that every value knows its file, line and source.
+
+A :class:`Document` is plain data plus, for each value's path, its :class:`Origin`. Documents merge
+(``extends:``), and a merged value still points at the file that it came from.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from hpcrl.errors import SpecError, UsageError, suggestion
+
+Key = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value stands, and where its author had it from."""
+
+    file: str
+    line: int
+    source: str | None = None
+    as_of: str | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.file}:{self.line}"]
+        if self.source:
+            parts.append(f"source {self.source}")
+        if self.as_of:
+            parts.append(f"as of {self.as_of}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML mapping and the origin of each of its values, by path from the root."""
+
+    data: dict[str, Any]
+    origins: dict[Key, Origin] = field(default_factory=dict)
+
+    def origin(self, path: Key) -> Origin:
+        """Return the origin of the value at `path`, or of the nearest value that encloses it."""
+        for length in range(len(path), -1, -1):
+            if (found := self.origins.get(path[:length])) is not None:
+                return found
+        return Origin("?", 0)
+
+    def merged_over(self, base: Document) -> Document:
+        """Lay this document over `base`: mappings merge key by key, everything else is replaced."""
+        origins = dict(base.origins)
+        data = _merge(base.data, self.data, (), origins)
+        origins.update(self.origins)
+        return Document(data, origins)
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any], path: Key, origins: dict[Key, Origin]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        below = (*path, key)
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value, below, origins)
+            continue
+        for stale in [known for known in origins if known[: len(below)] == below]:
+            del origins[stale]
+        merged[key] = value
+    return merged
+
+
+def display(path: Path) -> str:
+    """Return a path as people would write it: relative to the working directory where it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML mapping with the line of every value.
+
+    Raises:
+        SpecError: the file is not YAML, repeats a key, or is not a mapping.
+        UsageError: the file cannot be read.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    name = display(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError([f"{name}: is not UTF-8 text (byte {error.start}): save it as UTF-8"]) from None
+    try:
+        tree = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = " ".join(str(error.problem or error.context or "malformed").split())
+        raise SpecError([f"{where}: not valid YAML: {problem}"]) from None
+    except YAMLError as error:
+        raise SpecError([f"{name}: not valid YAML: {' '.join(str(error).split())}"]) from None
+    if not isinstance(tree, dict):
+        raise SpecError([f"{name}:1: expected a mapping of keys to values, got {_kind(tree)}"])
+    origins: dict[Key, Origin] = {(): Origin(name, 1)}
+    problems: list[str] = []
+    data = _plain(tree, (), name, origins, problems)
+    if problems:
+        raise SpecError(problems)
+    return _with_sources(Document(data, origins))
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return {dict: "a mapping", list: "a list", str: "a text"}.get(type(value), f"the value {value!r}")
+
+
+def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems: list[str]) -> Any:
+    if isinstance(node, dict):
+        out = {}
+        for key, value in node.items():
+            line = node.lc.key(key)[0] + 1  # type: ignore[attr-defined]
+            if not isinstance(key, str):
+                problems.append(f"{name}:{line}: the key {key!r} is not a text: put it in quotes")
+                continue
+            origins[(*path, key)] = Origin(name, line)
+            out[key] = _plain(value, (*path, key), name, origins, problems)
+        return out
+    if isinstance(node, list):
+        items = []
+        for index, value in enumerate(node):
+            origins[(*path, index)] = Origin(name, node.lc.item(index)[0] + 1)  # type: ignore[attr-defined]
+            items.append(_plain(value, (*path, index), name, origins, problems))
+        return items
+    if isinstance(node, bool) or node is None:
+        return node
+    for kind in (str, int, float):
+        if isinstance(node, kind):
+            return kind(node)
+    if type(node) is datetime.date:
+        return node.isoformat()  # a date stays the text that was written
+    problems.append(f"{name}:{origins[path].line}: {node!r} is not a text or a number: put it in quotes")
+    return None
+
+
+def _with_sources(document: Document) -> Document:
+    """Resolve the ``source:`` keys of a profile: each stands for the mapping that holds it and all below.
+
+    ``source: D`` names an entry of the top-level ``sources:``; ``source: {max_time: S}`` names one for
+    single keys. The keys are taken out of the data: they describe values, they are none.
+    """
+    table = document.data.get("sources")
+    if not isinstance(table, dict):
+        return document
+    problems: list[str] = []
+    origins = dict(document.origins)
+
+    def lookup(name: Any, path: Key) -> tuple[str | None, str | None]:
+        entry = table.get(name) if isinstance(name, str) else None
+        if not isinstance(entry, dict):
+            at = document.origin(path)
+            problems.append(f"{at.file}:{at.line}: no source {name!r} in `sources`; {suggestion(str(name), table)}")
+            return None, None
+        return entry.get("title"), entry.get("as_of")
+
+    def visit(node: Any, path: Key, inherited: tuple[str | None, str | None]) -> Any:
+        at = origins[path]
+        if isinstance(node, dict):
+            named = node.get("source")
+            single: dict[str, tuple[str | None, str | None]] = {}
+            if isinstance(named, str):
+                inherited = lookup(named, (*path, "source"))
+            elif isinstance(named, dict):
+                single = {key: lookup(value, (*path, "source", key)) for key, value in named.items()}
+                inherited = single.pop("default", inherited)
+            origins[path] = Origin(at.file, at.line, *inherited)
+            return {
+                key: value if path == () and key == "sources" else visit(value, (*path, key), single.get(key, inherited))
+                for key, value in node.items()
+                if key != "source"
+            }
+        origins[path] = Origin(at.file, at.line, *inherited)
+        if isinstance(node, list):
+            return [visit(value, (*path, index), inherited) for index, value in enumerate(node)]
+        return node
+
+    data = visit(document.data, (), (None, None))
+    if problems:
+        raise SpecError(problems)
+    return Document(data, {path: at for path, at in origins.items() if "source" not in path})
+
+
+def validate(model: type[Model], document: Document) -> Model:
+    """Turn a document into a typed object.
+
+    Raises:
+        SpecError: with one line for each fault: ``file:line: key: what was expected``.
+    """
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        problems = [_explain(model, document, fault) for fault in error.errors()]
+        raise SpecError(list(dict.fromkeys(problems))) from None
+
+
+def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> str:
+    path = tuple(part for part in fault["loc"] if not str(part).startswith(("function-", "tagged-")))
+    path = tuple(_real_parts(document.data, path, fault["type"] in ("missing", "extra_forbidden")))
+    origin = document.origin(path)
+    where = f"{origin.file}:{origin.line}"
+    dotted = ".".join(str(part) for part in path)
+    if fault["type"] == "extra_forbidden":
+        known = _fields_at(model, path[:-1])
+        return f"{where}: {dotted}: unknown key; {suggestion(str(path[-1]), known)}"
+    if fault["type"] == "missing":
+        return f"{where}: {dotted}: is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    given = fault.get("input")
+    if fault["type"] not in ("value_error", "assertion_error"):
+        message = f"{message[:1].lower()}{message[1:]}"
+        if isinstance(given, str | int | float | bool | None):
+            message += f", got {given!r}"
+    return f"{where}: {dotted}: {message}" if dotted else f"{where}: {message}"
+
+
+def _real_parts(data: Any, path: Key, last_is_absent: bool) -> Iterator[str | int]:
+    """Leave out of a pydantic location what is not in the data (names of union branches)."""
+    for position, part in enumerate(path):
+        inside = (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if inside:
+            data = data[part]
+            yield part
+        elif last_is_absent and position == len(path) - 1:
+            yield part
+
+
+def _fields_at(annotation: Any, path: Key) -> list[str]:
+    """Return the keys that are allowed at a path below a model, a mapping, a sequence or a union of these."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not path:
+            return list(annotation.model_fields)
+        field = annotation.model_fields.get(str(path[0]))
+        return _fields_at(field.annotation, path[1:]) if field else []
+    arguments = get_args(annotation)
+    if path and get_origin(annotation) is dict:
+        return _fields_at(arguments[1], path[1:])
+    if path and get_origin(annotation) in (list, tuple):
+        return _fields_at(arguments[0], path[1:])
+    return [name for argument in arguments for name in _fields_at(argument, path)]

@@ -1,0 +1,51 @@
+"""The software environment: exact pins by flavour, from which conda YAML and requirements are rendered."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from hpcrl.spec.quantities import Name
+
+# A pin may carry a marker; names and versions as PEP 508 has them.
+Pin = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$")]
+_CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Flavour(Model):
+    packages: tuple[Pin, ...] = Field(description="every package, dependencies included, pinned exactly")
+    find_links: tuple[str, ...] = Field((), description="pages with wheels that the package index lacks")
+
+
+class SoftwareEnvironment(Model):
+    name: Name
+    title: str
+    python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
+    imports: tuple[str, ...] = Field((), description="modules that must import for the environment to count as good")
+    packages: tuple[Pin, ...] = Field((), description="pins that every flavour shares")
+    horovod: tuple[Pin, ...] = Field((), description="what Horovod cells need besides")
+    flavours: dict[Literal["cpu", "cuda"], Flavour]
+
+    @model_validator(mode="after")
+    def _cpu_is_cpu(self) -> SoftwareEnvironment:
+        flavour = self.flavours.get("cpu")
+        for pin in (*self.packages, *(flavour.packages if flavour else ())):
+            if _CUDA.match(pin):
+                raise ValueError(f"the cpu flavour must not pull CUDA packages: {pin}")
+        return self
+
+    def pins(self, flavour: Literal["cpu", "cuda"], horovod: bool) -> list[str]:
+        """Return every pin of one flavour, sorted."""
+        chosen = self.flavours[flavour]
+        return sorted({*self.packages, *chosen.packages, *(self.horovod if horovod else ())}, key=str.lower)
+
+
+def is_cuda_package(name: str) -> bool:
+    """Tell whether a package is one of NVIDIA's CUDA libraries or a build against them."""
+    return bool(_CUDA.match(name))

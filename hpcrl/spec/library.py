@@ -1,0 +1,104 @@
+"""Where profiles, studies, environments and templates are found: one search path, first hit wins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.document import Document, display, read_document, validate
+from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.study import Study
+from hpcrl.spec.user import config_directory
+
+Kind = Literal["clusters", "jobs", "envs", "templates"]
+_WORDS: dict[Kind, str] = {"clusters": "cluster profile", "jobs": "study", "envs": "environment", "templates": "template"}
+SITE_DIRECTORY = Path("/etc/hpcrl")
+
+
+class Library:
+    """The files that people wrote, found along a search path.
+
+    Order: `--path`, ``$HPCRL_PATH``, the working directory, the user's configuration directory, the
+    site's directory (``$HPCRL_SITE``, else /etc/hpcrl), the packaged ones.
+    """
+
+    def __init__(self, extra: Sequence[Path] = ()) -> None:
+        named = [Path(part) for part in os.environ.get("HPCRL_PATH", "").split(os.pathsep) if part]
+        site = Path(os.environ.get("HPCRL_SITE") or SITE_DIRECTORY)
+        for path in extra:
+            if not path.is_dir():
+                raise UsageError(f"--path {path}: is not a directory")
+        self.path = [*extra, *named, Path.cwd(), config_directory(), site, packaged()]
+
+    def files(self, kind: Kind, suffix: str) -> dict[str, Path]:
+        """Return the winning file of each name, sorted by name."""
+        found: dict[str, Path] = {}
+        for base in self.path:
+            folder = base / kind
+            if folder.is_dir():
+                for file in sorted(folder.rglob(f"*{suffix}")):
+                    found.setdefault(str(file.relative_to(folder)).removesuffix(suffix), file)
+        return dict(sorted(found.items()))
+
+    def find(self, kind: Kind, name: str, skip: Sequence[Path] = ()) -> Path:
+        """Return the file of a name, or of a path to a YAML file; `skip` leaves out files already in use.
+
+        Raises:
+            UsageError: there is none, with the nearest name.
+        """
+        if name.endswith((".yaml", ".yml")):
+            if not Path(name).is_file():
+                raise UsageError(f"{name}: no such file")
+            return Path(name)
+        for base in self.path:
+            file = base / kind / f"{name}.yaml"
+            if file.is_file() and file.resolve() not in skip:
+                return file
+        known = self.files(kind, ".yaml")
+        raise UsageError(f"no {_WORDS[kind]} {name!r}; {suggestion(name, known)}")
+
+    def document(self, kind: Kind, name: str, _seen: tuple[Path, ...] = ()) -> Document:
+        """Read a file and everything that it extends; a file may extend the next one of its own name."""
+        file = self.find(kind, name, skip=_seen)
+        document = read_document(file)
+        if "extends" not in document.data:
+            return document
+        base = document.data["extends"]
+        at = document.origin(("extends",))
+        if not isinstance(base, str):
+            raise SpecError([f"{at.file}:{at.line}: extends: expected the name of a {_WORDS[kind]}, got {base!r}"])
+        seen = (*_seen, file.resolve())
+        try:
+            below = self.document(kind, base, seen)
+        except SpecError:
+            raise
+        except UsageError as error:
+            raise SpecError([f"{at.file}:{at.line}: extends: {error}"]) from None
+        data = {key: value for key, value in document.data.items() if key != "extends"}
+        return Document(data, document.origins).merged_over(below)
+
+    def cluster(self, name: str) -> ClusterProfile:
+        return validate(ClusterProfile, self.document("clusters", name))
+
+    def study(self, name: str) -> Study:
+        return validate(Study, self.document("jobs", name))
+
+    def environment(self, name: str) -> SoftwareEnvironment:
+        return validate(SoftwareEnvironment, self.document("envs", name))
+
+    def template_directories(self) -> list[Path]:
+        return [base / "templates" for base in self.path if (base / "templates").is_dir()]
+
+    def where(self, kind: Kind, name: str) -> str:
+        return display(self.find(kind, name))
+
+
+def packaged() -> Path:
+    """Return the directory of the files that ship with hpcrl (in a checkout: its top level)."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "library"
+    return installed if installed.is_dir() else package.parent

@@ -1,0 +1,181 @@
+"""The study: which cells there are, what each runs, and what it asks for. It names resources, never partitions."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from hpcrl.errors import suggestion
+from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
+
+Scalar = str | int | float | bool
+# Axis names that are resources; every other axis configures the workload.
+RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism")
+ALGORITHMS = ("dqn",)
+FRAMEWORKS = {"numpy": ("eager",), "torch": ("eager", "lazy"), "jax": ("eager", "lazy")}
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET = re.compile(r"(_TOKEN|_KEY)$|PASSWORD|SECRET", re.IGNORECASE)
+
+
+def looks_secret(name: str) -> bool:
+    """Tell whether a variable's name says that its value must not stand in a file."""
+    return bool(_SECRET.search(name))
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Workload(Model):
+    """Built-in training (`algorithm` and `environment`) or any `command`."""
+
+    algorithm: Name | None = None
+    environment: str | None = Field(None, description="a Gymnasium environment id")
+    max_episode_steps: int | None = Field(None, ge=1)
+    hyperparameters: dict[str, Any] = {}
+    command: tuple[str, ...] | None = Field(None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values")
+    env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Workload:
+        if (self.command is None) == (self.algorithm is None):
+            raise ValueError("give either `algorithm` (built-in training) or `command` (your own program)")
+        if self.command is not None and not self.command:
+            raise ValueError("`command` is empty: give at least the program")
+        if self.algorithm is not None and self.algorithm not in ALGORITHMS:
+            raise ValueError(f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, ALGORITHMS)}")
+        if self.algorithm is not None and self.environment is None:
+            raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
+        for name, value in self.env.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"env: {name!r} is not a variable's name")
+            if looks_secret(name):
+                raise ValueError(f"env: {name} looks like a secret: export it in your shell, never in a study")
+            if "\0" in value:
+                raise ValueError(f"env: the value of {name} holds a NUL character")
+        return self
+
+    def placeholders(self) -> set[str]:
+        texts = [*(self.command or ()), *self.env.values()]
+        return {name for text in texts for name in _PLACEHOLDER.findall(text)}
+
+
+def fill(text: str, values: dict[str, Any]) -> str:
+    """Replace each ``{name}`` by its value; what is not in `values` stays as it is."""
+    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
+
+
+class Rule(Model):
+    """A partial cell: it matches every cell that agrees with it. A list means any of its values."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    def matches(self, values: dict[str, Any]) -> bool:
+        wanted = self.model_extra or {}
+        return all(
+            values.get(key) in each if isinstance(each, list) else values.get(key) == each for key, each in wanted.items()
+        )
+
+
+class Resources(Model):
+    """What a cell asks for unless an axis says otherwise. Cores and memory are for each task."""
+
+    cpus: int = Field(1, ge=1)
+    gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
+    gpu_type: Name | None = None
+    nodes: int = Field(1, ge=1)
+    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or one for each GPU with Horovod")
+    memory: MiB = 4096
+    time: Seconds = 3600
+    parallelism: Literal["none", "horovod"] = "none"
+
+
+class Pin(Model):
+    """A placement fixed by hand for one cluster."""
+
+    partition: Name | None = None
+    qos: Name | None = None
+
+
+def _seeds(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("a study needs at least one seed: give a number from 1 on, or a list of seeds")
+        return list(range(1, value + 1))
+    return value
+
+
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])]
+
+
+class Study(Model):
+    name: Name
+    title: str
+    paper: str | None = None
+    workload: Workload
+    axes: dict[str, tuple[Scalar | dict[str, Scalar], ...]] = Field(
+        description="axis: values; a value that is a mapping sets several keys at once"
+    )
+    include: tuple[dict[str, Scalar], ...] = ()
+    exclude: tuple[Rule, ...] = ()
+    seeds: Seeds = (1,)
+    resources: Resources = Resources()
+    environment: Name | None = Field(None, description="software environment of every cell; default: the cell's framework")
+    chain: Literal["parallel", "sequential", "staged"] = "staged"
+    max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
+    placement: dict[Name, Pin] = Field({}, description="cluster: a partition or QOS fixed by hand")
+    goal: float | None = Field(None, description="the return that counts as solved")
+
+    @model_validator(mode="after")
+    def _axes(self) -> Study:
+        for axis, values in self.axes.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
+                raise ValueError(f"axes: {axis!r} is not a name: use letters, digits and _")
+            if axis in ("seed", "seeds"):
+                raise ValueError("axes: seeds are no axis: write `seeds:` at the top level")
+            if not values:
+                raise ValueError(f"axes.{axis}: has no values: give at least one")
+            if len({repr(value) for value in values}) < len(values):
+                raise ValueError(f"axes.{axis}: repeats a value")
+            for value in values:
+                self._check(f"axes.{axis}", value if isinstance(value, dict) else {axis: value})
+        for number, extra in enumerate(self.include):
+            self._check(f"include.{number}", extra)
+        names = self.factors() | {"seed", "cell"}
+        for rule in self.exclude:
+            for key in rule.model_extra or {}:
+                if key not in names:
+                    raise ValueError(f"exclude: no axis {key!r}; {suggestion(key, names)}")
+        if unknown := sorted(self.workload.placeholders() - names):
+            raise ValueError(f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)}")
+        if self.workload.algorithm and "framework" not in names:
+            raise ValueError(f"axes: `framework` is missing; {suggestion('framework', FRAMEWORKS)}")
+        return self
+
+    def _check(self, where: str, values: dict[str, Scalar]) -> None:
+        for key, value in values.items():
+            if isinstance(value, str) and "\0" in value:
+                raise ValueError(f"{where}.{key}: holds a NUL character")
+            if self.workload.algorithm and key == "framework" and value not in FRAMEWORKS:
+                raise ValueError(f"{where}: no framework {value!r}; {suggestion(str(value), FRAMEWORKS)}")
+            modes = {mode for each in FRAMEWORKS.values() for mode in each}
+            if self.workload.algorithm and key == "execution" and value not in modes:
+                raise ValueError(f"{where}: no execution mode {value!r}; {suggestion(str(value), modes)}")
+            if key in ("time", "memory"):
+                (parse_time if key == "time" else parse_memory)(value)
+            elif key in RESOURCES:
+                try:
+                    Resources.model_validate({key: value})
+                except ValueError as error:
+                    detail = error.errors()[0]["msg"] if hasattr(error, "errors") else str(error)
+                    raise ValueError(f"{where}: {key}: {detail[:1].lower()}{detail[1:]}, got {value!r}") from None
+
+    def factors(self) -> set[str]:
+        """Return every key that the axes and the included cells set."""
+        keys = set()
+        for axis, values in self.axes.items():
+            for value in values:
+                keys |= set(value) if isinstance(value, dict) else {axis}
+        return keys | {key for extra in self.include for key in extra}

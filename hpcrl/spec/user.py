@@ -1,0 +1,49 @@
+"""What is the user's own and stands in no profile: account, e-mail, where environments go."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from hpcrl.errors import UsageError
+from hpcrl.spec.document import read_document, validate
+
+Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]+$", max_length=128)]
+
+
+class UserSettings(BaseModel):
+    """``~/.config/hpcrl/config.yaml``; `accounts` by cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accounts: dict[str, Account] = {}
+    email: Annotated[str, StringConstraints(pattern=r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$")] | None = None
+    environments_root: str | None = None
+
+
+def config_directory() -> Path:
+    """Return the user's configuration directory for hpcrl (XDG)."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "hpcrl"
+
+
+def read_settings() -> UserSettings:
+    """Read the user's settings; without a file, the empty ones."""
+    path = config_directory() / "config.yaml"
+    return validate(UserSettings, read_document(path)) if path.is_file() else UserSettings()
+
+
+def account_for(cluster: str, given: str | None, settings: UserSettings) -> str | None:
+    """Choose the account: the option, ``$HPCRL_ACCOUNT``, then the settings.
+
+    Raises:
+        UsageError: it cannot be an account's name.
+    """
+    account = given or os.environ.get("HPCRL_ACCOUNT") or settings.accounts.get(cluster)
+    if account is not None and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,128}", account):
+        raise UsageError(f"account {account!r}: not a Slurm account's name: use letters, digits and _ . @ + -")
+    return account
