@@ -62,11 +62,6 @@ class Workload(Model):
         return {name for text in texts for name in _PLACEHOLDER.findall(text)}
 
 
-def fill(text: str, values: dict[str, Any]) -> str:
-    """Replace each ``{name}`` by its value; what is not in `values` stays as it is."""
-    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
-
-
 class Rule(Model):
     """A partial cell: it matches every cell that agrees with it. A list means any of its values."""
 

@@ -1,0 +1,1 @@
+"""Algorithms: configuration and training loop, free of any framework."""

@@ -1,0 +1,88 @@
+"""What the training loop knows of a learner, and what all learners share: the network's shape and first weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Weights = dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A multi-layer perceptron with ReLU between its layers: `inputs` -> `hidden` ... -> `outputs`."""
+
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.inputs, *self.hidden, self.outputs)
+
+    @property
+    def layers(self) -> int:
+        return len(self.hidden) + 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transitions: observations (n, inputs) float32, actions (n,) int64, rewards (n,) float32, next observations
+    (n, inputs) float32, terminated (n,) float32, 1.0 where the episode ended by itself (not by truncation)."""
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    rewards: NDArray[np.float32]
+    next_observations: NDArray[np.float32]
+    terminated: NDArray[np.float32]
+
+
+class DqnLearner(Protocol):
+    """The framework's part of DQN: networks, loss, update."""
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the greedy actions (n,) for observations (n, inputs)."""
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        """Take one gradient step on a batch."""
+
+    def sync_target(self) -> None:
+        """Copy the online network's weights into the target network."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was asked."""
+
+    def compiled(self) -> str:
+        """Say what the framework's compiler really did."""
+
+    def weights(self) -> Weights:
+        """Return the online weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,)."""
+
+    def state(self) -> Weights:
+        """Return everything that a checkpoint needs, as arrays."""
+
+    def load_state(self, state: Weights) -> None:
+        """Restore what :meth:`state` returned."""
+
+
+def initial_weights(network: Network, generator: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    """Draw the first weights, the same for every framework: uniform in +-1/sqrt(fan_in), weights and biases.
+
+    This is PyTorch's default for linear layers (Kaiming uniform with a = sqrt(5)); the initialiser alone can
+    decide whether DQN learns CartPole, so no framework uses its own.
+    """
+    weights: dict[str, NDArray[np.float32]] = {}
+    for layer, (inputs, outputs) in enumerate(zip(network.sizes, network.sizes[1:], strict=False)):
+        bound = 1.0 / np.sqrt(inputs)
+        weights[f"layers.{layer}.weight"] = generator.uniform(-bound, bound, (outputs, inputs)).astype(np.float32)
+        weights[f"layers.{layer}.bias"] = generator.uniform(-bound, bound, outputs).astype(np.float32)
+    return weights
+
+
+def weight_names(network: Network) -> list[str]:
+    """Return the names of a network's weights in the order of its layers."""
+    return [f"layers.{layer}.{kind}" for layer in range(network.layers) for kind in ("weight", "bias")]

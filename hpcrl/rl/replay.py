@@ -1,0 +1,63 @@
+"""A replay buffer: preallocated float32 rings."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl.learner import Batch
+
+
+class Replay:
+    """Holds the last `capacity` transitions of observations of size `inputs`."""
+
+    def __init__(self, capacity: int, inputs: int) -> None:
+        self._observations = np.zeros((capacity, inputs), np.float32)
+        self._next_observations = np.zeros((capacity, inputs), np.float32)
+        self._actions = np.zeros(capacity, np.int64)
+        self._rewards = np.zeros(capacity, np.float32)
+        self._terminated = np.zeros(capacity, np.float32)
+        self._capacity = capacity
+        self._next = 0
+        self.size = 0
+
+    def add(self, observation: NDArray[np.float32], action: int, reward: float, following: NDArray[np.float32], terminated: bool) -> None:
+        """Store one transition over the oldest."""
+        index = self._next
+        self._observations[index] = observation
+        self._actions[index] = action
+        self._rewards[index] = reward
+        self._next_observations[index] = following
+        self._terminated[index] = terminated
+        self._next = (index + 1) % self._capacity
+        self.size = min(self.size + 1, self._capacity)
+
+    def sample(self, count: int, generator: np.random.Generator) -> Batch:
+        """Draw `count` transitions uniformly, with replacement."""
+        chosen = generator.integers(0, self.size, count)
+        return Batch(
+            self._observations[chosen],
+            self._actions[chosen],
+            self._rewards[chosen],
+            self._next_observations[chosen],
+            self._terminated[chosen],
+        )
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a checkpoint needs."""
+        size = self.size
+        return {
+            "observations": self._observations[:size],
+            "next_observations": self._next_observations[:size],
+            "actions": self._actions[:size],
+            "rewards": self._rewards[:size],
+            "terminated": self._terminated[:size],
+            "next": np.array([self._next]),
+        }
+
+    def load_state(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore what :meth:`state` returned."""
+        self.size = len(state["actions"])
+        for name in ("observations", "next_observations", "actions", "rewards", "terminated"):
+            getattr(self, f"_{name}")[: self.size] = state[name]
+        self._next = int(state["next"][0])

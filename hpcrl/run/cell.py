@@ -1,0 +1,129 @@
+"""One rank of one attempt of a cell, from the plan to the closed record."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.plan import CHECKPOINTS, RECORDS, WORKER, Cell, Job, Plan, read_cells
+from hpcrl.run.allocation import Allocation, limit_threads
+
+# Exit codes of a rank: a failed cell must be a failed job.
+EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
+
+
+def cell_of(directory: Path, job: Job, task: int) -> Cell:
+    """Return the cell of an array index.
+
+    Raises:
+        UsageError: the job has no such index.
+    """
+    if not 0 <= task < job.count:
+        raise UsageError(f"job {job.name}: no task {task}: its tasks are 0 to {job.count - 1}")
+    for index, cell in enumerate(read_cells(directory, job)):
+        if index == task:
+            return cell
+    raise UsageError(f"{directory}: has fewer cells than job {job.name} needs: make the plan again")
+
+
+def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, interval: float = 1.0) -> int:
+    """Run a cell under telemetry, write its record and return the exit code of this rank."""
+    limit_threads(int(cell.resources["cpus"]))
+    # Imported only now: NumPy reads the number of threads when it is imported.
+    from hpcrl.formats.record import record_name
+    from hpcrl.run.command import run_command_cell
+    from hpcrl.run.interrupt import Interrupt
+    from hpcrl.run.recorder import Recorder, Sampler
+    from hpcrl.run.training import Ended, train_cell
+    from hpcrl.telemetry.phases import PhaseClock
+
+    interrupt = Interrupt()
+    clock = PhaseClock()
+    path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
+    if path.exists():
+        raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
+    recorder = Recorder(path, clock)
+    recorder.header(_facts(directory, plan, job, cell, allocation))
+    sampler = Sampler(recorder, os.getpid(), interval) if allocation.local_rank == 0 else None
+    checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
+    try:
+        if plan.workload.get("command"):
+            values = {**cell.config, **cell.resources, "cell": cell.id}
+            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
+        else:
+            goal = plan.study.get("goal")
+            ended = train_cell(
+                plan.workload, cell.config, cell.resources, goal, recorder, clock, interrupt.stop, checkpoint
+            )
+    except HpcrlError as error:
+        print(f"hpcrl: {error}", file=sys.stderr)
+        ended = Ended("failed", str(error), {})
+    except MemoryError:
+        ended = Ended("oom", "out of memory", {})
+    except Exception as error:  # a workload may raise anything; its record must still be closed
+        traceback.print_exc()
+        kind = "oom" if "out of memory" in str(error).lower() else "failed"
+        ended = Ended(kind, f"{type(error).__name__}: {error}".strip(), {})
+    if sampler:
+        sampler.stop()
+    outcome, reason = ended.outcome, ended.reason
+    requeue = False
+    if outcome == "preempted" and interrupt.caught == "USR2":
+        most = int(plan.cluster["scheduler"].get("max_requeues", 3))
+        requeue = allocation.key is not None and allocation.restarts < most
+        if not requeue:
+            outcome = "timeout"
+            reason = f"the time limit came near after {allocation.restarts} requeues"
+    elif outcome == "preempted":
+        reason = reason or "ended by TERM; a checkpoint was kept"
+    if outcome == "completed" and allocation.rank == 0:
+        checkpoint.unlink(missing_ok=True)
+    recorder.footer(outcome, reason, ended.facts)
+    if requeue and allocation.rank == 0 and allocation.key:
+        from hpcrl.slurm.client import Slurm
+
+        try:
+            Slurm().requeue(allocation.key)
+        except HpcrlError as error:
+            print(f"hpcrl: the cell was checkpointed but not requeued: {error}", file=sys.stderr)
+            return 1
+    return EXIT[outcome]
+
+
+def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
+    from hpcrl.telemetry.provenance import hardware, slurm_variables, software
+
+    try:
+        worker = hashlib.sha256((directory / WORKER).read_bytes()).hexdigest()[:16]
+    except OSError:
+        worker = None
+    return {
+        "format": 1,
+        "hpcrl": plan.hpcrl,
+        "worker": worker,
+        "plan": plan.id,
+        "study": plan.study["name"],
+        "cluster": plan.cluster["name"],
+        "job": job.name,
+        "partition": job.partition,
+        "qos": job.qos,
+        "cell": cell.id,
+        "config": cell.config,
+        "resources": cell.resources,
+        "environment": cell.environment,
+        "workload": plan.workload.get("algorithm") or "command",
+        "attempt": allocation.attempt,
+        "restarts": allocation.restarts,
+        "job_id": allocation.key,
+        "node": allocation.node,
+        "rank": allocation.rank,
+        "ranks": allocation.ranks,
+        "hardware": hardware(),
+        "software": software(),
+        "slurm": slurm_variables(),
+    }

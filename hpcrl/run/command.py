@@ -1,0 +1,86 @@
+"""A cell that runs any command: the user's own program under the same telemetry."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcrl.run.recorder import Recorder
+from hpcrl.run.training import Ended
+from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
+from hpcrl.telemetry.phases import PhaseClock
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+GRACE_SECONDS = 20.0
+
+
+def fill(text: str, values: dict[str, Any]) -> str:
+    """Replace each ``{name}`` by its value; what is not in `values` stays as it is."""
+    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
+
+
+def run_command_cell(
+    workload: dict[str, Any],
+    values: dict[str, Any],
+    recorder: Recorder,
+    clock: PhaseClock,
+    caught: Callable[[], str | None],
+) -> Ended:
+    """Run the command of one cell without a shell, and record what it reports.
+
+    The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them),
+    and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it.
+    """
+    arguments = [fill(text, values) for text in workload["command"]]
+    extra = {name: fill(text, values) for name, text in workload.get("env", {}).items()}
+    with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
+        metrics = Path(scratch) / "metrics.jsonl"
+        environment = {**os.environ, **extra, VARIABLE: str(metrics)}
+        environment |= {f"HPCRL_CELL_{name.upper()}": str(value) for name, value in values.items()}
+        clock.switch("other")
+        try:
+            child = subprocess.Popen(arguments, env=environment, start_new_session=True)
+        except OSError as error:
+            return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
+        reader = MetricsReader(metrics)
+        code = _wait(child, reader, recorder, caught)
+        _take(reader, recorder)
+        facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
+        if reader.malformed:
+            facts["malformed_values"] = reader.malformed
+    if caught() == "TERM":
+        return Ended("preempted", "ended by TERM", facts)
+    if code == 0:
+        return Ended("completed", None, facts)
+    if code < 0:
+        name = signal.Signals(-code).name
+        return Ended("oom" if name == "SIGKILL" else "failed", f"{arguments[0]} was ended by {name}", facts)
+    return Ended("failed", f"{arguments[0]} ended with exit code {code}", facts)
+
+
+def _wait(child: subprocess.Popen[bytes], reader: MetricsReader, recorder: Recorder, caught: Callable[[], str | None]) -> int:
+    handed_on = False
+    while True:
+        try:
+            return child.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            _take(reader, recorder)
+            recorder.flush_if_due()
+            if caught() == "TERM" and not handed_on:
+                handed_on = True
+                os.killpg(child.pid, signal.SIGTERM)
+                try:
+                    return child.wait(timeout=GRACE_SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)
+
+
+def _take(reader: MetricsReader, recorder: Recorder) -> None:
+    for entry in reader.read():
+        recorder.value(entry)

@@ -1,0 +1,161 @@
+"""Collects what a rank measures and appends it to its record every few seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcrl.formats.record import RecordWriter
+from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.sampler import COLUMNS
+
+FLUSH_SECONDS = 3.0
+
+
+class Recorder:
+    """The reporter of a training loop, and the buffer between it, the sampler and the record."""
+
+    def __init__(self, path: Path, clock: PhaseClock) -> None:
+        self._writer = RecordWriter(path)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._last = self._start
+        self._training_start: float | None = None
+        self._rows: dict[str, list[tuple[float, ...]]] = {"episodes": [], "evaluations": [], "samples": []}
+        self._values: list[dict[str, Any]] = []
+        self._progress: tuple[int, int] | None = None
+        self._warned = False
+        self.goal: float | None = None
+        self.goal_time: float | None = None
+
+    def header(self, facts: dict[str, Any]) -> None:
+        self._append("header", facts | {"started": time.time()})
+
+    def training_time(self) -> float:
+        """Return the seconds of training so far: all phases but the set-up."""
+        return self._clock.total() - self._clock.seconds["setup"]
+
+    # What the training loop calls.
+
+    def episode(self, step: int, value: float, length: int) -> None:
+        self._rows["episodes"].append((step, self.training_time(), value, length))
+        self.flush_if_due()
+
+    def evaluation(self, step: int, value: float) -> None:
+        at = self.training_time()
+        if self.goal is not None and self.goal_time is None and value >= self.goal:
+            self.goal_time = at
+        self._rows["evaluations"].append((step, at, value))
+
+    def progress(self, step: int, total: int) -> None:
+        self._progress = (step, total)
+        self.flush_if_due()
+
+    # What everything else calls.
+
+    def value(self, entry: dict[str, Any]) -> None:
+        """Take one reported entry of a user's command."""
+        started = time.time() - (time.monotonic() - self._start)
+        at = (entry.get("time") or time.time()) - started
+        numbers = {name: float(number) for name, number in entry.items() if name not in ("time", "step")}
+        self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
+
+    def sample(self, reading: dict[str, float]) -> None:
+        at = reading["monotonic"] - self._start
+        row = [at, *(float(reading.get(name, float("nan"))) for name in COLUMNS[1:])]
+        with self._lock:
+            self._rows["samples"].append(tuple(row))
+
+    def event(self, text: str) -> None:
+        self._append("event", {"time": time.monotonic() - self._start, "text": text})
+
+    def flush_if_due(self) -> None:
+        if time.monotonic() - self._last >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append what has gathered; what the disk does not take is kept for the next time."""
+        self._last = time.monotonic()
+        names = {"episodes": ("step", "time", "value", "length"), "evaluations": ("step", "time", "value"), "samples": COLUMNS}
+        for kind, columns in names.items():
+            with self._lock:
+                rows, self._rows[kind] = self._rows[kind], []
+            if not rows:
+                continue
+            table = np.array(rows, np.float64)
+            if not self._append(kind, {name: table[:, index] for index, name in enumerate(columns)}):
+                with self._lock:
+                    self._rows[kind] = rows + self._rows[kind]
+        if self._values and self._append("values", {"entries": self._values}):
+            self._values = []
+        if self._progress is not None:
+            step, total = self._progress
+            self._append("progress", {"step": step, "total": total, "time": time.monotonic() - self._start})
+            self._progress = None
+
+    def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> None:
+        """Append the last frames and close the record."""
+        self.flush()
+        self._clock.total()
+        seconds = {name: each for name, each in self._clock.seconds.items() if each}
+        self._append("phases", {"seconds": seconds, "counts": {name: self._clock.counts[name] for name in seconds}})
+        content = {"outcome": outcome, "reason": reason, "wall_time": time.monotonic() - self._start, **facts}
+        self._append("footer", content | {"lost_frames": self._writer.lost})
+        self._writer.close()
+
+    def _append(self, kind: str, payload: dict[str, Any]) -> bool:
+        with self._lock:
+            done = self._writer.write(kind, payload)
+        if not done and not self._warned:
+            self._warned = True
+            print(f"hpcrl: the record cannot be written ({self._writer.problem}); the workload goes on", file=sys.stderr)
+        return done
+
+
+class Sampler:
+    """The sampler process of this node, and the thread that hands its readings to the recorder."""
+
+    def __init__(self, recorder: Recorder, root: int, interval: float) -> None:
+        self._recorder = recorder
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "hpcrl.telemetry.sampler", str(root), str(interval)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            recorder.event(f"no sampler: {error}")
+            return
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                self._recorder.sample(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                continue
+            self._recorder.flush_if_due()
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._thread.join(timeout=5)

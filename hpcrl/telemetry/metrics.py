@@ -1,0 +1,77 @@
+"""Values that a user's own program reports: JSON lines in the file that ``$HPCRL_METRICS`` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "HPCRL_METRICS"
+
+
+def append(values: Mapping[str, float], step: int | None) -> None:
+    """Append one line; without the variable, do nothing.
+
+    Raises:
+        TypeError: a value is not a number.
+    """
+    numbers = {}
+    for name, value in values.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"hpcrl.log({name}={value!r}): a reported value must be a number") from None
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    line = json.dumps({"time": time.time(), "step": step, **numbers}) + "\n"
+    # One write to a file opened for appending, so that lines of several processes do not mix.
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+class MetricsReader:
+    """Reads the lines that were completed since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.malformed = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new entries: ``time`` (Unix seconds or None), ``step`` (or None) and the reported numbers."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        entries = []
+        for line in whole.splitlines():
+            entry = _parse(line)
+            if entry is None:
+                self.malformed += 1
+            else:
+                entries.append(entry)
+        return entries
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict):
+        return None
+    step, at = entry.pop("step", None), entry.pop("time", None)
+    if not all(isinstance(value, int | float) for value in entry.values()):
+        return None
+    return {"step": step if isinstance(step, int) else None, "time": at if isinstance(at, int | float) else None, **entry}

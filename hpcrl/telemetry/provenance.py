@@ -1,0 +1,83 @@
+"""What a record says of its machine and software."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+import psutil
+
+_PACKAGES = ("numpy", "gymnasium", "torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
+
+
+def hardware() -> dict[str, Any]:
+    """Describe this node: processor, cores, memory in bytes, GPUs, kernel."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(logical=False) or 0,
+        "threads": psutil.cpu_count() or 0,
+        "cores_allowed": len(os.sched_getaffinity(0)),
+        "memory": psutil.virtual_memory().total,
+        "gpus": visible_gpus(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "host": platform.node(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def visible_gpus() -> list[str]:
+    """Name the GPUs that NVML shows and ``CUDA_VISIBLE_DEVICES`` leaves; without a driver, none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return [str(pynvml.nvmlDeviceGetName(device)) for device in gpu_handles(pynvml)]
+    except Exception:  # any failure of a vendor's library means: no GPU to report
+        return []
+
+
+def gpu_handles(nvml: Any) -> list[Any]:
+    """Return NVML handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible."""
+    count = nvml.nvmlDeviceGetCount()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    handles = []
+    for part in filter(None, (each.strip() for each in named.split(","))):
+        if part.isdigit():
+            if int(part) < count:
+                handles.append(nvml.nvmlDeviceGetHandleByIndex(int(part)))
+        else:
+            handles.append(nvml.nvmlDeviceGetHandleByUUID(part))
+    return handles
+
+
+def software() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a result depends on."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def slurm_variables() -> dict[str, str]:
+    """Return what Slurm told this job about itself."""
+    wanted = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "JOB_PARTITION", "JOB_QOS", "JOB_NODELIST", "RESTART_COUNT", "CLUSTER_NAME")
+    return {name: os.environ[f"SLURM_{name}"] for name in wanted if f"SLURM_{name}" in os.environ}
