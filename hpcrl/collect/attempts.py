@@ -1,0 +1,219 @@
+"""From record summaries and what the scheduler says to one row per attempt of a cell. No outcome is dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.ledger import FILE, Ledger
+from hpcrl.formats.plan import Cell, Job, Plan, read_cells
+from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm
+
+# What Slurm's word for an ended job says about the attempt, whatever its record says.
+_OUTCOME = {
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "OUT_OF_MEMORY": "oom",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "PREEMPTED": "preempted",
+}
+_WORST = ("failed", "oom", "diverged", "timeout", "cancelled", "node_fail", "lost", "preempted", "running", "completed")
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """One submitted task as the scheduler (or the local executor) sees it."""
+
+    cell: Cell
+    job: Job
+    state: JobState
+
+
+def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, Accounted]:
+    """Return, by the attempt's name without its restart count, every task that was ever submitted."""
+    if not (directory / FILE).exists():
+        return {}
+    ledger = Ledger(directory)
+    try:
+        submissions = [each for each in ledger.submissions() if each.state == "submitted"]
+        local = {(each.token, each.task): each for each in ledger.local_tasks()}
+    finally:
+        ledger.close()
+    ids = [each.job_id for each in submissions if each.executor == "slurm" and each.job_id]
+    try:
+        states = slurm.states(ids)
+    except HpcrlError:
+        states = {}  # collected on a machine without that Slurm: records speak for themselves
+    jobs = {job.name: job for job in plan.cell_jobs()}
+    cells = {name: list(read_cells(directory, job)) for name, job in jobs.items()}
+    found: dict[str, Accounted] = {}
+    for each in submissions:
+        if (job := jobs.get(each.job)) is None:
+            continue
+        for task in each.tasks:
+            if each.executor == "slurm":
+                name = f"{each.job_id}_{task}"
+                state = states.get(name, JobState(name, "UNKNOWN"))
+            else:
+                name = f"{each.token.replace('hpcrl-', 'local-')}_{task}"
+                entry = local.get((each.token, task))
+                code = f"{entry.exit_code}:0" if entry and entry.exit_code is not None else None
+                elapsed = entry.ended - entry.started if entry and entry.ended and entry.started else None
+                state = JobState(name, entry.state if entry else "PENDING", code, elapsed)
+            found[name] = Accounted(cells[each.job][task], job, state)
+    return found
+
+
+def attempt_rows(plan: Plan, records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]) -> list[dict[str, Any]]:
+    """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first."""
+    by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in records:
+        by_attempt.setdefault((each["header"]["cell"], each["header"]["attempt"]), []).append(each)
+    newest_restart: dict[str, int] = {}
+    for _, attempt in by_attempt:
+        base, restart = _split(attempt)
+        newest_restart[base] = max(restart, newest_restart.get(base, 0))
+    rows = []
+    seen = set()
+    for (_, attempt), group in by_attempt.items():
+        base, restart = _split(attempt)
+        seen.add(base)
+        found = accounted.get(base)
+        last = restart == newest_restart[base]
+        rows.append(_row_of_records(plan, sorted(group, key=lambda each: each["header"]["rank"]), found, last))
+    for base, found in accounted.items():
+        if base not in seen and found.state.state not in WAITING:
+            rows.append(_row_without_record(plan, base, found))
+    rows.sort(key=lambda row: (row["cell"], row["started"] or 0.0, row["attempt"]))
+    by_cell: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_cell.setdefault(row["cell"], []).append(row)
+    for attempts in by_cell.values():
+        for number, row in enumerate(attempts, start=1):
+            row["attempt_number"], row["latest"] = number, number == len(attempts)
+    return rows
+
+
+def _split(attempt: str) -> tuple[str, int]:
+    """Split ``JOBID_TASK-RESTART``; a local attempt has no restart."""
+    base, _, restart = attempt.rpartition("-")
+    if base and restart.isdigit() and not attempt.startswith(("local-", "byhand-")):
+        return base, int(restart)
+    return attempt, 0
+
+
+def _row_of_records(
+    plan: Plan, group: list[Mapping[str, Any]], found: Accounted | None, last: bool
+) -> dict[str, Any]:
+    head = group[0]["header"]
+    config, resources = head["config"], head["resources"]
+    outcome, reason = _outcome(group, found.state if found else None, last)
+    footer = group[0]["footer"] or {}
+    wall = max(each["wall_time"] for each in group)
+    cpu_seconds = _sum(each.get("cpu_seconds") for each in group)
+    cores = resources["cpus"] * resources.get("tasks", 1)
+    row = _identity(plan, head["cell"], head["attempt"], config, resources, head["environment"])
+    row |= {
+        "outcome": outcome,
+        "reason": reason,
+        "partition": head.get("partition"),
+        "qos": head.get("qos"),
+        "job_id": head.get("job_id"),
+        "records": len(group),
+        "started": head["started"],
+        "wall_time": wall,
+        "training_time": footer.get("training_time"),
+        "setup_time": footer.get("setup_time"),
+        "steps": footer.get("steps") or group[0]["steps_seen"],
+        "episodes": footer.get("episodes") or group[0]["episodes_seen"],
+        "final_score": footer.get("final_score"),
+        "best_score": footer.get("best_score") if footer.get("best_score") is not None else group[0]["best_seen"],
+        "goal_step": footer.get("goal_step"),
+        "goal_time": footer.get("goal_time"),
+        "cpu_seconds": cpu_seconds,
+        "cpu_utilisation": cpu_seconds / (wall * cores) if cpu_seconds and wall else None,
+        "machine_cpu_percent": _average(each.get("machine_cpu_percent") for each in group),
+        "rss_peak": max((each["rss"] for each in group if each.get("rss") is not None), default=None),
+        "machine_memory_percent": _average(each.get("machine_memory_percent") for each in group),
+        "gpu_percent": _average(each.get("gpu_percent") for each in group),
+        "gpu_memory_peak": max((each["gpu_memory"] for each in group if each.get("gpu_memory") is not None), default=None),
+        "energy": _sum(each.get("gpu_energy") for each in group),
+        "compiled": footer.get("compiled"),
+        "versions": json.dumps(head["software"], sort_keys=True),
+        "hardware": json.dumps(head["hardware"], sort_keys=True),
+    }
+    if found and last:
+        row |= _accounting(found.state)
+    return row
+
+
+def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str, Any]:
+    state = found.state
+    outcome = _OUTCOME.get(state.state, "running" if state.state in RUNNING else "failed" if state.state == "FAILED" else "lost")
+    reason = f"it left no record; the scheduler says {state.state}" + (f", exit code {state.exit_code}" if state.exit_code else "")
+    row = _identity(plan, found.cell.id, attempt, found.cell.config, found.cell.resources, found.cell.environment)
+    row |= {"outcome": outcome, "reason": reason, "partition": found.job.partition, "qos": found.job.qos, "records": 0, "started": None}
+    return row | _accounting(state)
+
+
+def _identity(
+    plan: Plan, cell: str, attempt: str, config: Mapping[str, Any], resources: Mapping[str, Any], environment: str
+) -> dict[str, Any]:
+    return {
+        "plan": plan.id,
+        "cell": cell,
+        "attempt": attempt,
+        "study": plan.study["name"],
+        "cluster": plan.cluster["name"],
+        "workload": plan.workload.get("algorithm") or "command",
+        "framework": config.get("framework"),
+        "execution": config.get("execution"),
+        "parallelism": resources.get("parallelism"),
+        "seed": config.get("seed"),
+        "config": json.dumps(config, sort_keys=True),
+        "environment": environment,
+        "nodes": resources.get("nodes"),
+        "tasks": resources.get("tasks"),
+        "cpus": resources.get("cpus"),
+        "gpus": resources.get("gpus"),
+        "gpu_type": resources.get("gpu_type"),
+        "memory_mib": resources.get("memory"),
+        "time_limit": resources.get("time"),
+    }
+
+
+def _accounting(state: JobState) -> dict[str, Any]:
+    return {"slurm_state": state.state, "slurm_exit_code": state.exit_code, "slurm_elapsed": state.elapsed, "job_id": state.key}
+
+
+def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool) -> tuple[str, str | None]:
+    """Decide how an attempt ended: the scheduler's word for a job that it ended itself, else the worst of the ranks'."""
+    endings = [(each["footer"]["outcome"], each["footer"].get("reason")) if each["footer"] else None for each in group]
+    if last and state is not None and state.state in _OUTCOME:
+        return _OUTCOME[state.state], f"the scheduler says {state.state}"
+    known = [each for each in endings if each is not None]
+    if known and len(known) == len(endings):
+        return min(known, key=lambda each: _WORST.index(each[0]) if each[0] in _WORST else 0)
+    if not last:
+        return "preempted", "it was requeued"
+    if state is not None and state.state in RUNNING | WAITING:
+        return "running", None
+    if state is not None and state.state == "FAILED":
+        return "failed", f"it ended without a footer; exit code {state.exit_code}"
+    return "lost", "it ended without a footer, and no scheduler says why"
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _average(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

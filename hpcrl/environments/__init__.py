@@ -1,0 +1,1 @@
+"""The environments stage: builds, locks and checks software environments."""

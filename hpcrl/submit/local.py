@@ -1,0 +1,160 @@
+"""The local executor's queue: runs the jobs of a plan on this machine, as many at once as it has cores for.
+
+It is one submitit job (`drain`), so that the process that submitted may end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcrl.formats.ledger import Ledger, Submission
+from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, read_plan
+from hpcrl.telemetry.provenance import visible_gpus
+
+POLL_SECONDS = 0.2
+
+
+def local_attempt(token: str, task: int) -> str:
+    """Name the attempt that a local submission makes of a task."""
+    return f"{token.replace('hpcrl-', 'local-')}_{task}"
+
+
+def local_log(directory: Path, job: Job, token: str, task: int) -> Path:
+    return directory / LOGS / f"{job.name}-{local_attempt(token, task)}.out"
+
+
+@dataclass
+class _Running:
+    submission: Submission
+    task: int
+    process: subprocess.Popen[bytes]
+    cores: list[int]
+    gpus: list[int]
+    warn_at: float
+    kill_at: float
+    signals: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Machine:
+    cores: list[int]
+    gpus: list[int]
+
+    def take(self, job: Job) -> tuple[list[int], list[int]] | None:
+        """Take a job's cores and GPUs, or None while they are in use."""
+        wanted = int(job.resources["cpus"]) * int(job.resources.get("tasks", 1))
+        gpus = int(job.resources.get("gpus", 0))
+        if wanted > len(self.cores) or gpus > len(self.gpus):
+            return None
+        cores, self.cores = self.cores[:wanted], self.cores[wanted:]
+        chosen, self.gpus = self.gpus[:gpus], self.gpus[gpus:]
+        return cores, chosen
+
+    def give_back(self, running: _Running) -> None:
+        self.cores = sorted([*self.cores, *running.cores])
+        self.gpus = sorted([*self.gpus, *running.gpus])
+
+
+def drain(directory: str, tokens: list[str]) -> None:
+    """Run the submissions `tokens` to their end, stage after stage; a later stage needs no success of the cells."""
+    path = Path(directory)
+    plan = read_plan(path)
+    ledger = Ledger(path)
+    machine = _Machine(sorted(os.sched_getaffinity(0)), list(range(len(visible_gpus()))))
+    submissions = [each for each in ledger.submissions() if each.token in tokens]
+    at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
+    for stage in STAGES:
+        queue = [(each, task) for each in submissions if plan.job(each.job).stage == stage for task in each.tasks]
+        states = _run_queue(path, plan, ledger, machine, queue, at_once)
+        if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
+            later = [each for each in submissions if STAGES.index(plan.job(each.job).stage) > STAGES.index(stage)]
+            for each in later:
+                for task in each.tasks:
+                    ledger.local_end(each.token, task, "CANCELLED", None)
+            return
+
+
+def _run_queue(
+    directory: Path, plan: Plan, ledger: Ledger, machine: _Machine, queue: list[tuple[Submission, int]], at_once: int
+) -> list[str]:
+    running: list[_Running] = []
+    states: list[str] = []
+    while queue or running:
+        cancelled = {(each.token, each.task) for each in ledger.local_tasks() if each.state == "CANCELLING"}
+        for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
+            queue.remove((submission, task))
+            ledger.local_end(submission.token, task, "CANCELLED", None)
+            states.append("CANCELLED")
+        while queue and len(running) < at_once:
+            submission, task = queue[0]
+            job = plan.job(submission.job)
+            taken = machine.take(job)
+            if taken is None:
+                if running:
+                    break
+                ledger.local_end(submission.token, task, "FAILED", None)
+                states.append("FAILED")
+                queue.pop(0)
+                continue
+            queue.pop(0)
+            running.append(_start(directory, job, submission, task, *taken))
+            ledger.local_start(submission.token, task)
+        time.sleep(POLL_SECONDS)
+        for each in list(running):
+            _signal(each, (each.submission.token, each.task) in cancelled)
+            code = each.process.poll()
+            if code is None:
+                continue
+            running.remove(each)
+            machine.give_back(each)
+            state = "COMPLETED" if code == 0 else "FAILED"
+            if "cancel" in each.signals:
+                state = "CANCELLED"
+            elif "time" in each.signals and code != 0:
+                state = "TIMEOUT"
+            ledger.local_end(each.submission.token, each.task, state, code)
+            states.append(state)
+    return states
+
+
+def _start(directory: Path, job: Job, submission: Submission, task: int, cores: list[int], gpus: list[int]) -> _Running:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
+    environment |= {
+        "HPCRL_TASK": str(task),
+        "HPCRL_ATTEMPT": local_attempt(submission.token, task),
+        "HPCRL_CORES": ",".join(map(str, cores)),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
+    }
+    with local_log(directory, job, submission.token, task).open("ab") as log:
+        process = subprocess.Popen(
+            ["bash", job.script], cwd=directory, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    limit = float(job.resources["time"])
+    now = time.monotonic()
+    return _Running(submission, task, process, cores, gpus, now + max(limit * 0.75, limit - 120), now + limit)
+
+
+def _signal(running: _Running, cancelled: bool) -> None:
+    now = time.monotonic()
+    if cancelled and "cancel" not in running.signals:
+        running.signals.add("cancel")
+        running.kill_at = min(running.kill_at, now + 30)
+        _send(running, signal.SIGTERM)
+    if now >= running.warn_at and "time" not in running.signals:
+        running.signals.add("time")
+        _send(running, signal.SIGUSR2)
+    if now >= running.kill_at:
+        _send(running, signal.SIGKILL)
+
+
+def _send(running: _Running, number: signal.Signals) -> None:
+    try:
+        # The sampler and a user's command have process groups of their own: they end by their own rules.
+        (os.killpg if number == signal.SIGKILL else os.kill)(running.process.pid, number)
+    except ProcessLookupError:
+        pass
