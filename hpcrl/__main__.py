@@ -1,0 +1,5 @@
+"""``python -m hpcrl``."""
+
+from hpcrl.cli.main import main
+
+main()

@@ -1,0 +1,100 @@
+"""hpcrl cluster list|show|check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcrl.cli.common import echo_json, json_option, path_option, print_table
+
+
+@click.group("cluster")
+def command() -> None:
+    """List, show and check cluster profiles."""
+
+
+@command.command("list", epilog="Example: hpcrl cluster list")
+@json_option
+@path_option
+def list_(as_json: bool, paths: tuple[Path, ...]) -> None:
+    """List the profiles found along the search path."""
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    rows = []
+    for name in library.files("clusters", ".yaml"):
+        profile = library.cluster(name)
+        gpus = ", ".join(profile.gpu_types()) or "no GPU"
+        rows.append([name, profile.status, profile.title, gpus, profile.default_study, library.where("clusters", name)])
+    columns = ["cluster", "status", "what", "GPUs", "default study", "file"]
+    if as_json:
+        echo_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+
+
+@command.command("show", epilog="Example: hpcrl cluster show sol --origin")
+@click.argument("name")
+@click.option("--origin", is_flag=True, help="Say of each value where it stands, its source and date.")
+@click.option("--key", help="Only values below this key, such as partitions.htc.")
+@json_option
+@path_option
+def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[Path, ...]) -> None:
+    """Print a profile, what it extends included, value by value."""
+    from hpcrl.errors import UsageError, suggestion
+    from hpcrl.spec.cluster import ClusterProfile
+    from hpcrl.spec.document import validate
+    from hpcrl.spec.library import Library
+
+    document = Library(paths).document("clusters", name)
+    profile = validate(ClusterProfile, document)
+    if as_json:
+        echo_json(profile.model_dump(mode="json"))
+        return
+    leaves = [(path, value) for path, value in _leaves(document.data, ()) if path[0] != "sources"]
+    wanted = tuple(key.split(".")) if key else ()
+    chosen = [(path, value) for path, value in leaves if tuple(map(str, path[: len(wanted)])) == wanted]
+    if not chosen:
+        raise UsageError(f"cluster {name}: nothing below {key!r}; {suggestion(str(key), {str(path[0]) for path, _ in leaves})}")
+    for path, value in chosen:
+        dotted = ".".join(map(str, path))
+        click.echo(f"{dotted}: {value}" + (f"   [{document.origin(path)}]" if origin else ""))
+
+
+def _leaves(node: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], Any]]:
+    if isinstance(node, dict) and node:
+        return [leaf for key, value in node.items() for leaf in _leaves(value, (*path, key))]
+    if isinstance(node, list) and any(isinstance(each, dict | list) for each in node):
+        return [leaf for index, value in enumerate(node) for leaf in _leaves(value, (*path, index))]
+    return [(path, ", ".join(map(str, node)) if isinstance(node, list) else node)]
+
+
+@command.command("check", epilog="Example: hpcrl cluster check my-cluster.yaml")
+@click.argument("names", nargs=-1)
+@path_option
+def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
+    """Check profiles, all of them by default: schema, references, billing rule, and a source for each value."""
+    from hpcrl.errors import SpecError
+    from hpcrl.spec.cluster import ClusterProfile
+    from hpcrl.spec.document import validate
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    failed = False
+    for name in names or library.files("clusters", ".yaml"):
+        try:
+            document = library.document("clusters", name)
+            validate(ClusterProfile, document)
+        except SpecError as error:
+            failed = True
+            click.echo(str(error), err=True)
+            continue
+        bare = [path for path, _ in _leaves(document.data, ()) if path[0] != "sources" and document.origin(path).source is None]
+        for path in bare:
+            at = document.origin(path)
+            click.echo(f"{at.file}:{at.line}: {'.'.join(map(str, path))}: has no source: name one with `source:`", err=True)
+        failed |= bool(bare)
+        click.echo(f"{name}: " + (f"{len(bare)} values without a source" if bare else "good"))
+    return 1 if failed else 0

@@ -1,0 +1,86 @@
+"""What several verbs share: options, tables, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEFAULT_PLAN = Path("plan")
+DEFAULT_DATASET = Path("dataset")
+DEFAULT_REPORT = Path("report")
+
+
+def path_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --path."""
+    return click.option(
+        "--path", "paths", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+        help="Look for clusters/, jobs/, envs/ and templates/ here first; may be given several times.",
+    )(function)  # fmt: skip
+
+
+def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, for programs.")(function)
+
+
+def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the plan directory, by default ./plan."""
+    return click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")(function)
+
+
+def echo_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+    """Print a table: framed on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
+    if not sys.stdout.isatty():
+        for row in [columns, *rows]:
+            click.echo("\t".join("" if value is None else str(value) for value in row))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = all(_is_number(row[index]) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+    Console().print(table)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or str(value)[:1].isdigit() or str(value) in ("", "-")
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal; elsewhere a plain line now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(text, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last = -1
+
+    def plain(done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // total if total else 10
+        if tenth != last:
+            last = tenth
+            click.echo(f"{text}: {done}/{total}", err=True)
+
+    yield plain

@@ -1,0 +1,117 @@
+"""hpcrl env create|list|show|check."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcrl.cli.common import path_option, print_table
+from hpcrl.errors import HpcrlError, UsageError
+
+if TYPE_CHECKING:
+    from hpcrl.formats.plan import Environment
+
+
+@click.group("env")
+def command() -> None:
+    """Build, list and check software environments."""
+
+
+def _rendered(paths: tuple[Path, ...], cluster: str, name: str, flavour: str, horovod: bool) -> tuple[Environment, dict[str, Any]]:
+    from hpcrl.plan.make import render_environment
+    from hpcrl.spec.library import Library
+    from hpcrl.spec.rendering import Renderer
+
+    library = Library(paths)
+    profile = library.cluster(cluster)
+    environment = render_environment(Renderer(library), profile, library.environment(name), flavour, horovod)
+    return environment, profile.environments.model_dump(mode="json", exclude_none=True)
+
+
+def _options(function: Any) -> Any:
+    for option in (
+        click.option("--flavour", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
+        click.option("--horovod", is_flag=True, help="With what Horovod cells need."),
+        click.option("--cluster", default="workstation", show_default=True, help="Whose environment manager and directory."),
+        path_option,
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("create", epilog="Example: hpcrl env create torch   or: hpcrl env create --plan plan")
+@click.argument("name", required=False)
+@click.option("--plan", type=click.Path(path_type=Path), help="Build every environment of this plan.")
+@_options
+def create(name: str | None, plan: Path | None, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+    """Build an environment, or all of a plan, and check that it imports. What is there is kept."""
+    from hpcrl.environments.build import build_all
+    from hpcrl.formats.plan import read_plan
+
+    if (name is None) == (plan is None):
+        raise UsageError("give the name of an environment, or --plan PLAN")
+    if plan is not None:
+        opened = read_plan(plan)
+        environments, site = opened.environments, opened.cluster["environments"]
+    else:
+        environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
+        environments = [environment]
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        with console.status("building environments") as spinner:
+
+            def show(key: str, text: str) -> None:
+                spinner.update(f"{key}: {text}")
+                if text.startswith(("built", "is there")):
+                    console.print(f"{key}: {text}", highlight=False)
+
+            build_all(environments, site, show)
+    else:
+        build_all(environments, site, lambda key, text: click.echo(f"{key}: {text}", err=True))
+
+
+@command.command("list", epilog="Example: hpcrl env list")
+@path_option
+def list_(paths: tuple[Path, ...]) -> None:
+    """List the environments there are, and which of them stand built on this machine."""
+    from hpcrl.environments.build import is_built, root_of
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    site = library.cluster("workstation").environments.model_dump(mode="json")
+    rows = []
+    for name in library.files("envs", ".yaml"):
+        spec = library.environment(name)
+        for flavour in spec.flavours:
+            environment, _ = _rendered(paths, "workstation", name, flavour, False)
+            path = root_of(site) / environment.key
+            rows.append([name, flavour, spec.title, str(path) if is_built(path) else "not built", library.where("envs", name)])
+    print_table(["environment", "flavour", "what", "built", "file"], rows)
+
+
+@command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")
+@click.argument("name")
+@_options
+def show(name: str, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+    """Print the rendered conda YAML of an environment."""
+    environment, _ = _rendered(paths, cluster, name, flavour, horovod)
+    click.echo(environment.conda, nl=False)
+
+
+@command.command("check", epilog="Example: hpcrl env check torch")
+@click.argument("name")
+@_options
+def check_(name: str, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+    """Import a built environment's modules and print their versions."""
+    from hpcrl.environments.build import check, is_built, root_of
+
+    environment, site = _rendered(paths, cluster, name, flavour, horovod)
+    path = root_of(site) / environment.key
+    if not is_built(path):
+        raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}")
+    click.echo(f"{path}: " + ", ".join(f"{module} {version}" for module, version in check(environment, path).items()))

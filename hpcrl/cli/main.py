@@ -1,0 +1,97 @@
+"""The entry point: finds the verb's file only when the verb is called, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import click
+
+from hpcrl import __version__
+from hpcrl.errors import HpcrlError
+
+# verb -> (module, short help); the module is imported only for its own verb.
+_VERBS = {
+    "plan": ("hpcrl.cli.plan", "Turn a study and a cluster into scripts, cells and environments."),
+    "submit": ("hpcrl.cli.submit", "Submit what is missing or failed of a plan."),
+    "status": ("hpcrl.cli.status", "Show how far a plan is."),
+    "cancel": ("hpcrl.cli.cancel", "Cancel what still waits or runs."),
+    "logs": ("hpcrl.cli.logs", "Show the log of a cell."),
+    "run": ("hpcrl.cli.run", "Run one cell of a plan on this machine."),
+    "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
+    "report": ("hpcrl.cli.report", "Compare: HTML, figures and tables from a dataset."),
+    "env": ("hpcrl.cli.env", "Build, list and check software environments."),
+    "cluster": ("hpcrl.cli.cluster", "List, show and check cluster profiles."),
+    "study": ("hpcrl.cli.study", "List and show studies."),
+    "template": ("hpcrl.cli.template", "List and show templates."),
+    "schema": ("hpcrl.cli.schema", "Print the JSON Schema of profiles, studies, environments."),
+    "dev": ("hpcrl.cli.dev", "A private Slurm for tests and for trying."),
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _VERBS:
+            return None
+        module = importlib.import_module(_VERBS[name][0])
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        from hpcrl.errors import suggestion
+
+        if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            ctx.fail(f"no command {args[0]!r}; {suggestion(args[0], _VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _VERBS.items()])
+
+
+@click.command(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: hpcrl plan && hpcrl submit && hpcrl status --watch. Completion: see docs/user-guide.md.",
+)
+@click.version_option(__version__, prog_name="hpcrl")
+def cli() -> None:
+    """Benchmark reinforcement-learning software on a cluster: plan, submit, run, collect, report."""
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 it failed, 2 the request must be mended."""
+    try:
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        click.echo("hpcrl: stopped", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except HpcrlError as error:
+        click.echo(f"hpcrl: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"hpcrl: {where}{error.strerror or error}", err=True)
+        sys.exit(1)
+    except Exception as error:  # the one place where a fault of ours ends: the user gets a sentence, the log the trace
+        handle, name = tempfile.mkstemp(prefix="hpcrl-", suffix=".log")
+        with os.fdopen(handle, "w") as file:
+            traceback.print_exc(file=file)
+        click.echo(f"hpcrl: a fault in hpcrl itself ({type(error).__name__}); please report it with {Path(name)}", err=True)
+        sys.exit(1)

@@ -1,0 +1,131 @@
+"""hpcrl plan, hpcrl plan diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hpcrl.cli.common import DEFAULT_PLAN, echo_json, json_option, path_option
+from hpcrl.errors import UsageError
+
+
+class _PlanGroup(click.Group):
+    """`hpcrl plan` itself plans; `hpcrl plan diff A B` compares."""
+
+
+@click.group(
+    "plan",
+    cls=_PlanGroup,
+    invoke_without_command=True,
+    epilog="Example: hpcrl plan --cluster sol --study sol-dqn -o sol-plan",
+)
+@click.option("--cluster", default="workstation", show_default=True, help="Cluster profile: a name, or a YAML file.")
+@click.option("--study", help="Study: a name, or a YAML file.  [default: the one that the profile names]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"Plan directory to make.  [default: {DEFAULT_PLAN}]")
+@click.option("--account", help="Account to charge. Also $HPCRL_ACCOUNT, or the settings file.")
+@click.option("--email", help="Where Slurm writes to at the end.")
+@click.option("--environments-root", help="Where software environments go, instead of the profile's directory.")
+@click.option("--chain", type=click.Choice(["parallel", "sequential", "staged"]), help="Order of jobs, instead of the study's.")
+@click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
+@click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
+@click.option("--dry-run", is_flag=True, help="Write nothing.")
+@json_option
+@path_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    cluster: str,
+    study: str | None,
+    output: Path | None,
+    account: str | None,
+    email: str | None,
+    environments_root: str | None,
+    chain: str | None,
+    strict: bool,
+    allow_retired: bool,
+    dry_run: bool,
+    as_json: bool,
+    paths: tuple[Path, ...],
+) -> None:
+    """Turn a study and a cluster into a plan directory: one script per job, cells, environments.
+
+    The same inputs give the same bytes. What finds no place on the cluster is listed with the reason.
+    """
+    if ctx.invoked_subcommand:
+        return
+    from hpcrl.plan.make import UserChoices, make_plan, write_plan
+    from hpcrl.spec.library import Library
+    from hpcrl.spec.user import account_for, read_settings
+
+    settings = read_settings()
+    choices = UserChoices(
+        account=account_for(cluster, account, settings),
+        email=email or settings.email,
+        environments_root=environments_root or settings.environments_root,
+        chain=chain,
+        allow_retired=allow_retired,
+    )
+    files = make_plan(Library(paths), cluster, study, choices)
+    plan = files.plan
+    if strict and plan.unplaced:
+        first = plan.unplaced[0]
+        raise UsageError(f"{plan.totals['unplaced']} cells have no place on {plan.cluster['title']} (--strict): {first.reason}")
+    directory = output or DEFAULT_PLAN
+    if not plan.jobs:
+        first = plan.unplaced[0]
+        hint = f"; {first.nearest}" if first.nearest else ""
+        raise UsageError(f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}")
+    written = False if dry_run else write_plan(files, directory)
+    if as_json:
+        echo_json({"id": plan.id, "directory": None if dry_run else str(directory), "totals": plan.totals, "unplaced": [vars(each) for each in plan.unplaced]})
+        return
+    _summary(plan)
+    if dry_run:
+        click.echo("Nothing was written (--dry-run).")
+    elif written:
+        click.echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
+    else:
+        click.echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
+
+
+def _summary(plan: Any) -> None:
+    totals = plan.totals
+    click.echo(f"{plan.study['name']} on {plan.cluster['title']}: {totals['cells']} cells in {totals['jobs']} jobs, chain {plan.chain}")
+    for job in plan.cell_jobs():
+        asked = job.resources
+        gpus = f", {asked['gpus']} {asked.get('gpu_type') or 'GPU'}" if asked.get("gpus") else ""
+        tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
+        where = job.partition + (f"/{job.qos}" if job.qos else "")
+        click.echo(f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} cores{gpus} in {where} ({job.node_type})")
+    billed = f", {totals['billed']:g} {totals['billing_unit']}" if totals["billing_unit"] else ""
+    click.echo(f"At most {totals['core_hours']:g} core-hours, {totals['gpu_hours']:g} GPU-hours{billed} (at the limits asked for).")
+    if plan.unplaced:
+        click.echo(f"{totals['unplaced']} cells have no place here:")
+        grouped: dict[tuple[str, str | None], list[Any]] = {}
+        for each in plan.unplaced:
+            grouped.setdefault((each.reason, each.nearest), []).append(each)
+        for (reason, nearest), group in grouped.items():
+            names = "; ".join(" ".join(str(value) for value in each.config.values()) or "all" for each in group[:4])
+            names += " ..." if len(group) > 4 else ""
+            click.echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
+            click.echo(f"      nearest: {nearest or 'nothing near would do'}")
+
+
+@command.command("diff", epilog="Example: hpcrl plan diff plan-monday plan-friday")
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+def diff(first: Path, second: Path) -> int:
+    """Show how two plans differ: cells, environments, scripts. Exit code 1 when they do."""
+    from hpcrl.plan.diff import diff_plans
+
+    found = diff_plans(first, second)
+    for sign, names in (("-", found.only_in_first), ("+", found.only_in_second)):
+        for name in names:
+            click.echo(f"{sign} cell {name}")
+    for line in (*found.environments, *found.scripts):
+        click.echo(line)
+    if not found:
+        click.echo("The plans run the same cells from the same scripts.")
+    return 1 if found else 0

@@ -1,0 +1,37 @@
+"""hpcrl run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import click
+
+from hpcrl.cli.common import DEFAULT_PLAN
+from hpcrl.errors import HpcrlError
+
+
+@click.command("run", epilog="Example: hpcrl run plan --cell 3f2a")
+@click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")
+@click.option("--cell", required=True, help="The cell to run: the beginning of its id.")
+@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between samples.")
+def command(plan: Path, cell: str, interval: float) -> int:
+    """Run one cell on this machine, in its own environment, as its script would."""
+    from hpcrl.environments.build import is_built, root_of
+    from hpcrl.formats.plan import WORKER, find_cell, read_plan
+
+    opened = read_plan(plan)
+    found, job, task = find_cell(plan, opened, cell)
+    path = root_of(opened.cluster["environments"]) / found.environment
+    if not is_built(path):
+        raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
+    environment = {**os.environ, "PYTHONPATH": str((plan / WORKER).resolve()), "PYTHONUNBUFFERED": "1", "HPCRL_ENV": str(path)}
+    environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
+    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--job", job.name, "--task", task]
+    arguments += ["--ranks", found.resources.get("tasks", 1), "--interval", interval]
+    click.echo(f"running {found.id} in {path}", err=True)
+    code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
+    if code == 0:
+        click.echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
+    return code

@@ -1,0 +1,24 @@
+"""hpcrl schema."""
+
+from __future__ import annotations
+
+import click
+
+from hpcrl.cli.common import echo_json
+
+
+@click.command("schema", epilog="Example: hpcrl schema cluster > cluster.schema.json")
+@click.argument("kind", type=click.Choice(["cluster", "study", "environment"]))
+def command(kind: str) -> None:
+    """Print the JSON Schema of a profile, study or environment, for editors."""
+    from hpcrl.spec.cluster import ClusterProfile
+    from hpcrl.spec.environment import SoftwareEnvironment
+    from hpcrl.spec.study import Study
+
+    models = {"cluster": ClusterProfile, "study": Study, "environment": SoftwareEnvironment}
+    schema = models[kind].model_json_schema()
+    # Written by people, resolved while reading.
+    schema["properties"]["extends"] = {"type": "string", "description": "a file of the same kind that this one lies over"}
+    if kind == "cluster":
+        schema["properties"]["source"] = {"description": "entry of `sources` that the values come from", "type": ["string", "object"]}
+    echo_json(schema)

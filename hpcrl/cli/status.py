@@ -1,0 +1,152 @@
+"""hpcrl status."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcrl.cli.common import echo_json, json_option, plan_argument, print_table
+
+if TYPE_CHECKING:
+    from hpcrl.slurm.client import Slurm
+    from hpcrl.submit.status import CellStatus, PlanStatus
+
+SHOWN = 40
+
+
+@click.command("status", epilog="Example: hpcrl status plan --watch")
+@plan_argument
+@click.option("--watch", "watching", is_flag=True, help="Keep looking until everything has ended.")
+@json_option
+def command(plan: Path, watching: bool, as_json: bool) -> int:
+    """Show how far a plan is, cell by cell. Exit code 1 when cells failed."""
+    from hpcrl.slurm.client import Slurm
+    from hpcrl.submit.status import plan_status
+
+    slurm = Slurm()
+    if watching:
+        return watch(plan, slurm)
+    status = plan_status(plan, slurm)
+    if as_json:
+        echo_json(_as_data(status))
+    else:
+        rows = [_row(each) for each in _interesting(status)]
+        print_table(["cell", "what", "state", "progress", "reason"], rows)
+        _echo_end(status)
+    return 1 if _failed(status) else 0
+
+
+def _failed(status: PlanStatus) -> bool:
+    from hpcrl.submit.status import is_failure
+
+    return bool(status.failed()) or any(is_failure(each.state) for each in status.stages.values())
+
+
+def _interesting(status: PlanStatus) -> list[CellStatus]:
+    """Choose what to show of a large plan: failed and running cells before waiting and finished ones."""
+    from hpcrl.slurm.client import RUNNING
+    from hpcrl.submit.status import is_failure
+
+    if len(status.cells) <= SHOWN:
+        return status.cells
+    ranked = sorted(status.cells, key=lambda each: (not is_failure(each.status.state), each.status.state not in RUNNING))
+    return ranked[:SHOWN]
+
+
+def _row(each: CellStatus) -> list[Any]:
+    from hpcrl.formats.plan import label
+
+    progress = f"{100 * each.progress[0] // max(1, each.progress[1])} %" if each.progress else ""
+    return [each.cell.id, label(each.cell.config), each.status.state.lower(), progress, each.status.reason or ""]
+
+
+def _echo_end(status: PlanStatus) -> None:
+    counts = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
+    stages = "".join(f"; {stage} {each.state.lower()}" for stage, each in status.stages.items())
+    click.echo(f"{len(status.cells)} cells: {counts}{stages}")
+    for cause, count in status.causes().items():
+        click.echo(f"  {count} x {cause}", err=True)
+
+
+def _as_data(status: PlanStatus) -> dict[str, Any]:
+    return {
+        "plan": status.plan.id,
+        "counts": status.counts(),
+        "stages": {stage: each.state for stage, each in status.stages.items()},
+        "causes": status.causes(),
+        "cells": [
+            {
+                "cell": each.cell.id,
+                "config": each.cell.config,
+                "job": each.job,
+                "task": each.task,
+                "state": each.status.state,
+                "slurm": each.status.key,
+                "log": str(each.status.log) if each.status.log else None,
+                "progress": list(each.progress) if each.progress else None,
+                "reason": each.status.reason,
+            }
+            for each in status.cells
+        ],
+    }
+
+
+def watch(plan: Path, slurm: Slurm) -> int:
+    """Show a plan's progress until everything has ended; return 1 when cells or stages failed."""
+    from hpcrl.submit.status import plan_status
+
+    status = plan_status(plan, slurm)
+    local = status.plan.cluster["scheduler"]["kind"] == "local"
+    # Sites ask not to be polled often; the local executor costs nothing to look at.
+    pause = 1.0 if local else float(status.plan.cluster["scheduler"]["poll_interval"])
+    if sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(_screen(status), refresh_per_second=4) as live:
+            while status.live():
+                time.sleep(pause)
+                status = plan_status(plan, slurm)
+                live.update(_screen(status))
+    else:
+        said = ""
+        while status.live():
+            line = _line(status)
+            if line != said:
+                click.echo(line)
+                said = line
+            time.sleep(pause)
+            status = plan_status(plan, slurm)
+    _echo_end(status)
+    return 1 if _failed(status) else 0
+
+
+def _line(status: PlanStatus) -> str:
+    done = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
+    stage = next((f"; {stage} {each.state.lower()}" for stage, each in status.stages.items() if each.state == "RUNNING"), "")
+    return f"{done}{stage}"
+
+
+def _screen(status: PlanStatus) -> Any:
+    from rich import box
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    from hpcrl.formats.plan import label
+    from hpcrl.submit.status import DONE, is_failure
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("cell", "what", "state", "progress"):
+        table.add_column(column)
+    for each in _interesting(status):
+        state = each.status.state
+        style = "green" if state in DONE else "red" if is_failure(state) else "cyan" if state == "RUNNING" else "dim"
+        fraction = 1.0 if state in DONE else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
+        table.add_row(each.cell.id, Text(label(each.cell.config)), Text(state.lower(), style=style), ProgressBar(total=1.0, completed=fraction, width=30))
+    stages = "  ".join(f"{stage}: {each.state.lower()}" for stage, each in status.stages.items())
+    return Group(table, Text(f"{_line(status)}    {stages}", style="bold"))
