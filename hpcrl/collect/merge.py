@@ -70,6 +70,7 @@ def collect(plans: Sequence[Path], dataset: Path, slurm: Slurm, report: Report =
             report(min(start + BATCH, len(fresh)), len(fresh))
         _write_cells(dataset, opened, slurm, done)
         write_atomically(dataset / QUARANTINE, json.dumps(sorted(quarantine.values(), key=lambda each: each["record"]), indent=1) + "\n")
+        index["goals"] |= {plan.study["name"]: plan.study["goal"] for _, plan in opened if plan.study.get("goal") is not None}
         write_atomically(dataset / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
     except (OSError, pa.ArrowException) as error:
         raise HpcrlError(f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again") from None
@@ -87,7 +88,7 @@ def _open(dataset: Path) -> dict[str, Any]:
             (dataset / table).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpcrlError(f"{dataset}: cannot be made: {error.strerror}") from None
-    return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "records": {}}
+    return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "goals": {}, "records": {}}
 
 
 def _read_quarantine(dataset: Path) -> list[dict[str, str]]:

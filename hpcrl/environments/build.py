@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpcrlError(f"{root}: cannot be made: {error.strerror}: set HPCRL_ENVIRONMENTS to a directory of yours") from None
+    sysconfig.get_config_vars()  # filled at its first use, which is not safe in two threads at once
     with ThreadPoolExecutor(max_workers=2) as pool:
         futures = [pool.submit(_build, each, root, site, report) for each in environments]
         return [future.result() for future in futures]

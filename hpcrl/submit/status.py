@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -59,8 +59,9 @@ class PlanStatus:
         return any(each.state in LIVE for each in [*(cell.status for cell in self.cells), *self.stages.values()])
 
     def causes(self) -> dict[str, int]:
-        """Count failed cells by cause."""
-        return dict(Counter(_cause(each.status) for each in self.failed()).most_common())
+        """Count failed stages and cells by cause."""
+        stages = [each for each in self.stages.values() if is_failure(each.state)]
+        return dict(Counter(_cause(each) for each in [*stages, *(cell.status for cell in self.failed())]).most_common())
 
 
 def is_failure(state: str) -> bool:
@@ -121,10 +122,18 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     for job in jobs:
         for task in range(job.count):
             cells.append(CellStatus(next(iterator), job.name, task, statuses[job.name].get(task, never)))
-    stages = {job.stage: statuses[job.name].get(0, never) for job in plan.jobs if job.stage != "cells"}
+    stages = {job.stage: _with_last_line(directory, statuses[job.name].get(0, never)) for job in plan.jobs if job.stage != "cells"}
     interesting = {each.cell.id for each in cells if each.status.state in RUNNING or is_failure(each.status.state)}
     details = _from_records(directory, interesting)
     return PlanStatus(plan, [_detailed(each, details.get(each.cell.id)) for each in cells], stages)
+
+
+def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
+    """Give a failed stage the last line of its log as the reason."""
+    if not is_failure(status.state) or status.log is None or not (directory / status.log).is_file():
+        return status
+    lines = (directory / status.log).read_text(errors="replace").strip().splitlines()
+    return replace(status, reason=lines[-1] if lines else None)
 
 
 @dataclass(frozen=True)
@@ -137,10 +146,8 @@ def _detailed(status: CellStatus, detail: _Detail | None) -> CellStatus:
     if detail is None:
         return status
     if status.status.state in RUNNING:
-        return CellStatus(status.cell, status.job, status.task, status.status, detail.progress)
-    known = status.status
-    changed = TaskStatus(known.state, known.key, known.attempt, known.log, known.reason or detail.reason)
-    return CellStatus(status.cell, status.job, status.task, changed)
+        return replace(status, progress=detail.progress)
+    return replace(status, status=replace(status.status, reason=status.status.reason or detail.reason))
 
 
 def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:

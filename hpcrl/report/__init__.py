@@ -1,0 +1,1 @@
+"""The report stage: tables and figures from a dataset."""

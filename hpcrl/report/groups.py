@@ -1,0 +1,132 @@
+"""Cells that differ only in their seed, as one line of the comparison."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# Columns that name a line of the comparison.
+KEYS = ("study", "cluster", "what", "where")
+
+
+def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour` and `dash`."""
+    rows = cells[cells["latest"].astype(bool)].copy()
+    configs = [json.loads(text) for text in rows["config"]]
+    rows["what"] = [_what(config) for config in configs]
+    rows["where"] = [_where(row) for row in rows.to_dict("records")]
+    rows["colour"] = [str(config.get("framework") or what) for config, what in zip(configs, rows["what"], strict=True)]
+    rows["dash"] = [str(config.get("execution") or "") for config in configs]
+    return rows
+
+
+def _what(config: dict[str, Any]) -> str:
+    parts = []
+    for key, value in config.items():
+        if key != "seed" and value is not None:
+            parts.append(str(value) if key in ("framework", "execution") else f"{key} {value}")
+    order = {config.get("framework"): 0, config.get("execution"): 1}
+    return " ".join(sorted(parts, key=lambda part: order.get(part, 2))) or "all cells"
+
+
+def _where(row: dict[str, Any]) -> str:
+    tasks = int(row["tasks"]) if not pd.isna(row["tasks"]) else 1
+    cores = f"{int(row['cpus'])} core{'s' if row['cpus'] > 1 else ''}"
+    text = f"{tasks} × {cores}" if tasks > 1 else cores
+    if row["gpus"]:
+        text += f", {int(row['gpus'])} {row['gpu_type'] if isinstance(row['gpu_type'], str) else 'GPU'}"
+    if row["parallelism"] not in (None, "none") and isinstance(row["parallelism"], str):
+        text += f", {row['parallelism']}"
+    return text
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the comparison: mean over seeds, and the range where there are several."""
+
+    study: str
+    cluster: str
+    what: str
+    where: str
+    cells: int
+    completed: int
+    final_score: float | None
+    final_range: tuple[float, float] | None
+    at_goal: int
+    goal_step: float | None
+    goal_time: float | None
+    training_time: float | None
+    setup_time: float | None
+    cpu: float | None
+    rss: float | None
+    gpu: float | None
+
+
+def lines(rows: pd.DataFrame) -> list[Line]:
+    """Summarise each group; `goal_step` and `goal_time` are medians over the seeds that reached the goal."""
+    out = []
+    for (study, cluster, what, where), group in rows.groupby(list(KEYS), sort=True):
+        final = group["final_score"].dropna()
+        out.append(
+            Line(
+                study=study,
+                cluster=cluster,
+                what=what,
+                where=where,
+                cells=len(group),
+                completed=int((group["outcome"] == "completed").sum()),
+                final_score=_mean(final),
+                final_range=(float(final.min()), float(final.max())) if len(final) > 1 else None,
+                at_goal=int(group["goal_step"].notna().sum()),
+                goal_step=_median(group["goal_step"]),
+                goal_time=_median(group["goal_time"]),
+                training_time=_mean(group["training_time"]),
+                setup_time=_mean(group["setup_time"]),
+                cpu=_mean(group["cpu_utilisation"] * 100),
+                rss=_mean(group["rss_peak"]),
+                gpu=_mean(group["gpu_percent"]),
+            )
+        )
+    return out
+
+
+def _mean(values: pd.Series[Any]) -> float | None:
+    known = values.dropna().astype(float)
+    return float(known.mean()) if len(known) else None
+
+
+def _median(values: pd.Series[Any]) -> float | None:
+    known = values.dropna().astype(float)
+    return float(known.median()) if len(known) else None
+
+
+def curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, points: int = 120, window: int = 20) -> pd.DataFrame:
+    """Return smoothed training returns against `by` (``episode`` or ``time``): mean, lowest and highest over seeds.
+
+    Each seed's returns are averaged over the last `window` episodes, then read off on a common grid that ends
+    where the shortest seed of the group ends, so that no mean changes its seeds on the way.
+    """
+    keys = ["plan", "cell", "attempt"]
+    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"].isin(["train", "value"]))]
+    named = wanted.merge(rows[[*keys, *KEYS, "colour", "dash"]], on=keys)
+    out = []
+    for group_key, group in named.groupby([*KEYS, "colour", "dash"], sort=True):
+        series = []
+        for _, seed in group.groupby(keys, sort=True):
+            ordered = seed.sort_values("time")
+            x = np.arange(1, len(ordered) + 1) if by == "episode" else ordered["time"].to_numpy(float)
+            y = ordered["value"].rolling(window, min_periods=1).mean().to_numpy(float)
+            if len(x) > 1:
+                series.append((x, y))
+        if not series:
+            continue
+        grid = np.linspace(max(x[0] for x, _ in series), min(x[-1] for x, _ in series), points)
+        values = np.array([np.interp(grid, x, y) for x, y in series])
+        frame = pd.DataFrame({"x": grid, "mean": values.mean(0), "low": values.min(0), "high": values.max(0)})
+        out.append(frame.assign(**dict(zip([*KEYS, "colour", "dash"], group_key, strict=True)), seeds=len(series)))
+    columns = ["x", "mean", "low", "high", *KEYS, "colour", "dash", "seeds"]
+    return pd.concat(out, ignore_index=True) if out else pd.DataFrame(columns=columns)

@@ -1,0 +1,164 @@
+"""Write the report: one HTML file that needs no network, figures as PNG and SVG, the table as CSV."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+import hpcrl
+from hpcrl.errors import UsageError, suggestion
+from hpcrl.formats.files import write_atomically
+from hpcrl.formats.tables import load_table, read_index
+from hpcrl.report.figures import figures, style, to_png, to_svg
+from hpcrl.report.groups import Line, lines, with_groups
+from hpcrl.spec.library import packaged
+
+COLUMNS = (
+    "configuration", "resources", "cells", "final score", "at goal", "goal at step", "goal after (s)", "training (s)", "set-up (s)",
+    "CPU (%)", "RAM (GiB)", "GPU (%)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Written:
+    """The report's main file, and its table for the terminal."""
+
+    html: Path
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def write_report(dataset: Path, study: str | None, output: Path) -> Written:
+    """Write the report of a dataset, or of one of its studies.
+
+    Raises:
+        UsageError: there is no dataset, no such study, or nothing in it yet.
+        HpcrlError: the report cannot be written.
+    """
+    cells = load_table(dataset, "cells")
+    if study is not None:
+        known = sorted(cells["study"].unique())
+        if study not in known:
+            raise UsageError(f"{dataset}: has no study {study!r}; {suggestion(study, known)}")
+        cells = cells[cells["study"] == study]
+    if cells.empty:
+        raise UsageError(f"{dataset}: holds no attempt yet: run cells, then hpcrl collect")
+    episodes = load_table(dataset, "episodes")
+    goals = _goals(dataset)
+    several = cells["cluster"].nunique() > 1
+    columns = [*(["cluster"] if several else []), *COLUMNS]
+    sections = []
+    table_rows: list[list[str]] = []
+    csv_rows: list[dict[str, Any]] = []
+    for name, part in cells.groupby("study", sort=True):
+        rows = with_groups(part)
+        compared = lines(rows)
+        shown = [_shown(line, several) for line in compared]
+        table_rows += shown
+        csv_rows += [vars(line) for line in compared]
+        drawn = []
+        for figure in figures(rows, episodes, goals.get(str(name))):
+            spec = style(figure.chart)
+            stem = f"{name}-{figure.name}"
+            write_atomically(output / "figures" / f"{stem}.png", to_png(spec))
+            write_atomically(output / "figures" / f"{stem}.svg", to_svg(spec))
+            drawn.append({"id": f"figure-{stem}", "title": figure.title, "text": figure.text, "spec": spec})
+        bad = rows[rows["outcome"] != "completed"]
+        sections.append(
+            {
+                "study": name,
+                "summary": _sentence(rows),
+                "rows": shown,
+                "figures": drawn,
+                "problems": bad[["cluster", "what", "where", "seed", "outcome", "reason", "cell"]].fillna("").to_dict("records"),
+                "compiled": sorted({(row["what"], row["compiled"]) for row in rows.to_dict("records") if isinstance(row["compiled"], str)}),
+                "provenance": _provenance(rows),
+            }
+        )
+    empty = {index for index in range(len(columns)) if all(row[index] == "–" for row in table_rows)}
+    keep = [index for index in range(len(columns)) if index not in empty]
+    columns = [columns[index] for index in keep]
+    table_rows = [[row[index] for index in keep] for row in table_rows]
+    for section in sections:
+        section["rows"] = [[row[index] for index in keep] for row in section["rows"]]
+    html = output / "report.html"
+    write_atomically(html, _html(columns, sections))
+    write_atomically(output / "summary.csv", pd.DataFrame(csv_rows).to_csv(index=False))
+    return Written(html, columns, table_rows)
+
+
+def _goals(dataset: Path) -> dict[str, float]:
+    """Return the goal of each study, as collect noted it in the dataset."""
+    goals: dict[str, float] = read_index(dataset)["goals"]
+    return goals
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _shown(line: Line, several: bool) -> list[str]:
+    score = _number(line.final_score)
+    if line.final_range and line.final_range[0] != line.final_range[1]:
+        score += f" ({line.final_range[0]:.0f} to {line.final_range[1]:.0f})"
+    done = str(line.cells) if line.completed == line.cells else f"{line.completed} of {line.cells}"
+    return [
+        *([line.cluster] if several else []),
+        line.what,
+        line.where,
+        done,
+        score,
+        f"{line.at_goal} of {line.cells}" if line.final_score is not None or line.at_goal else "–",
+        _number(line.goal_step, 0),
+        _number(line.goal_time),
+        _number(line.training_time),
+        _number(line.setup_time),
+        _number(line.cpu, 0),
+        _number(line.rss / 1024**3 if line.rss else None, 2),
+        _number(line.gpu, 0),
+    ]
+
+
+def _sentence(rows: pd.DataFrame) -> str:
+    counts = rows["outcome"].value_counts()
+    outcomes = ", ".join(f"{count} {name}" for name, count in counts.items())
+    clusters = ", ".join(sorted(rows["cluster"].unique()))
+    return f"{len(rows)} cells on {clusters}: {outcomes}."
+
+
+def _provenance(rows: pd.DataFrame) -> list[dict[str, str]]:
+    found = {}
+    for row in rows.to_dict("records"):
+        if not isinstance(row["hardware"], str):
+            continue
+        hardware, versions = json.loads(row["hardware"]), json.loads(row["versions"])
+        gpus = ", ".join(hardware["gpus"]) or "no GPU"
+        machine = f"{hardware['cpu']}, {hardware['threads']} threads, {hardware['memory'] / 1024**3:.0f} GiB, {gpus}, Linux {hardware['kernel']}"
+        software = ", ".join(f"{name} {version}" for name, version in versions.items())
+        found[(row["cluster"], row["environment"], machine)] = software
+    return [
+        {"cluster": cluster, "environment": environment, "machine": machine, "software": software}
+        for (cluster, environment, machine), software in sorted(found.items())
+    ]
+
+
+def _html(columns: list[str], sections: list[dict[str, Any]]) -> str:
+    import vl_convert
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(packaged() / "templates" / "report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    specs = {figure["id"]: figure["spec"] for section in sections for figure in section["figures"]}
+    # "</" would end the script element that holds the data.
+    return environment.get_template("report.html.j2").render(
+        columns=columns,
+        sections=sections,
+        specs=json.dumps(specs).replace("</", "<\\/"),
+        library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
+        version=hpcrl.__version__,
+    )
