@@ -11,7 +11,12 @@ from hpcrl.cli.common import plan_argument
 
 @click.command("cancel", epilog="Example: hpcrl cancel plan --cell 3f2a")
 @plan_argument
-@click.option("--cell", "cells", multiple=True, help="Only this cell (the beginning of its id); may be given several times.")
+@click.option(
+    "--cell",
+    "cells",
+    multiple=True,
+    help="Only this cell (the beginning of its id); may be given several times.",
+)
 def command(plan: Path, cells: tuple[str, ...]) -> None:
     """Cancel what still waits or runs of a plan."""
     from hpcrl.slurm.client import Slurm

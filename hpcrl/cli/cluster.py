@@ -27,7 +27,16 @@ def list_(as_json: bool, paths: tuple[Path, ...]) -> None:
     for name in library.files("clusters", ".yaml"):
         profile = library.cluster(name)
         gpus = ", ".join(profile.gpu_types()) or "no GPU"
-        rows.append([name, profile.status, profile.title, gpus, profile.default_study, library.where("clusters", name)])
+        rows.append(
+            [
+                name,
+                profile.status,
+                profile.title,
+                gpus,
+                profile.default_study,
+                library.where("clusters", name),
+            ]
+        )
     columns = ["cluster", "status", "what", "GPUs", "default study", "file"]
     if as_json:
         echo_json([dict(zip(columns, row, strict=True)) for row in rows])
@@ -57,7 +66,9 @@ def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[P
     wanted = tuple(key.split(".")) if key else ()
     chosen = [(path, value) for path, value in leaves if tuple(map(str, path[: len(wanted)])) == wanted]
     if not chosen:
-        raise UsageError(f"cluster {name}: nothing below {key!r}; {suggestion(str(key), {str(path[0]) for path, _ in leaves})}")
+        raise UsageError(
+            f"cluster {name}: nothing below {key!r}; {suggestion(str(key), {str(path[0]) for path, _ in leaves})}"
+        )
     for path, value in chosen:
         dotted = ".".join(map(str, path))
         click.echo(f"{dotted}: {value}" + (f"   [{document.origin(path)}]" if origin else ""))
@@ -91,10 +102,17 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
             failed = True
             click.echo(str(error), err=True)
             continue
-        bare = [path for path, _ in _leaves(document.data, ()) if path[0] != "sources" and document.origin(path).source is None]
+        bare = [
+            path
+            for path, _ in _leaves(document.data, ())
+            if path[0] != "sources" and document.origin(path).source is None
+        ]
         for path in bare:
             at = document.origin(path)
-            click.echo(f"{at.file}:{at.line}: {'.'.join(map(str, path))}: has no source: name one with `source:`", err=True)
+            click.echo(
+                f"{at.file}:{at.line}: {'.'.join(map(str, path))}: has no source: name one with `source:`",
+                err=True,
+            )
         failed |= bool(bare)
         click.echo(f"{name}: " + (f"{len(bare)} values without a source" if bare else "good"))
     return 1 if failed else 0

@@ -11,7 +11,14 @@ from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_opti
 
 @click.command("collect", epilog="Example: hpcrl collect sol-plan cirrus-plan -o dataset")
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path), metavar="[PLAN]...")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Dataset directory.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DATASET,
+    show_default=True,
+    help="Dataset directory.",
+)
 @json_option
 def command(plans: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Merge the records of any number of plans, of any clusters, into one dataset. Only new records are read.

@@ -26,7 +26,9 @@ def path_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output, for programs.")(
+        function
+    )
 
 
 def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:

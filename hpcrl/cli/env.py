@@ -20,7 +20,9 @@ def command() -> None:
     """Build, list and check software environments."""
 
 
-def _rendered(paths: tuple[Path, ...], cluster: str, name: str, flavour: str, horovod: bool) -> tuple[Environment, dict[str, Any]]:
+def _rendered(
+    paths: tuple[Path, ...], cluster: str, name: str, flavour: str, horovod: bool
+) -> tuple[Environment, dict[str, Any]]:
     from hpcrl.plan.make import render_environment
     from hpcrl.spec.library import Library
     from hpcrl.spec.rendering import Renderer
@@ -35,7 +37,12 @@ def _options(function: Any) -> Any:
     for option in (
         click.option("--flavour", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
         click.option("--horovod", is_flag=True, help="With what Horovod cells need."),
-        click.option("--cluster", default="workstation", show_default=True, help="Whose environment manager and directory."),
+        click.option(
+            "--cluster",
+            default="workstation",
+            show_default=True,
+            help="Whose environment manager and directory.",
+        ),
         path_option,
     ):
         function = option(function)
@@ -46,7 +53,9 @@ def _options(function: Any) -> Any:
 @click.argument("name", required=False)
 @click.option("--plan", type=click.Path(path_type=Path), help="Build every environment of this plan.")
 @_options
-def create(name: str | None, plan: Path | None, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+def create(
+    name: str | None, plan: Path | None, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]
+) -> None:
     """Build an environment, or all of a plan, and check that it imports. What is there is kept."""
     from hpcrl.environments.build import build_all
     from hpcrl.formats.plan import read_plan
@@ -90,7 +99,15 @@ def list_(paths: tuple[Path, ...]) -> None:
         for flavour in spec.flavours:
             environment, _ = _rendered(paths, "workstation", name, flavour, False)
             path = root_of(site) / environment.key
-            rows.append([name, flavour, spec.title, str(path) if is_built(path) else "not built", library.where("envs", name)])
+            rows.append(
+                [
+                    name,
+                    flavour,
+                    spec.title,
+                    str(path) if is_built(path) else "not built",
+                    library.where("envs", name),
+                ]
+            )
     print_table(["environment", "flavour", "what", "built", "file"], rows)
 
 

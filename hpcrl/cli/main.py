@@ -44,7 +44,9 @@ class _Verbs(click.Group):
         command: click.Command = module.command
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         from hpcrl.errors import suggestion
 
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
@@ -93,5 +95,8 @@ def main() -> None:
         handle, name = tempfile.mkstemp(prefix="hpcrl-", suffix=".log")
         with os.fdopen(handle, "w") as file:
             traceback.print_exc(file=file)
-        click.echo(f"hpcrl: a fault in hpcrl itself ({type(error).__name__}); please report it with {Path(name)}", err=True)
+        click.echo(
+            f"hpcrl: a fault in hpcrl itself ({type(error).__name__}); please report it with {Path(name)}",
+            err=True,
+        )
         sys.exit(1)

@@ -23,11 +23,20 @@ class _PlanGroup(click.Group):
 )
 @click.option("--cluster", default="workstation", show_default=True, help="Cluster profile: a name, or a YAML file.")
 @click.option("--study", help="Study: a name, or a YAML file.  [default: the one that the profile names]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"Plan directory to make.  [default: {DEFAULT_PLAN}]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help=f"Plan directory to make.  [default: {DEFAULT_PLAN}]",
+)
 @click.option("--account", help="Account to charge. Also $HPCRL_ACCOUNT, or the settings file.")
 @click.option("--email", help="Where Slurm writes to at the end.")
 @click.option("--environments-root", help="Where software environments go, instead of the profile's directory.")
-@click.option("--chain", type=click.Choice(["parallel", "sequential", "staged"]), help="Order of jobs, instead of the study's.")
+@click.option(
+    "--chain",
+    type=click.Choice(["parallel", "sequential", "staged"]),
+    help="Order of jobs, instead of the study's.",
+)
 @click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
 @click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
@@ -71,15 +80,26 @@ def command(
     plan = files.plan
     if strict and plan.unplaced:
         first = plan.unplaced[0]
-        raise UsageError(f"{plan.totals['unplaced']} cells have no place on {plan.cluster['title']} (--strict): {first.reason}")
+        raise UsageError(
+            f"{plan.totals['unplaced']} cells have no place on {plan.cluster['title']} (--strict): {first.reason}"
+        )
     directory = output or DEFAULT_PLAN
     if not plan.jobs:
         first = plan.unplaced[0]
         hint = f"; {first.nearest}" if first.nearest else ""
-        raise UsageError(f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}")
+        raise UsageError(
+            f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}"
+        )
     written = False if dry_run else write_plan(files, directory)
     if as_json:
-        echo_json({"id": plan.id, "directory": None if dry_run else str(directory), "totals": plan.totals, "unplaced": [vars(each) for each in plan.unplaced]})
+        echo_json(
+            {
+                "id": plan.id,
+                "directory": None if dry_run else str(directory),
+                "totals": plan.totals,
+                "unplaced": [vars(each) for each in plan.unplaced],
+            }
+        )
         return
     _summary(plan)
     if dry_run:
@@ -92,15 +112,21 @@ def command(
 
 def _summary(plan: Any) -> None:
     totals = plan.totals
-    click.echo(f"{plan.study['name']} on {plan.cluster['title']}: {totals['cells']} cells in {totals['jobs']} jobs, chain {plan.chain}")
+    click.echo(
+        f"{plan.study['name']} on {plan.cluster['title']}: {totals['cells']} cells in {totals['jobs']} jobs, chain {plan.chain}"
+    )
     for job in plan.cell_jobs():
         asked = job.resources
         gpus = f", {asked['gpus']} {asked.get('gpu_type') or 'GPU'}" if asked.get("gpus") else ""
         tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
-        click.echo(f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} cores{gpus} in {where} ({job.node_type})")
+        click.echo(
+            f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} cores{gpus} in {where} ({job.node_type})"
+        )
     billed = f", {totals['billed']:g} {totals['billing_unit']}" if totals["billing_unit"] else ""
-    click.echo(f"At most {totals['core_hours']:g} core-hours, {totals['gpu_hours']:g} GPU-hours{billed} (at the limits asked for).")
+    click.echo(
+        f"At most {totals['core_hours']:g} core-hours, {totals['gpu_hours']:g} GPU-hours{billed} (at the limits asked for)."
+    )
     if plan.unplaced:
         click.echo(f"{totals['unplaced']} cells have no place here:")
         grouped: dict[tuple[str, str | None], list[Any]] = {}

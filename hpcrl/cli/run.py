@@ -26,7 +26,12 @@ def command(plan: Path, cell: str, interval: float) -> int:
     path = root_of(opened.cluster["environments"]) / found.environment
     if not is_built(path):
         raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
-    environment = {**os.environ, "PYTHONPATH": str((plan / WORKER).resolve()), "PYTHONUNBUFFERED": "1", "HPCRL_ENV": str(path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str((plan / WORKER).resolve()),
+        "PYTHONUNBUFFERED": "1",
+        "HPCRL_ENV": str(path),
+    }
     environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--job", job.name, "--task", task]
     arguments += ["--ranks", found.resources.get("tasks", 1), "--interval", interval]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from pydantic import BaseModel
 
 from hpcrl.cli.common import echo_json
 
@@ -15,10 +16,16 @@ def command(kind: str) -> None:
     from hpcrl.spec.environment import SoftwareEnvironment
     from hpcrl.spec.study import Study
 
-    models = {"cluster": ClusterProfile, "study": Study, "environment": SoftwareEnvironment}
+    models: dict[str, type[BaseModel]] = {"cluster": ClusterProfile, "study": Study, "environment": SoftwareEnvironment}
     schema = models[kind].model_json_schema()
     # Written by people, resolved while reading.
-    schema["properties"]["extends"] = {"type": "string", "description": "a file of the same kind that this one lies over"}
+    schema["properties"]["extends"] = {
+        "type": "string",
+        "description": "a file of the same kind that this one lies over",
+    }
     if kind == "cluster":
-        schema["properties"]["source"] = {"description": "entry of `sources` that the values come from", "type": ["string", "object"]}
+        schema["properties"]["source"] = {
+            "description": "entry of `sources` that the values come from",
+            "type": ["string", "object"],
+        }
     echo_json(schema)

@@ -53,7 +53,9 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
 
     if len(status.cells) <= SHOWN:
         return status.cells
-    ranked = sorted(status.cells, key=lambda each: (not is_failure(each.status.state), each.status.state not in RUNNING))
+    ranked = sorted(
+        status.cells, key=lambda each: (not is_failure(each.status.state), each.status.state not in RUNNING)
+    )
     return ranked[:SHOWN]
 
 
@@ -61,7 +63,13 @@ def _row(each: CellStatus) -> list[Any]:
     from hpcrl.formats.plan import label
 
     progress = f"{100 * each.progress[0] // max(1, each.progress[1])} %" if each.progress else ""
-    return [each.cell.id, label(each.cell.config), each.status.state.lower(), progress, each.status.reason or ""]
+    return [
+        each.cell.id,
+        label(each.cell.config),
+        each.status.state.lower(),
+        progress,
+        each.status.reason or "",
+    ]
 
 
 def _echo_end(status: PlanStatus) -> None:
@@ -126,7 +134,10 @@ def watch(plan: Path, slurm: Slurm) -> int:
 
 def _line(status: PlanStatus) -> str:
     done = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
-    stage = next((f"; {stage} {each.state.lower()}" for stage, each in status.stages.items() if each.state == "RUNNING"), "")
+    stage = next(
+        (f"; {stage} {each.state.lower()}" for stage, each in status.stages.items() if each.state == "RUNNING"),
+        "",
+    )
     return f"{done}{stage}"
 
 
@@ -147,6 +158,11 @@ def _screen(status: PlanStatus) -> Any:
         state = each.status.state
         style = "green" if state in DONE else "red" if is_failure(state) else "cyan" if state == "RUNNING" else "dim"
         fraction = 1.0 if state in DONE else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
-        table.add_row(each.cell.id, Text(label(each.cell.config)), Text(state.lower(), style=style), ProgressBar(total=1.0, completed=fraction, width=30))
+        table.add_row(
+            each.cell.id,
+            Text(label(each.cell.config)),
+            Text(state.lower(), style=style),
+            ProgressBar(total=1.0, completed=fraction, width=30),
+        )
     stages = "  ".join(f"{stage}: {each.state.lower()}" for stage, each in status.stages.items())
     return Group(table, Text(f"{_line(status)}    {stages}", style="bold"))

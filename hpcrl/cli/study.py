@@ -45,12 +45,17 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
         return
     click.echo(f"{study.name}: {study.title}" + (f" (paper: {study.paper})" if study.paper else ""))
     for axis, values in study.axes.items():
-        shown = (", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value) for value in values)
+        shown = (
+            ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+            for value in values
+        )
         click.echo(f"  {axis}: " + " | ".join(shown))
     click.echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
     what = " ".join(workload.command) if workload.command else f"{workload.algorithm} on {workload.environment}"
     click.echo(f"  runs: {what}")
     asked = study.resources
-    click.echo(f"  asks for (unless an axis says otherwise): {asked.cpus} cores, {format_memory(asked.memory)}, {format_time(asked.time)}")
+    click.echo(
+        f"  asks for (unless an axis says otherwise): {asked.cpus} cores, {format_memory(asked.memory)}, {format_time(asked.time)}"
+    )
     click.echo(f"  cells: {sum(1 for _ in expand(study))}, chain {study.chain}")

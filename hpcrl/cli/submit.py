@@ -17,7 +17,12 @@ from hpcrl.errors import HpcrlError
     "--executor", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
     help="Where to: Slurm, or this machine. auto: what the plan's cluster has.",
 )  # fmt: skip
-@click.option("--test-only", "only_test", is_flag=True, help="Ask Slurm whether it would take every script; submit nothing.")
+@click.option(
+    "--test-only",
+    "only_test",
+    is_flag=True,
+    help="Ask Slurm whether it would take every script; submit nothing.",
+)
 @click.option("--max-core-hours", type=float, help="Refuse a plan that may use more.")
 @click.option("--max-gpu-hours", type=float, help="Refuse a plan that may use more.")
 @click.option("--wait", is_flag=True, help="Show progress until everything has ended.")
@@ -53,11 +58,20 @@ def command(
                 click.echo(f"{script}: {objection or 'would be taken'}")
         return 1 if any(objections.values()) else 0
     with progress("submitting") as advance:
-        done = submit(plan, executor, slurm, Budget(max_core_hours, max_gpu_hours), lambda count, total, name: advance(count, total))
+        done = submit(
+            plan,
+            executor,
+            slurm,
+            Budget(max_core_hours, max_gpu_hours),
+            lambda count, total, name: advance(count, total),
+        )
     if as_json:
         echo_json({"submitted": done.tasks, "already": done.already, "jobs": [list(each) for each in done.jobs]})
     else:
-        click.echo(f"{done.tasks} cells submitted in {len(done.jobs)} jobs" + (f"; {done.already} were there already." if done.already else "."))
+        click.echo(
+            f"{done.tasks} cells submitted in {len(done.jobs)} jobs"
+            + (f"; {done.already} were there already." if done.already else ".")
+        )
         if not wait:
             click.echo(f"Follow them: hpcrl status {plan} --watch")
     if wait:

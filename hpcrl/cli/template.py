@@ -22,7 +22,10 @@ def list_(paths: tuple[Path, ...]) -> None:
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
 
-    print_table(["template", "file"], [[name, display(path)] for name, path in Library(paths).files("templates", ".j2").items()])
+    print_table(
+        ["template", "file"],
+        [[name, display(path)] for name, path in Library(paths).files("templates", ".j2").items()],
+    )
 
 
 @command.command("show", epilog="Example: hpcrl template show sbatch/cells.sbatch")

@@ -23,7 +23,18 @@ _OUTCOME = {
     "BOOT_FAIL": "node_fail",
     "PREEMPTED": "preempted",
 }
-_WORST = ("failed", "oom", "diverged", "timeout", "cancelled", "node_fail", "lost", "preempted", "running", "completed")
+_WORST = (
+    "failed",
+    "oom",
+    "diverged",
+    "timeout",
+    "cancelled",
+    "node_fail",
+    "lost",
+    "preempted",
+    "running",
+    "completed",
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,9 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, A
     return found
 
 
-def attempt_rows(plan: Plan, records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]) -> list[dict[str, Any]]:
+def attempt_rows(
+    plan: Plan, records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]
+) -> list[dict[str, Any]]:
     """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first."""
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
@@ -108,9 +121,7 @@ def _split(attempt: str) -> tuple[str, int]:
     return attempt, 0
 
 
-def _row_of_records(
-    plan: Plan, group: list[Mapping[str, Any]], found: Accounted | None, last: bool
-) -> dict[str, Any]:
+def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted | None, last: bool) -> dict[str, Any]:
     head = group[0]["header"]
     config, resources = head["config"], head["resources"]
     outcome, reason = _outcome(group, found.state if found else None, last)
@@ -142,7 +153,9 @@ def _row_of_records(
         "rss_peak": max((each["rss"] for each in group if each.get("rss") is not None), default=None),
         "machine_memory_percent": _average(each.get("machine_memory_percent") for each in group),
         "gpu_percent": _average(each.get("gpu_percent") for each in group),
-        "gpu_memory_peak": max((each["gpu_memory"] for each in group if each.get("gpu_memory") is not None), default=None),
+        "gpu_memory_peak": max(
+            (each["gpu_memory"] for each in group if each.get("gpu_memory") is not None), default=None
+        ),
         "energy": _sum(each.get("gpu_energy") for each in group),
         "compiled": footer.get("compiled"),
         "versions": json.dumps(head["software"], sort_keys=True),
@@ -155,15 +168,31 @@ def _row_of_records(
 
 def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str, Any]:
     state = found.state
-    outcome = _OUTCOME.get(state.state, "running" if state.state in RUNNING else "failed" if state.state == "FAILED" else "lost")
-    reason = f"it left no record; the scheduler says {state.state}" + (f", exit code {state.exit_code}" if state.exit_code else "")
+    outcome = _OUTCOME.get(
+        state.state, "running" if state.state in RUNNING else "failed" if state.state == "FAILED" else "lost"
+    )
+    reason = f"it left no record; the scheduler says {state.state}" + (
+        f", exit code {state.exit_code}" if state.exit_code else ""
+    )
     row = _identity(plan, found.cell.id, attempt, found.cell.config, found.cell.resources, found.cell.environment)
-    row |= {"outcome": outcome, "reason": reason, "partition": found.job.partition, "qos": found.job.qos, "records": 0, "started": None}
+    row |= {
+        "outcome": outcome,
+        "reason": reason,
+        "partition": found.job.partition,
+        "qos": found.job.qos,
+        "records": 0,
+        "started": None,
+    }
     return row | _accounting(state)
 
 
 def _identity(
-    plan: Plan, cell: str, attempt: str, config: Mapping[str, Any], resources: Mapping[str, Any], environment: str
+    plan: Plan,
+    cell: str,
+    attempt: str,
+    config: Mapping[str, Any],
+    resources: Mapping[str, Any],
+    environment: str,
 ) -> dict[str, Any]:
     return {
         "plan": plan.id,
@@ -189,7 +218,12 @@ def _identity(
 
 
 def _accounting(state: JobState) -> dict[str, Any]:
-    return {"slurm_state": state.state, "slurm_exit_code": state.exit_code, "slurm_elapsed": state.elapsed, "job_id": state.key}
+    return {
+        "slurm_state": state.state,
+        "slurm_exit_code": state.exit_code,
+        "slurm_elapsed": state.elapsed,
+        "job_id": state.key,
+    }
 
 
 def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool) -> tuple[str, str | None]:

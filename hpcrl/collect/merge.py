@@ -69,11 +69,18 @@ def collect(plans: Sequence[Path], dataset: Path, slurm: Slurm, report: Report =
             _merge_batch(dataset, index, fresh[start : start + BATCH], cells, quarantine, done)
             report(min(start + BATCH, len(fresh)), len(fresh))
         _write_cells(dataset, opened, slurm, done)
-        write_atomically(dataset / QUARANTINE, json.dumps(sorted(quarantine.values(), key=lambda each: each["record"]), indent=1) + "\n")
-        index["goals"] |= {plan.study["name"]: plan.study["goal"] for _, plan in opened if plan.study.get("goal") is not None}
+        write_atomically(
+            dataset / QUARANTINE,
+            json.dumps(sorted(quarantine.values(), key=lambda each: each["record"]), indent=1) + "\n",
+        )
+        index["goals"] |= {
+            plan.study["name"]: plan.study["goal"] for _, plan in opened if plan.study.get("goal") is not None
+        }
         write_atomically(dataset / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
     except (OSError, pa.ArrowException) as error:
-        raise HpcrlError(f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again") from None
+        raise HpcrlError(
+            f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again"
+        ) from None
     done.quarantined = sorted(quarantine.values(), key=lambda each: each["record"])
     return done
 
@@ -110,7 +117,10 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
             stale.setdefault(number, set()).add(name)
     for number, gone in stale.items():
         summaries = pq.read_table(_part(dataset, _SUMMARIES, number))
-        whole = [f"{plan}/{record}" for plan, record in zip(summaries["plan"].to_pylist(), summaries["record"].to_pylist(), strict=True)]
+        whole = [
+            f"{plan}/{record}"
+            for plan, record in zip(summaries["plan"].to_pylist(), summaries["record"].to_pylist(), strict=True)
+        ]
         keep = pa.array([name not in gone for name in whole])
         lost = set()
         for name, text in zip(whole, summaries["summary"].to_pylist(), strict=True):
@@ -120,7 +130,10 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
         for table in SERIES:
             rows = pq.read_table(_part(dataset, table, number), schema=SCHEMAS[table])
             keys = zip(*(rows[column].to_pylist() for column in ("plan", "cell", "attempt", "rank")), strict=True)
-            _write(_part(dataset, table, number), rows.filter(pa.array([key not in lost for key in keys], pa.bool_())))
+            _write(
+                _part(dataset, table, number),
+                rows.filter(pa.array([key not in lost for key in keys], pa.bool_())),
+            )
         _write(_part(dataset, _SUMMARIES, number), summaries.filter(keep))
 
 
@@ -196,16 +209,33 @@ def _add(builders: dict[str, _Builder], data: RecordData) -> None:
     episodes = data.columns["episodes"]
     count = len(episodes["step"])
     builders["episodes"].add(
-        count, {**keys, **episodes, "kind": "train", "name": "return", "episode": np.arange(1, count + 1, dtype=np.float64)}
+        count,
+        {
+            **keys,
+            **episodes,
+            "kind": "train",
+            "name": "return",
+            "episode": np.arange(1, count + 1, dtype=np.float64),
+        },
     )
     evaluations = data.columns["evaluations"]
     builders["episodes"].add(len(evaluations["step"]), {**keys, **evaluations, "kind": "evaluation", "name": "return"})
-    rows = [(entry["time"], entry["step"], name, value) for entry in data.values for name, value in entry["values"].items()]
+    rows = [
+        (entry["time"], entry["step"], name, value) for entry in data.values for name, value in entry["values"].items()
+    ]
     if rows:
         times, steps, names, values = (list(column) for column in zip(*rows, strict=True))
         named = ["return" if name in ("return", "episode_return") else name for name in names]
         builders["episodes"].add(
-            len(rows), {**keys, "kind": "value", "name": named, "step": steps, "time": np.array(times), "value": np.array(values)}
+            len(rows),
+            {
+                **keys,
+                "kind": "value",
+                "name": named,
+                "step": steps,
+                "time": np.array(times),
+                "value": np.array(values),
+            },
         )
     builders["samples"].add(len(data.columns["samples"]["time"]), {**keys, **data.columns["samples"]})
     if data.phases:

@@ -69,8 +69,13 @@ def read_record(path: Path) -> RecordData:
         raise RecordError("holds no whole frame")
     for kind, names in _COLUMNS.items():
         chunks = parts[kind]
-        data.columns[kind] = {name: np.concatenate([each[name] for each in chunks]) if chunks else np.zeros(0) for name in names}
-    times = [data.last_time, *(float(each["time"].max()) for kind, each in data.columns.items() if kind == "samples" and len(each["time"]))]
+        data.columns[kind] = {
+            name: np.concatenate([each[name] for each in chunks]) if chunks else np.zeros(0) for name in names
+        }
+    times = [
+        data.last_time,
+        *(float(each["time"].max()) for kind, each in data.columns.items() if kind == "samples" and len(each["time"])),
+    ]
     data.last_time = max(times)
     return data
 
@@ -111,7 +116,11 @@ def _value(entry: Any) -> dict[str, Any]:
         raise RecordError("has a reported value of the wrong shape")
     numbers = {str(name): _number(number) for name, number in entry["values"].items()}
     step = entry.get("step")
-    return {"time": _number(entry.get("time")), "step": step if isinstance(step, int) else None, "values": numbers}
+    return {
+        "time": _number(entry.get("time")),
+        "step": step if isinstance(step, int) else None,
+        "values": numbers,
+    }
 
 
 def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,9 +143,12 @@ def summary(data: RecordData) -> dict[str, Any]:
     """Return what the cell's row needs of one record, as plain values."""
     samples = data.columns["samples"]
     facts: dict[str, Any] = {
-        "header": {name: data.header[name] for name in _HEADER} | {name: data.header.get(name) for name in ("job", "partition", "qos", "job_id")},
+        "header": {name: data.header[name] for name in _HEADER}
+        | {name: data.header.get(name) for name in ("job", "partition", "qos", "job_id")},
         "footer": data.footer,
-        "wall_time": _number(data.footer["wall_time"]) if data.footer and "wall_time" in data.footer else data.last_time,
+        "wall_time": _number(data.footer["wall_time"])
+        if data.footer and "wall_time" in data.footer
+        else data.last_time,
         "episodes_seen": len(data.columns["episodes"]["step"]),
         "steps_seen": _last(data.columns["episodes"]["step"]),
     }

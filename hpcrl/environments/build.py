@@ -46,7 +46,9 @@ def root_of(site: dict[str, Any]) -> Path:
     """
     text = os.environ.get("HPCRL_ENVIRONMENTS") or os.path.expandvars(site["root"])
     if "$" in text:
-        raise UsageError(f"environments.root: {text}: a variable in it is not set here: set it, or set HPCRL_ENVIRONMENTS")
+        raise UsageError(
+            f"environments.root: {text}: a variable in it is not set here: set it, or set HPCRL_ENVIRONMENTS"
+        )
     return Path(text)
 
 
@@ -69,7 +71,9 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HpcrlError(f"{root}: cannot be made: {error.strerror}: set HPCRL_ENVIRONMENTS to a directory of yours") from None
+        raise HpcrlError(
+            f"{root}: cannot be made: {error.strerror}: set HPCRL_ENVIRONMENTS to a directory of yours"
+        ) from None
     sysconfig.get_config_vars()  # filled at its first use, which is not safe in two threads at once
     with ThreadPoolExecutor(max_workers=2) as pool:
         futures = [pool.submit(_build, each, root, site, report) for each in environments]
@@ -86,7 +90,9 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
             report(environment.key, "is there")
             return Built(environment, path, False)
         if environment.horovod:
-            raise HpcrlError(f"{environment.key}: building Horovod is not part of this version: its cells can be planned, not run")
+            raise HpcrlError(
+                f"{environment.key}: building Horovod is not part of this version: its cells can be planned, not run"
+            )
         report(environment.key, f"building with {site['manager']}")
         files = root / f".{environment.key}"
         files.mkdir(exist_ok=True)
@@ -120,7 +126,11 @@ def check(environment: Environment, path: Path) -> dict[str, str]:
         "print(json.dumps({name: str(getattr(each, '__version__', '?')) for name, each in modules.items()}))"
     )
     done = subprocess.run(
-        [path / "bin/python", "-c", program, *environment.imports], capture_output=True, text=True, check=False, env=_clean()
+        [path / "bin/python", "-c", program, *environment.imports],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_clean(),
     )
     if done.returncode != 0:
         raise HpcrlError(f"{path}: was built, but does not work: {_tail(done.stderr)}")
@@ -129,7 +139,9 @@ def check(environment: Environment, path: Path) -> dict[str, str]:
 
 
 def _clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    return {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
 
 
 def _tail(text: str) -> str:
@@ -158,7 +170,17 @@ def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[
     if not (path / "bin/python").exists():
         _call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
     # The pins are complete, so nothing that is not among them can come along (no CUDA packages on the CPU).
-    install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", path / "bin/python", "-r", files / "requirements.txt"]
+    install: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--python",
+        path / "bin/python",
+        "-r",
+        files / "requirements.txt",
+    ]
     links = _configured_links()
     try:
         _call([*install, *_find_links(links)], setup)
@@ -172,7 +194,20 @@ def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequenc
     if not (path / "bin/python").exists():
         _call([f"python{environment.python}", "-m", "venv", path], setup)
     links = _find_links(environment.find_links)
-    _call([path / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps", "-r", files / "requirements.txt", *links], setup)
+    _call(
+        [
+            path / "bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "-r",
+            files / "requirements.txt",
+            *links,
+        ],
+        setup,
+    )
 
 
 def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str]], None]:
@@ -201,7 +236,10 @@ def _find_links(links: Sequence[str]) -> list[str]:
 def _configured_links() -> list[str]:
     """Return the wheel directories that pip is configured with; uv does not read pip's configuration."""
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pip", "config", "get", "global.find-links"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     words = (os.environ.get("PIP_FIND_LINKS", "") + " " + (done.stdout if done.returncode == 0 else "")).split()
     return list(dict.fromkeys(words))

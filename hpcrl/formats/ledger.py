@@ -123,11 +123,15 @@ class Ledger:
 
     def submitted(self, token: str, job_id: str) -> None:
         with self._transaction():
-            self._database.execute("UPDATE submissions SET state = 'submitted', job_id = ? WHERE token = ?", (job_id, token))
+            self._database.execute(
+                "UPDATE submissions SET state = 'submitted', job_id = ? WHERE token = ?", (job_id, token)
+            )
 
     def refused(self, token: str, message: str) -> None:
         with self._transaction():
-            self._database.execute("UPDATE submissions SET state = 'refused', message = ? WHERE token = ?", (message, token))
+            self._database.execute(
+                "UPDATE submissions SET state = 'refused', message = ? WHERE token = ?", (message, token)
+            )
 
     def submissions(self) -> list[Submission]:
         """Return every submission, oldest first."""
@@ -141,7 +145,8 @@ class Ledger:
     def local_start(self, token: str, task: int) -> None:
         with self._transaction():
             self._database.execute(
-                "INSERT OR REPLACE INTO local_tasks VALUES (?, ?, 'RUNNING', NULL, ?, NULL)", (token, task, time.time())
+                "INSERT OR REPLACE INTO local_tasks VALUES (?, ?, 'RUNNING', NULL, ?, NULL)",
+                (token, task, time.time()),
             )
 
     def local_end(self, token: str, task: int, state: str, exit_code: int | None) -> None:

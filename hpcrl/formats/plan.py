@@ -42,8 +42,7 @@ class Cell:
     environment: str
 
     def to_line(self) -> str:
-        content = {"id": self.id, "config": self.config, "resources": self.resources, "environment": self.environment}
-        return json.dumps(content, sort_keys=True, ensure_ascii=False) + "\n"
+        return json.dumps(vars(self), ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,9 @@ def find_cell(directory: Path, plan: Plan, wanted: str) -> tuple[Cell, Job, int]
 
 def label(config: Mapping[str, Any]) -> str:
     """Name a cell for people by its configuration: ``torch lazy seed 2``."""
-    values = [f"{key} {value}" if not isinstance(value, str) else value for key, value in config.items() if value is not None]
+    values = [
+        f"{key} {value}" if not isinstance(value, str) else value for key, value in config.items() if value is not None
+    ]
     return " ".join(values)
 
 

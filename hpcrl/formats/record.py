@@ -27,7 +27,18 @@ import numpy as np
 
 MAGIC = b"hpcrl-record 1\n"
 SUFFIX = ".rec"
-KINDS = ("header", "samples", "episodes", "updates", "evaluations", "phases", "progress", "values", "event", "footer")
+KINDS = (
+    "header",
+    "samples",
+    "episodes",
+    "updates",
+    "evaluations",
+    "phases",
+    "progress",
+    "values",
+    "event",
+    "footer",
+)
 MAX_FRAME = 64 * 1024 * 1024
 _HEAD = struct.Struct(">BII")
 _DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "|b1"})
@@ -141,7 +152,15 @@ def loads(data: bytes) -> Any:
         return _NoTrust(io.BytesIO(data)).load()
     except RecordError:
         raise
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise RecordError(f"has a damaged frame ({error})") from None
     except (MemoryError, OverflowError, RecursionError) as error:
         raise RecordError(f"has a frame that is too large or too deep ({type(error).__name__})") from None

@@ -1,8 +1,8 @@
 """The dataset: a directory of Parquet tables, one across all clusters. docs/data-dictionary.md explains each column.
 
-    DATASET/dataset.json          format, version, which records are merged (size, time, part)
-    DATASET/<table>/part-*.parquet
-    DATASET/quarantine.json       records that could not be read, with the reason
+DATASET/dataset.json          format, version, which records are merged (size, time, part)
+DATASET/<table>/part-*.parquet
+DATASET/quarantine.json       records that could not be read, with the reason
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("cluster", _TEXT, "name of the cluster profile that the plan was made for"),
             _field("attempt_number", _I64, "1 for the first attempt of the cell, in order of start"),
             _field("latest", pa.bool_(), "whether this is the cell's newest attempt"),
-            _field("outcome", _TEXT, "completed, failed, timeout, oom, cancelled, preempted, diverged, node_fail, running, lost"),
+            _field(
+                "outcome",
+                _TEXT,
+                "completed, failed, timeout, oom, cancelled, preempted, diverged, node_fail, running, lost",
+            ),
             _field("reason", _TEXT, "why it did not complete"),
             _field("workload", _TEXT, "algorithm, or `command`"),
             _field("framework", _TEXT, "framework of built-in training"),
@@ -99,7 +103,11 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             *_KEYS,
             _field("rank", _I64, "rank within the job"),
-            _field("kind", _TEXT, "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command"),
+            _field(
+                "kind",
+                _TEXT,
+                "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command",
+            ),
             _field("name", _TEXT, "`return`, or the name of a reported value"),
             _field("episode", _I64, "number of the episode, from 1"),
             _field("step", _I64, "environment steps taken by then"),
@@ -147,11 +155,15 @@ def read_index(dataset: Path) -> dict[str, Any]:
     try:
         index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"{dataset}: is not a dataset (no {INDEX}): make one with `hpcrl collect PLAN -o {dataset}`") from None
+        raise UsageError(
+            f"{dataset}: is not a dataset (no {INDEX}): make one with `hpcrl collect PLAN -o {dataset}`"
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
     if index.get("format") != "hpcrl-dataset" or index.get("version") != VERSION:
-        raise UsageError(f"{path}: dataset format {index.get('version')!r}, but this hpcrl reads format {VERSION}: collect again")
+        raise UsageError(
+            f"{path}: dataset format {index.get('version')!r}, but this hpcrl reads format {VERSION}: collect again"
+        )
     return index
 
 

@@ -44,6 +44,12 @@ def _scripts(first: Path, second: Path, *plans: Plan) -> list[str]:
     names = sorted({job.script for plan in plans for job in plan.jobs})
     out: list[str] = []
     for name in names:
-        texts = [(base / name).read_text().splitlines() if (base / name).exists() else [] for base in (first, second)]
-        out += difflib.unified_diff(*texts, fromfile=f"{first}/{name}", tofile=f"{second}/{name}", lineterm="", n=1)
+        before, after = (_lines(base / name) for base in (first, second))
+        out += difflib.unified_diff(
+            before, after, fromfile=f"{first}/{name}", tofile=f"{second}/{name}", lineterm="", n=1
+        )
     return out
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []

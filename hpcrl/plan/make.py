@@ -14,7 +14,19 @@ from typing import Any
 
 import hpcrl
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import CELLS, LOGS, MANIFEST, RECORDS, STAGES, WORKER, Cell, Environment, Job, Plan, Unplaced
+from hpcrl.formats.plan import (
+    CELLS,
+    LOGS,
+    MANIFEST,
+    RECORDS,
+    STAGES,
+    WORKER,
+    Cell,
+    Environment,
+    Job,
+    Plan,
+    Unplaced,
+)
 from hpcrl.plan.expand import Point, cell_id, expand
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.placement import NoPlace, Placement, place
@@ -95,17 +107,22 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
         spot = found[point.resources]
         if isinstance(spot, NoPlace):
             shown = {key: value for key, value in point.config.items() if key != "seed"}
-            key = (json.dumps(shown, sort_keys=True), point.resources)
-            so_far = unplaced.get(key) or Unplaced(0, shown, _asked(point.resources), spot.reason, spot.nearest)
-            unplaced[key] = replace(so_far, cells=so_far.cells + 1)
+            same = (json.dumps(shown, sort_keys=True), point.resources)
+            so_far = unplaced.get(same) or Unplaced(0, shown, _asked(point.resources), spot.reason, spot.nearest)
+            unplaced[same] = replace(so_far, cells=so_far.cells + 1)
             continue
         name = study.environment or point.config.get("framework") or DEFAULT_ENVIRONMENT
-        which = (str(name), "cuda" if point.resources.gpus else "cpu", point.resources.parallelism == "horovod")
+        which = (
+            str(name),
+            "cuda" if point.resources.gpus else "cpu",
+            point.resources.parallelism == "horovod",
+        )
         if which not in environments:
             spec = specs.setdefault(which[0], library.environment(which[0]))
             environments[which] = render_environment(renderer, profile, spec, which[1], which[2])
-        environment = environments[which].key
-        groups.setdefault((environment, point.resources), _Group(environment, spot, point.resources, [])).points.append(point)
+        key = environments[which].key
+        group = groups.setdefault((key, point.resources), _Group(key, spot, point.resources, []))
+        group.points.append(point)
 
     workload = study.workload.model_dump(mode="json", exclude_none=True)
     digest = hashlib.sha256(json.dumps(workload, sort_keys=True).encode()).hexdigest()
@@ -129,7 +146,12 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
             jobs.append(job)
             resources = _asked(group.resources)
             lines += [
-                Cell(cell_id(digest, each.config, resources, group.environment), each.config, resources, group.environment).to_line()
+                Cell(
+                    cell_id(digest, each.config, resources, group.environment),
+                    each.config,
+                    resources,
+                    group.environment,
+                ).to_line()
                 for each in chunk
             ]
     if stages:
@@ -186,12 +208,12 @@ def render_environment(
     """
     if flavour not in spec.flavours:
         raise UsageError(f"environment {spec.name}: has no {flavour} flavour; there are: {', '.join(spec.flavours)}")
-    chosen = spec.flavours[flavour]  # type: ignore[index]
+    chosen = spec.flavours[flavour]
     values = {
         "environment": spec,
         "flavour": flavour,
         "horovod": horovod,
-        "pins": spec.pins(flavour, horovod),  # type: ignore[arg-type]
+        "pins": spec.pins(flavour, horovod),
         "find_links": chosen.find_links,
         "channels": profile.environments.channels,
     }
@@ -200,7 +222,15 @@ def render_environment(
     digest = hashlib.sha256(f"{conda}\0{requirements}".encode()).hexdigest()[:10]
     key = "-".join([spec.name, flavour, *(["horovod"] if horovod else []), digest])
     return Environment(
-        key, spec.name, flavour, horovod, spec.python, list(spec.imports), list(chosen.find_links), conda, requirements
+        key,
+        spec.name,
+        flavour,
+        horovod,
+        spec.python,
+        list(spec.imports),
+        list(chosen.find_links),
+        conda,
+        requirements,
     )
 
 
@@ -264,7 +294,12 @@ def _cell_job(profile: ClusterProfile, study: Study, group: _Group, name: str, f
 
 
 def _stage_job(
-    stage: str, profile: ClusterProfile, study: Study, choices: UserChoices, renderer: Renderer, files: dict[str, str | bytes]
+    stage: str,
+    profile: ClusterProfile,
+    study: Study,
+    choices: UserChoices,
+    renderer: Renderer,
+    files: dict[str, str | bytes],
 ) -> Job:
     resources = _STAGE_RESOURCES[stage]
     pin = Pin()
@@ -274,7 +309,9 @@ def _stage_job(
         resources = resources.model_copy(update={"cpus": 1, "memory": 1})
     spot = place(profile, resources, pin)
     if isinstance(spot, NoPlace):
-        raise UsageError(f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)")
+        raise UsageError(
+            f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)"
+        )
     job = Job(
         name=f"{study.name}-{stage}",
         stage=stage,
@@ -341,7 +378,9 @@ def write_plan(files: PlanFiles, directory: Path) -> bool:
             raise UsageError(f"{directory}: exists and is not a plan directory: choose another with -o")
         if manifest.read_text(encoding="utf-8") == files.plan.to_text():
             return False
-        raise UsageError(f"{directory}: holds another plan (`hpcrl plan diff` compares): choose another directory with -o")
+        raise UsageError(
+            f"{directory}: holds another plan (`hpcrl plan diff` compares): choose another directory with -o"
+        )
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))

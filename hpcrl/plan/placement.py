@@ -54,7 +54,9 @@ def place(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement 
 
 def _search(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement | _Unfit:
     if pin.partition and pin.partition not in profile.partitions:
-        raise UsageError(f"cluster {profile.name}: no partition {pin.partition!r}; {suggestion(pin.partition, profile.partitions)}")
+        raise UsageError(
+            f"cluster {profile.name}: no partition {pin.partition!r}; {suggestion(pin.partition, profile.partitions)}"
+        )
     if pin.qos and pin.qos not in profile.qos:
         raise UsageError(f"cluster {profile.name}: no QOS {pin.qos!r}; {suggestion(pin.qos, profile.qos)}")
     worst = _Unfit(-1, f"{profile.title} has no partition for it")
@@ -82,15 +84,30 @@ def _fit(
     if per_core and "mem" in profile.forbidden_flags:
         cpus = max(cpus, -(-resources.memory // per_core))
     cores = cpus * tasks_per_node
-    beside = f" beside {'an' if node.gpus.type[0] in 'aeiou' else 'a'} {node.gpus.type}" if node.gpus and resources.gpus else ""
+    beside = (
+        f" beside {'an' if node.gpus.type[0] in 'aeiou' else 'a'} {node.gpus.type}"
+        if node.gpus and resources.gpus
+        else ""
+    )
     if cores > node.usable_cores:
-        because = f", and {format_memory(resources.memory)} comes only with {cpus} cores" if cpus > resources.cpus else ""
-        raise _Unfit(3, f"it asks for {cores} cores per node{beside}, but {node_name} nodes have {node.usable_cores}{because}")
+        because = (
+            f", and {format_memory(resources.memory)} comes only with {cpus} cores" if cpus > resources.cpus else ""
+        )
+        raise _Unfit(
+            3,
+            f"it asks for {cores} cores per node{beside}, but {node_name} nodes have {node.usable_cores}{because}",
+        )
     if partition.max_cores_per_node and cores > partition.max_cores_per_node:
-        raise _Unfit(3, f"it asks for {cores} cores per node, but partition {name} gives at most {partition.max_cores_per_node}")
+        raise _Unfit(
+            3,
+            f"it asks for {cores} cores per node, but partition {name} gives at most {partition.max_cores_per_node}",
+        )
     memory = resources.memory * tasks_per_node
     if memory > node.memory:
-        raise _Unfit(4, f"it asks for {format_memory(memory)} per node, but {node_name} nodes have {format_memory(node.memory)}")
+        raise _Unfit(
+            4,
+            f"it asks for {format_memory(memory)} per node, but {node_name} nodes have {format_memory(node.memory)}",
+        )
     most = min(partition.max_nodes or resources.nodes, node.count or resources.nodes)
     if resources.nodes > most:
         raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {node_name}")
@@ -123,7 +140,10 @@ def _fit_gpus(
         raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {node_name} nodes have {node.gpus.count}")
     counts = node.gpus.request_counts
     if counts and per_node not in counts:
-        raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {profile.title} gives {', '.join(map(str, counts))}")
+        raise _Unfit(
+            2,
+            f"it asks for {per_node} GPUs per node, but {profile.title} gives {', '.join(map(str, counts))}",
+        )
     if node.gpus.whole_node_beyond_one and resources.nodes > 1:
         if per_node != node.gpus.count:
             raise _Unfit(2, f"more than one node of {node_name} means all {node.gpus.count} GPUs of each")
@@ -132,7 +152,13 @@ def _fit_gpus(
 
 
 def _fit_qos(
-    profile: ClusterProfile, resources: Resources, name: str, partition: Partition, cores: int, memory: int, pin: Pin
+    profile: ClusterProfile,
+    resources: Resources,
+    name: str,
+    partition: Partition,
+    cores: int,
+    memory: int,
+    pin: Pin,
 ) -> str | None:
     candidates = [pin.qos] if pin.qos else [qos for qos in partition.qos if not profile.qos[qos].on_request]
     if pin.qos and pin.qos not in partition.qos:
@@ -197,5 +223,7 @@ def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[st
         yield f"nodes: {count}", asked.model_copy(update={"nodes": count})
     if asked.gpus:
         without = {"gpus": 0, "gpu_type": None}
-        kept = f" (the same {asked.parallelism} ranks on CPU cores)" if asked.parallelism != "none" else " (on CPU cores)"
+        kept = (
+            f" (the same {asked.parallelism} ranks on CPU cores)" if asked.parallelism != "none" else " (on CPU cores)"
+        )
         yield f"gpus: 0{kept}", asked.model_copy(update=without)

@@ -97,7 +97,9 @@ def request(
     left_out = {"ntasks", "cpus-per-task", "mem", "mail-user", "mail-type"}
     for flag, _ in wanted:
         if flag in forbidden and flag not in left_out:
-            raise UsageError(f"cluster {profile.name}: the site forbids --{flag} ({forbidden[flag]}), but this cell needs it")
+            raise UsageError(
+                f"cluster {profile.name}: the site forbids --{flag} ({forbidden[flag]}), but this cell needs it"
+            )
     directives = [option for option in wanted if option[0] not in forbidden]
     given = {flag for flag, _ in directives} | set(profile.script.directives)
     for flag in profile.required_flags:
@@ -108,7 +110,9 @@ def request(
                 f"cluster {profile.name}: the site wants an account with every job: give --account, set HPCRL_ACCOUNT, "
                 "or put it under `accounts` in the settings"
             )
-        raise UsageError(f"cluster {profile.name}: the site wants --{flag} with every job, and the profile gives none for this cell")
+        raise UsageError(
+            f"cluster {profile.name}: the site wants --{flag} with every job, and the profile gives none for this cell"
+        )
     launch = [f"--ntasks={tasks}", f"--cpus-per-task={placement.cpus_per_task}", "--kill-on-bad-exit=1"]
     if tasks > 1 and profile.launch.mpi:
         launch.append(f"--mpi={profile.launch.mpi}")

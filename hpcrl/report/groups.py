@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows = cells[cells["latest"].astype(bool)].copy()
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
-    rows["where"] = [_where(row) for row in rows.to_dict("records")]
+    rows["where"] = [_where(dict(row)) for row in rows.to_dict("records")]
     rows["colour"] = [str(config.get("framework") or what) for config, what in zip(configs, rows["what"], strict=True)]
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
@@ -33,7 +34,7 @@ def _what(config: dict[str, Any]) -> str:
     return " ".join(sorted(parts, key=lambda part: order.get(part, 2))) or "all cells"
 
 
-def _where(row: dict[str, Any]) -> str:
+def _where(row: Mapping[Any, Any]) -> str:
     tasks = int(row["tasks"]) if not pd.isna(row["tasks"]) else 1
     cores = f"{int(row['cpus'])} core{'s' if row['cpus'] > 1 else ''}"
     text = f"{tasks} × {cores}" if tasks > 1 else cores
@@ -69,7 +70,8 @@ class Line:
 def lines(rows: pd.DataFrame) -> list[Line]:
     """Summarise each group; `goal_step` and `goal_time` are medians over the seeds that reached the goal."""
     out = []
-    for (study, cluster, what, where), group in rows.groupby(list(KEYS), sort=True):
+    for names, group in rows.groupby(list(KEYS), sort=True):
+        study, cluster, what, where = (str(name) for name in names)
         final = group["final_score"].dropna()
         out.append(
             Line(
@@ -127,6 +129,8 @@ def curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, points: int = 12
         grid = np.linspace(max(x[0] for x, _ in series), min(x[-1] for x, _ in series), points)
         values = np.array([np.interp(grid, x, y) for x, y in series])
         frame = pd.DataFrame({"x": grid, "mean": values.mean(0), "low": values.min(0), "high": values.max(0)})
-        out.append(frame.assign(**dict(zip([*KEYS, "colour", "dash"], group_key, strict=True)), seeds=len(series)))
+        for name, value in zip([*KEYS, "colour", "dash"], group_key, strict=True):
+            frame[name] = str(value)
+        out.append(frame.assign(seeds=len(series)))
     columns = ["x", "mean", "low", "high", *KEYS, "colour", "dash", "seeds"]
     return pd.concat(out, ignore_index=True) if out else pd.DataFrame(columns=columns)

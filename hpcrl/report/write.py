@@ -52,7 +52,7 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
     goals = _goals(dataset)
     several = cells["cluster"].nunique() > 1
     columns = [*(["cluster"] if several else []), *COLUMNS]
-    sections = []
+    sections: list[dict[str, Any]] = []
     table_rows: list[list[str]] = []
     csv_rows: list[dict[str, Any]] = []
     for name, part in cells.groupby("study", sort=True):
@@ -75,8 +75,16 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
                 "summary": _sentence(rows),
                 "rows": shown,
                 "figures": drawn,
-                "problems": bad[["cluster", "what", "where", "seed", "outcome", "reason", "cell"]].fillna("").to_dict("records"),
-                "compiled": sorted({(row["what"], row["compiled"]) for row in rows.to_dict("records") if isinstance(row["compiled"], str)}),
+                "problems": bad[["cluster", "what", "where", "seed", "outcome", "reason", "cell"]]
+                .fillna("")
+                .to_dict("records"),
+                "compiled": sorted(
+                    {
+                        (row["what"], row["compiled"])
+                        for row in rows.to_dict("records")
+                        if isinstance(row["compiled"], str)
+                    }
+                ),
                 "provenance": _provenance(rows),
             }
         )
@@ -151,7 +159,9 @@ def _html(columns: list[str], sections: list[dict[str, Any]]) -> str:
     import vl_convert
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(packaged() / "templates" / "report"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(packaged() / "templates" / "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
     )
     specs = {figure["id"]: figure["spec"] for section in sections for figure in section["figures"]}
     # "</" would end the script element that holds the data.
@@ -159,6 +169,6 @@ def _html(columns: list[str], sections: list[dict[str, Any]]) -> str:
         columns=columns,
         sections=sections,
         specs=json.dumps(specs).replace("</", "<\\/"),
-        library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),
+        library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]
         version=hpcrl.__version__,
     )

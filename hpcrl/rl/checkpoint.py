@@ -20,7 +20,11 @@ def save(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays})
+            np.savez(
+                file,
+                allow_pickle=False,
+                **{"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays},
+            )
         os.replace(temporary, path)  # noqa: PTH105
     finally:
         temporary.unlink(missing_ok=True)

@@ -17,7 +17,9 @@ def evaluate(
     The policy always sees all n observations, finished ones too, so that a compiled policy keeps one shape.
     Environment i starts from seed `seed + i`, so that every evaluation sees the same starts.
     """
-    observations = np.stack([each.reset(seed=seed + index)[0] for index, each in enumerate(environments)]).astype(np.float32)
+    observations = np.stack([each.reset(seed=seed + index)[0] for index, each in enumerate(environments)]).astype(
+        np.float32
+    )
     returns = np.zeros(len(environments))
     running = list(range(len(environments)))
     while running:

@@ -21,7 +21,14 @@ class Replay:
         self._next = 0
         self.size = 0
 
-    def add(self, observation: NDArray[np.float32], action: int, reward: float, following: NDArray[np.float32], terminated: bool) -> None:
+    def add(
+        self,
+        observation: NDArray[np.float32],
+        action: int,
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+    ) -> None:
         """Store one transition over the oldest."""
         index = self._next
         self._observations[index] = observation

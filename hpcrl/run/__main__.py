@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import find_cell, read_plan
@@ -18,7 +19,9 @@ from hpcrl.run.cell import cell_of, run_cell
 
 def main(arguments: list[str]) -> int:
     """Parse, run one rank (or start all ranks of a cell on this machine), and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hpcrl.run", description="Run one cell of a plan in this environment.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcrl.run", description="Run one cell of a plan in this environment."
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--job")
     parser.add_argument("--task", type=int, default=0)
@@ -53,8 +56,13 @@ def _start_ranks(arguments: list[str], ranks: int) -> int:
         )
         for rank in range(ranks)
     ]
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+
     for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, lambda got, frame: [child.send_signal(got) for child in children])
+        signal.signal(number, hand_on)
     code = 0
     while any(child.poll() is None for child in children):
         failed = [child.returncode for child in children if child.returncode]

@@ -13,7 +13,7 @@ from hpcrl.slurm.client import array_key
 # Every library's own way to be told a number of threads.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TORCHINDUCTOR_COMPILE_THREADS",
 )  # fmt: skip
 
 

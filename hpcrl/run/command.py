@@ -64,7 +64,12 @@ def run_command_cell(
     return Ended("failed", f"{arguments[0]} ended with exit code {code}", facts)
 
 
-def _wait(child: subprocess.Popen[bytes], reader: MetricsReader, recorder: Recorder, caught: Callable[[], str | None]) -> int:
+def _wait(
+    child: subprocess.Popen[bytes],
+    reader: MetricsReader,
+    recorder: Recorder,
+    caught: Callable[[], str | None],
+) -> int:
     handed_on = False
     while True:
         try:

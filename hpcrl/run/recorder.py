@@ -84,7 +84,11 @@ class Recorder:
     def flush(self) -> None:
         """Append what has gathered; what the disk does not take is kept for the next time."""
         self._last = time.monotonic()
-        names = {"episodes": ("step", "time", "value", "length"), "evaluations": ("step", "time", "value"), "samples": COLUMNS}
+        names = {
+            "episodes": ("step", "time", "value", "length"),
+            "evaluations": ("step", "time", "value"),
+            "samples": COLUMNS,
+        }
         for kind, columns in names.items():
             with self._lock:
                 rows, self._rows[kind] = self._rows[kind], []
@@ -116,7 +120,10 @@ class Recorder:
             done = self._writer.write(kind, payload)
         if not done and not self._warned:
             self._warned = True
-            print(f"hpcrl: the record cannot be written ({self._writer.problem}); the workload goes on", file=sys.stderr)
+            print(
+                f"hpcrl: the record cannot be written ({self._writer.problem}); the workload goes on",
+                file=sys.stderr,
+            )
         return done
 
 

@@ -44,7 +44,9 @@ def train_cell(
     import gymnasium
 
     if resources.get("parallelism", "none") != "none":
-        raise UsageError(f"parallelism {resources['parallelism']}: this version plans and places such cells, but does not run them yet")
+        raise UsageError(
+            f"parallelism {resources['parallelism']}: this version plans and places such cells, but does not run them yet"
+        )
     framework, execution = str(config["framework"]), str(config.get("execution", "eager"))
     names = {field.name for field in fields(DqnConfig)}
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in names}
@@ -62,12 +64,22 @@ def train_cell(
     def make_learner(network: Network, generator: np.random.Generator) -> DqnLearner:
         weights = initial_weights(network, generator)
         device = "cuda" if resources.get("gpus") else "cpu"
-        learners.append(make_dqn_learner(framework, execution, network, weights, hyperparameters.learner_settings(), device))
+        learners.append(
+            make_dqn_learner(framework, execution, network, weights, hyperparameters.learner_settings(), device)
+        )
         return learners[0]
 
     recorder.goal = goal
     result = train(
-        hyperparameters, make_environment, make_learner, int(config["seed"]), recorder, clock, goal, stop, checkpoint_file
+        hyperparameters,
+        make_environment,
+        make_learner,
+        int(config["seed"]),
+        recorder,
+        clock,
+        goal,
+        stop,
+        checkpoint_file,
     )
     facts = {
         "steps": result.steps,

@@ -33,9 +33,13 @@ def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: floa
     try:
         done = subprocess.run(list(arguments), cwd=cwd, timeout=timeout, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise HpcrlError(f"{arguments[0]}: no such command: is Slurm installed here? (--executor local needs none)") from None
+        raise HpcrlError(
+            f"{arguments[0]}: no such command: is Slurm installed here? (--executor local needs none)"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise HpcrlError(f"{arguments[0]}: gave no answer within {timeout:.0f} s: the queue may be full, or the controller down") from None
+        raise HpcrlError(
+            f"{arguments[0]}: gave no answer within {timeout:.0f} s: the queue may be full, or the controller down"
+        ) from None
     return Completed(done.returncode, done.stdout, done.stderr)
 
 
@@ -80,7 +84,9 @@ class Slurm:
         states: dict[str, JobState] = {}
         wanted = ",".join(dict.fromkeys(job_ids))
         accounted = self._run(
-            ["sacct", "-X", "-n", "-P", "--array", "-o", "JobID,State,ExitCode,ElapsedRaw,Partition", "-j", wanted], None, 120.0
+            ["sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode,ElapsedRaw,Partition", "-j", wanted],
+            None,
+            120.0,
         )
         for line in accounted.out.splitlines() if accounted.code == 0 else ():
             fields = line.split("|")
@@ -93,10 +99,12 @@ class Slurm:
         if queued.code != 0 and accounted.code != 0:
             raise HpcrlError(f"neither squeue nor sacct answers: {' '.join((queued.err or accounted.err).split())}")
         for line in queued.out.splitlines() if queued.code == 0 else ():
-            key, state, reason = (line.split("|") + ["", ""])[:3]
+            key, state, reason = [*line.split("|"), "", ""][:3]
             known = states.get(key)
             if state in RUNNING | WAITING or known is None:
-                states[key] = JobState(key, state, known.exit_code if known else None, known.elapsed if known else None, reason)
+                states[key] = JobState(
+                    key, state, known.exit_code if known else None, known.elapsed if known else None, reason
+                )
         return states
 
     def find_by_comment(self, comment: str) -> str | None:

@@ -48,4 +48,6 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS and arguments:
             return _FUNCTIONS[name](*(_value(argument, values) for argument in arguments))
         case _:
-            raise ValueError(f'"{ast.unparse(node)}" is not allowed: write numbers, names, + - * / and min max ceil floor')
+            raise ValueError(
+                f'"{ast.unparse(node)}" is not allowed: write numbers, names, + - * / and min max ceil floor'
+            )

@@ -120,19 +120,27 @@ class Scheduler(Model):
 class Memory(Model):
     """How memory is given: asked for, or in proportion to cores."""
 
-    per_core: dict[Name, MiB] = Field({}, description="node type: memory that comes with each core, where --mem is forbidden")
+    per_core: dict[Name, MiB] = Field(
+        {}, description="node type: memory that comes with each core, where --mem is forbidden"
+    )
 
 
 class Billing(Model):
     unit: str
-    expression: str = Field(description="of cores, memory_gib, nodes, gpus, gpu_<type>, hours and charge_factor, for one job")
+    expression: str = Field(
+        description="of cores, memory_gib, nodes, gpus, gpu_<type>, hours and charge_factor, for one job"
+    )
 
 
 class Environments(Model):
     manager: Literal["uv", "venv", "conda", "mamba", "micromamba"]
-    root: str = Field(description="where environments are built; $HOME, $USER and other variables are expanded on the cluster")
+    root: str = Field(
+        description="where environments are built; $HOME, $USER and other variables are expanded on the cluster"
+    )
     setup: tuple[str, ...] = Field((), description="shell lines before every use, such as `module load ...`")
-    activate: str | None = Field(None, description="shell line that activates $HPCRL_ENV; none: its bin/ goes to the front of PATH")
+    activate: str | None = Field(
+        None, description="shell line that activates $HPCRL_ENV; none: its bin/ goes to the front of PATH"
+    )
     channels: tuple[str, ...] = ("conda-forge",)
     build_partition: Name | None = None
     build_qos: Name | None = None
@@ -146,7 +154,9 @@ class Launch(Model):
 
 
 class Script(Model):
-    directives: dict[Name, str | int | bool] = Field({}, description="#SBATCH lines for every job, long names without --")
+    directives: dict[Name, str | int | bool] = Field(
+        {}, description="#SBATCH lines for every job, long names without --"
+    )
     lines: tuple[str, ...] = Field((), description="shell lines at the top of every job")
 
 
@@ -185,7 +195,9 @@ class ClusterProfile(Model):
                     raise ValueError(f"partitions.{name}.qos: no QOS {qos!r}; {suggestion(qos, self.qos)}")
         build = self.environments.build_partition
         if build is not None and build not in self.partitions:
-            raise ValueError(f"environments.build_partition: no partition {build!r}; {suggestion(build, self.partitions)}")
+            raise ValueError(
+                f"environments.build_partition: no partition {build!r}; {suggestion(build, self.partitions)}"
+            )
         for flag in self.required_flags:
             if flag in self.forbidden_flags:
                 raise ValueError(f"the flag {flag!r} is both required and forbidden")
@@ -197,7 +209,9 @@ class ClusterProfile(Model):
                 raise ValueError(f"node_types.{name} has GPUs, but gpu_request is none")
         for node_type in self.memory.per_core:
             if node_type not in self.node_types:
-                raise ValueError(f"memory.per_core: no node type {node_type!r}; {suggestion(node_type, self.node_types)}")
+                raise ValueError(
+                    f"memory.per_core: no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
+                )
         if self.billing:
             evaluate(self.billing.expression, self.billing_names())
         return self

@@ -120,7 +120,7 @@ def read_document(path: Path) -> Document:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return {dict: "a mapping", list: "a list", str: "a text"}.get(type(value), f"the value {value!r}")
+    return "a list" if isinstance(value, list) else f"the value {value!r}"
 
 
 def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems: list[str]) -> Any:
@@ -183,7 +183,9 @@ def _with_sources(document: Document) -> Document:
                 inherited = single.pop("default", inherited)
             origins[path] = Origin(at.file, at.line, *inherited)
             return {
-                key: value if path == () and key == "sources" else visit(value, (*path, key), single.get(key, inherited))
+                key: value
+                if path == () and key == "sources"
+                else visit(value, (*path, key), single.get(key, inherited))
                 for key, value in node.items()
                 if key != "source"
             }

@@ -10,7 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from hpcrl.spec.quantities import Name
 
 # A pin may carry a marker; names and versions as PEP 508 has them.
-Pin = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$")]
+Pin = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$"),
+]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
 

@@ -15,7 +15,12 @@ from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
 
 Kind = Literal["clusters", "jobs", "envs", "templates"]
-_WORDS: dict[Kind, str] = {"clusters": "cluster profile", "jobs": "study", "envs": "environment", "templates": "template"}
+_WORDS: dict[Kind, str] = {
+    "clusters": "cluster profile",
+    "jobs": "study",
+    "envs": "environment",
+    "templates": "template",
+}
 SITE_DIRECTORY = Path("/etc/hpcrl")
 
 

@@ -67,7 +67,9 @@ class Renderer:
         try:
             text = self._jinja.get_template(template).render(values)
         except jinja2.TemplateNotFound as error:
-            raise UsageError(f"no template {error.name!r}; {suggestion(str(error.name), self._jinja.list_templates())}") from None
+            raise UsageError(
+                f"no template {error.name!r}; {suggestion(str(error.name), self._jinja.list_templates())}"
+            ) from None
         except jinja2.TemplateSyntaxError as error:
             where = display(Path(error.filename)) if error.filename else template
             raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
@@ -78,7 +80,9 @@ class Renderer:
             raise SpecError([f"{_where(error, template)}: template: {message}"]) from None
         for name in _ASSIGNMENT.findall(text):
             if looks_secret(name):
-                raise UsageError(f"{template}: would write {name} into a file, and its name says secret: export it in your shell instead")
+                raise UsageError(
+                    f"{template}: would write {name} into a file, and its name says secret: export it in your shell instead"
+                )
         return text
 
 

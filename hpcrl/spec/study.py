@@ -35,7 +35,9 @@ class Workload(Model):
     environment: str | None = Field(None, description="a Gymnasium environment id")
     max_episode_steps: int | None = Field(None, ge=1)
     hyperparameters: dict[str, Any] = {}
-    command: tuple[str, ...] | None = Field(None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values")
+    command: tuple[str, ...] | None = Field(
+        None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
+    )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
 
     @model_validator(mode="after")
@@ -70,7 +72,8 @@ class Rule(Model):
     def matches(self, values: dict[str, Any]) -> bool:
         wanted = self.model_extra or {}
         return all(
-            values.get(key) in each if isinstance(each, list) else values.get(key) == each for key, each in wanted.items()
+            values.get(key) in each if isinstance(each, list) else values.get(key) == each
+            for key, each in wanted.items()
         )
 
 
@@ -102,7 +105,9 @@ def _seeds(value: Any) -> Any:
     return value
 
 
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])]
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])
+]
 
 
 class Study(Model):
@@ -117,7 +122,9 @@ class Study(Model):
     exclude: tuple[Rule, ...] = ()
     seeds: Seeds = (1,)
     resources: Resources = Resources()
-    environment: Name | None = Field(None, description="software environment of every cell; default: the cell's framework")
+    environment: Name | None = Field(
+        None, description="software environment of every cell; default: the cell's framework"
+    )
     chain: Literal["parallel", "sequential", "staged"] = "staged"
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
     placement: dict[Name, Pin] = Field({}, description="cluster: a partition or QOS fixed by hand")

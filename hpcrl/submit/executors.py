@@ -22,7 +22,7 @@ def _done_by_the_script() -> None:
     """Stand in for the function that submitit wants: the script itself runs the cells."""
 
 
-class ScriptExecutor(submitit.SlurmExecutor):  # type: ignore[misc]
+class ScriptExecutor(submitit.SlurmExecutor):
     """Submits one prepared script from the plan directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -55,4 +55,11 @@ class ScriptExecutor(submitit.SlurmExecutor):  # type: ignore[misc]
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         inherited = [word for name in os.environ if name.startswith("SBATCH_") for word in ("-u", name)]
-        return ["env", *inherited, f"--chdir={self._directory}", "sbatch", *self._options, str(submission_file_path.resolve())]
+        return [
+            "env",
+            *inherited,
+            f"--chdir={self._directory}",
+            "sbatch",
+            *self._options,
+            str(submission_file_path.resolve()),
+        ]

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +81,12 @@ def drain(directory: str, tokens: list[str]) -> None:
 
 
 def _run_queue(
-    directory: Path, plan: Plan, ledger: Ledger, machine: _Machine, queue: list[tuple[Submission, int]], at_once: int
+    directory: Path,
+    plan: Plan,
+    ledger: Ledger,
+    machine: _Machine,
+    queue: list[tuple[Submission, int]],
+    at_once: int,
 ) -> list[str]:
     running: list[_Running] = []
     states: list[str] = []
@@ -132,7 +138,13 @@ def _start(directory: Path, job: Job, submission: Submission, task: int, cores: 
     }
     with local_log(directory, job, submission.token, task).open("ab") as log:
         process = subprocess.Popen(
-            ["bash", job.script], cwd=directory, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            ["bash", job.script],
+            cwd=directory,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     limit = float(job.resources["time"])
     now = time.monotonic()
@@ -153,8 +165,6 @@ def _signal(running: _Running, cancelled: bool) -> None:
 
 
 def _send(running: _Running, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         # The sampler and a user's command have process groups of their own: they end by their own rules.
         (os.killpg if number == signal.SIGKILL else os.kill)(running.process.pid, number)
-    except ProcessLookupError:
-        pass

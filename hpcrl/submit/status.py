@@ -122,7 +122,11 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     for job in jobs:
         for task in range(job.count):
             cells.append(CellStatus(next(iterator), job.name, task, statuses[job.name].get(task, never)))
-    stages = {job.stage: _with_last_line(directory, statuses[job.name].get(0, never)) for job in plan.jobs if job.stage != "cells"}
+    stages = {
+        job.stage: _with_last_line(directory, statuses[job.name].get(0, never))
+        for job in plan.jobs
+        if job.stage != "cells"
+    }
     interesting = {each.cell.id for each in cells if each.status.state in RUNNING or is_failure(each.status.state)}
     details = _from_records(directory, interesting)
     return PlanStatus(plan, [_detailed(each, details.get(each.cell.id)) for each in cells], stages)
@@ -203,7 +207,9 @@ def cancel(directory: Path, slurm: Slurm, cells: list[str]) -> int:
         chosen = {(job.name, task) for _, job, task in (find_cell(directory, plan, cell) for cell in cells)}
         keys: list[str] = []
         count = 0
-        tokens = {local_attempt(each.token, task): (each.token, task) for each in ledger.submissions() for task in each.tasks}
+        tokens = {
+            local_attempt(each.token, task): (each.token, task) for each in ledger.submissions() for task in each.tasks
+        }
         for name, tasks in statuses.items():
             for task, status in tasks.items():
                 if status.state not in LIVE or (cells and (name, task) not in chosen):

@@ -44,7 +44,9 @@ def check_budget(plan: Plan, budget: Budget) -> None:
         asked = float(plan.totals[name])
         if most is not None and asked > most:
             words = name.replace("_", "-")
-            raise UsageError(f"the plan asks for up to {asked:g} {words}, over the {most:g} allowed: shorten `time`, or take cells out")
+            raise UsageError(
+                f"the plan asks for up to {asked:g} {words}, over the {most:g} allowed: shorten `time`, or take cells out"
+            )
 
 
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:

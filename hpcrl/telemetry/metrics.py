@@ -74,4 +74,8 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     step, at = entry.pop("step", None), entry.pop("time", None)
     if not all(isinstance(value, int | float) for value in entry.values()):
         return None
-    return {"step": step if isinstance(step, int) else None, "time": at if isinstance(at, int | float) else None, **entry}
+    return {
+        "step": step if isinstance(step, int) else None,
+        "time": at if isinstance(at, int | float) else None,
+        **entry,
+    }

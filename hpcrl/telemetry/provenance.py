@@ -10,7 +10,20 @@ from typing import Any
 
 import psutil
 
-_PACKAGES = ("numpy", "gymnasium", "torch", "jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
+_PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "torch",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "tensorflow",
+    "keras",
+    "mxnet",
+    "horovod",
+    "mpi4py",
+)
 
 
 def hardware() -> dict[str, Any]:
@@ -79,5 +92,14 @@ def software() -> dict[str, str]:
 
 def slurm_variables() -> dict[str, str]:
     """Return what Slurm told this job about itself."""
-    wanted = ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID", "JOB_PARTITION", "JOB_QOS", "JOB_NODELIST", "RESTART_COUNT", "CLUSTER_NAME")
+    wanted = (
+        "JOB_ID",
+        "ARRAY_JOB_ID",
+        "ARRAY_TASK_ID",
+        "JOB_PARTITION",
+        "JOB_QOS",
+        "JOB_NODELIST",
+        "RESTART_COUNT",
+        "CLUSTER_NAME",
+    )
     return {name: os.environ[f"SLURM_{name}"] for name in wanted if f"SLURM_{name}" in os.environ}

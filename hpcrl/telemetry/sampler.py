@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -83,7 +84,7 @@ class Gpus:
         }
         for name, sensor in sensors.items():
             try:
-                readings[name] = float(sum(sensor(each) for each in self._handles))
+                readings[name] = float(sum(map(sensor, self._handles)))
             except nvml.NVMLError:
                 continue
         if "gpu_energy" in readings:
@@ -121,7 +122,5 @@ def _machine() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    try:
+    with suppress(KeyboardInterrupt, BrokenPipeError, psutil.NoSuchProcess):
         main(int(sys.argv[1]), float(sys.argv[2]))
-    except (KeyboardInterrupt, BrokenPipeError, psutil.NoSuchProcess):
-        pass

@@ -61,8 +61,12 @@ class DqnConfig:
                 raise UsageError(f"dqn: no hyperparameter {name!r}; {suggestion(name, known)}")
             default = known[name].default
             if name == "hidden":
-                good = isinstance(value, list | tuple) and value and all(isinstance(each, int) and each > 0 for each in value)
-            elif isinstance(default, bool) or isinstance(default, str):
+                good = (
+                    isinstance(value, list | tuple)
+                    and value
+                    and all(isinstance(each, int) and each > 0 for each in value)
+                )
+            elif isinstance(default, bool | str):
                 good = isinstance(value, type(default))
             elif isinstance(default, int):
                 good = isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -70,7 +74,8 @@ class DqnConfig:
                 good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
             if not good:
                 raise UsageError(f"dqn: {name}: {value!r} will not do; the default is {default!r}")
-        config = cls(**{name: tuple(value) if name == "hidden" else value for name, value in values.items()})
+        checked: dict[str, Any] = {**values, **({"hidden": tuple(values["hidden"])} if "hidden" in values else {})}
+        config = cls(**checked)
         if config.loss not in ("huber", "mse"):
             raise UsageError(f"dqn: loss: {config.loss!r} is neither huber nor mse")
         return config
@@ -167,7 +172,12 @@ def train(
                 facts |= {"step": step, "episodes": episodes, "best": best, "goal_step": goal_step}
                 checkpoint.save(checkpoint_file, arrays, facts)
             return result("preempted")
-        epsilon = linear(config.initial_epsilon, config.final_epsilon, config.exploration_fraction * config.total_steps, step)
+        epsilon = linear(
+            config.initial_epsilon,
+            config.final_epsilon,
+            config.exploration_fraction * config.total_steps,
+            step,
+        )
         if explore.random() < epsilon:
             action = int(explore.integers(network.outputs))
         else:

@@ -8,10 +8,21 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl.learner import DqnLearner, Network
 
 # Framework -> execution modes. A mode is the same learner, wrapped by the framework's compiler or not.
-MODES: dict[str, tuple[str, ...]] = {"numpy": ("eager",), "torch": ("eager", "lazy"), "jax": ("eager", "lazy")}
+MODES: dict[str, tuple[str, ...]] = {
+    "numpy": ("eager",),
+    "torch": ("eager", "lazy"),
+    "jax": ("eager", "lazy"),
+}
 
 
-def make_dqn_learner(framework: str, execution: str, network: Network, weights: dict[str, Any], settings: dict[str, Any], device: str) -> DqnLearner:
+def make_dqn_learner(
+    framework: str,
+    execution: str,
+    network: Network,
+    weights: dict[str, Any],
+    settings: dict[str, Any],
+    device: str,
+) -> DqnLearner:
     """Build the DQN learner of a framework.
 
     Raises:
@@ -34,4 +45,6 @@ def make_dqn_learner(framework: str, execution: str, network: Network, weights: 
 
         return JaxDqn(network, weights, lazy=execution == "lazy", device=device, **settings)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{framework}: {error.name} is not installed in this environment: run the cell in its own (hpcrl env create)") from None
+        raise UsageError(
+            f"{framework}: {error.name} is not installed in this environment: run the cell in its own (hpcrl env create)"
+        ) from None

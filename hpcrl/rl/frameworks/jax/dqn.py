@@ -55,7 +55,13 @@ def to_flat(tree: dict[str, Any]) -> Weights:
 
 
 def dqn_loss(
-    weights: Any, target: Any, batch: tuple[jax.Array, ...], network: Mlp, gamma: float, kind: str, double: bool
+    weights: Any,
+    target: Any,
+    batch: tuple[jax.Array, ...],
+    network: Mlp,
+    gamma: float,
+    kind: str,
+    double: bool,
 ) -> jax.Array:
     """Return the mean Huber or squared error of Q(s, a); see hpcrl.rl.frameworks.numpy.dqn for the formulae."""
     observations, actions, rewards, following, terminated = batch
@@ -88,7 +94,9 @@ class JaxDqn:
         adam_epsilon: float = 1e-8,
     ) -> None:
         if device == "cuda" and jax.default_backend() != "gpu":
-            raise UsageError("jax: this cell asks for a GPU, and JAX sees none here: it does not run on the CPU instead")
+            raise UsageError(
+                "jax: this cell asks for a GPU, and JAX sees none here: it does not run on the CPU instead"
+            )
         jax.config.update("jax_default_matmul_precision", "highest")
         jax.config.update("jax_cpu_enable_async_dispatch", False)
         self._lazy = lazy
@@ -98,7 +106,9 @@ class JaxDqn:
         self._target = jax.tree.map(jnp.copy, self._online)
         self._adam = adam.init(self._online)
 
-        def step(online: Any, state: Any, target: Any, batch: tuple[jax.Array, ...], rate: jax.Array) -> tuple[Any, Any]:
+        def step(
+            online: Any, state: Any, target: Any, batch: tuple[jax.Array, ...], rate: jax.Array
+        ) -> tuple[Any, Any]:
             gradients = jax.grad(dqn_loss)(online, target, batch, module, gamma, loss, double)
             if max_gradient_norm:
                 factor = jnp.minimum(1.0, max_gradient_norm / (optax.global_norm(gradients) + 1e-6))
@@ -107,7 +117,7 @@ class JaxDqn:
             return jax.tree.map(lambda each, change: each - rate * change, online, direction), state
 
         def greedy(online: Any, observations: jax.Array) -> jax.Array:
-            return module.apply(online, observations).argmax(1)  # type: ignore[no-any-return]
+            return module.apply(online, observations).argmax(1)
 
         self._step: Any = partial(jax.jit, donate_argnums=(0, 1))(step) if lazy else step
         self._greedy: Any = jax.jit(greedy) if lazy else greedy
@@ -136,13 +146,20 @@ class JaxDqn:
 
     def state(self) -> Weights:
         state: Weights = {"steps": np.array([int(self._adam.count)], np.float64)}
-        for kind, tree in (("online", self._online), ("target", self._target), ("first", self._adam.mu), ("second", self._adam.nu)):
+        for kind, tree in (
+            ("online", self._online),
+            ("target", self._target),
+            ("first", self._adam.mu),
+            ("second", self._adam.nu),
+        ):
             state |= {f"{kind}.{name}": each for name, each in to_flat(tree).items()}
         return state
 
     def load_state(self, state: Weights) -> None:
         def tree(kind: str) -> Any:
-            return to_tree({name.removeprefix(f"{kind}."): each for name, each in state.items() if name.startswith(f"{kind}.")})
+            return to_tree(
+                {name.removeprefix(f"{kind}."): each for name, each in state.items() if name.startswith(f"{kind}.")}
+            )
 
         self._online, self._target = tree("online"), tree("target")
         self._adam = self._adam._replace(

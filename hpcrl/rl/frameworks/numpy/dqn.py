@@ -38,7 +38,8 @@ def targets(weights: Weights, target: Weights, batch: Batch, gamma: float, doubl
         best = values[np.arange(len(chosen)), chosen]
     else:
         best = values.max(axis=1)
-    return batch.rewards.astype(dtype) + dtype.type(gamma) * (1 - batch.terminated.astype(dtype)) * best
+    wanted: Floats = batch.rewards.astype(dtype) + dtype.type(gamma) * (1 - batch.terminated.astype(dtype)) * best
+    return wanted
 
 
 def loss_and_gradients(weights: Weights, batch: Batch, wanted: Floats, kind: str) -> tuple[float, Weights]:
@@ -105,7 +106,8 @@ class NumpyDqn:
         self._clip, self._epsilon = max_gradient_norm, adam_epsilon
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        return forward(self._online, observations)[-1].argmax(axis=1)
+        actions: NDArray[np.int64] = forward(self._online, observations)[-1].argmax(axis=1)
+        return actions
 
     def update(self, batch: Batch, learning_rate: float) -> None:
         wanted = targets(self._online, self._target, batch, self._gamma, self._double)

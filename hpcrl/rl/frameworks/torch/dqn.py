@@ -26,9 +26,7 @@ def forward(weights: Tensors, observations: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def dqn_loss(
-    weights: Tensors, target: Tensors, batch: Tensors, gamma: float, kind: str, double: bool
-) -> torch.Tensor:
+def dqn_loss(weights: Tensors, target: Tensors, batch: Tensors, gamma: float, kind: str, double: bool) -> torch.Tensor:
     """Return the mean Huber or squared error of Q(s, a); see hpcrl.rl.frameworks.numpy.dqn for the formulae."""
     observations, actions, rewards, following, terminated = batch
     with torch.no_grad():
@@ -66,7 +64,9 @@ class TorchDqn:
         adam_epsilon: float = 1e-8,
     ) -> None:
         if device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead")
+            raise UsageError(
+                "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
+            )
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self._device = torch.device(device)
@@ -107,13 +107,19 @@ class TorchDqn:
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         with torch.inference_mode():
             actions = self._greedy(torch.from_numpy(observations).to(self._device))
-        return actions.cpu().numpy()  # type: ignore[no-any-return]
+        return actions.cpu().numpy()
 
     def update(self, batch: Batch, learning_rate: float) -> None:
         self._steps += 1
         tensors = [
             torch.from_numpy(each).to(self._device, non_blocking=True)
-            for each in (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
+            for each in (
+                batch.observations,
+                batch.actions,
+                batch.rewards,
+                batch.next_observations,
+                batch.terminated,
+            )
         ]
         # As tensors, so that a new value needs no new compilation.
         rate = torch.tensor(learning_rate / (1 - BETA1**self._steps), dtype=torch.float32, device=self._device)
@@ -142,7 +148,9 @@ class TorchDqn:
     def state(self) -> Weights:
         state: Weights = {"steps": np.array([self._steps], np.float64)}
         for kind, values in self._parts().items():
-            state |= {f"{kind}.{name}": each.detach().cpu().numpy() for name, each in zip(self._names, values, strict=True)}
+            state |= {
+                f"{kind}.{name}": each.detach().cpu().numpy() for name, each in zip(self._names, values, strict=True)
+            }
         return state
 
     def load_state(self, state: Weights) -> None:

@@ -1,0 +1,40 @@
+# make demo    train, measure and compare on this machine, in minutes
+# make test    every test, the real-Slurm ones included
+# make check   lint, types, import rules and the fast tests, in under a minute
+# make bench   speed beside named peers
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench lock clean
+
+$(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/make-venv
+	tools/make-venv $(PYTHON) $(VENV)
+	touch $@
+
+demo: $(STAMP)
+	tools/demo $(BIN)/hpcrl
+
+test: $(STAMP)
+	tools/install-slurm
+	$(BIN)/python -m pytest tests
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests -m "not slow and not slurm"
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+# Pins with hashes and without addresses.
+lock: $(STAMP)
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --extra dev --extra bench pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache

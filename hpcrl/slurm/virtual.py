@@ -1,0 +1,291 @@
+"""A private Slurm on one host, inside one directory: for tests and for trying scripts before they meet a site.
+
+Real slurmctld, slurmdbd with MariaDB, munge and one slurmd per node; no systemd, nothing in /etc, root or not.
+Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.slurm.config import (
+    Layout,
+    Node,
+    accounting_commands,
+    gres_conf,
+    node_names,
+    slurm_conf,
+    slurmdbd_conf,
+    task_prolog,
+)
+from hpcrl.spec.cluster import ClusterProfile
+
+PROGRAMS = (
+    "munged",
+    "mariadbd",
+    "mariadb-install-db",
+    "slurmdbd",
+    "slurmctld",
+    "slurmd",
+    "sacctmgr",
+    "sbatch",
+)
+PACKAGES = "slurm-wlm slurmdbd munge mariadb-server"
+_STATE = "cluster.json"
+_FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
+# Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.
+_LONGEST = 60
+
+
+def missing_programs() -> list[str]:
+    """Return what is not installed of what a private Slurm needs."""
+    return [name for name in PROGRAMS if _find(name) is None]
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+
+
+def _program(name: str) -> str:
+    found = _find(name)
+    if found is None:
+        raise HpcrlError(f"{name}: not installed: apt-get install {PACKAGES}")
+    return found
+
+
+class VirtualSlurm:
+    """The private Slurm of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+
+    @property
+    def conf(self) -> Path:
+        return self.directory / "etc/slurm.conf"
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which Slurm's commands talk to this cluster and no other."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SALLOC_"))
+        }
+        return kept | {
+            "SLURM_CONF": str(self.conf),
+            "MYSQL_UNIX_PORT": str(self.directory / "run/mysql.sock"),
+            "PATH": kept.get("PATH", "") + ":/usr/sbin:/sbin",
+        }
+
+    def up(self, profile: ClusterProfile, report: Callable[[str], None] = lambda text: None) -> None:
+        """Start the cluster of a profile and wait until its nodes are idle.
+
+        Raises:
+            UsageError: one runs here already, the directory's name is too long, or the profile has no scheduler.
+            HpcrlError: a program is missing or does not start, with the end of its log.
+        """
+        if profile.scheduler.kind != "slurm":
+            raise UsageError(f"cluster {profile.name}: has no Slurm to imitate")
+        if len(str(self.directory)) > _LONGEST:
+            raise UsageError(
+                f"{self.directory}: too long a name for Unix sockets: choose one of at most {_LONGEST} characters"
+            )
+        if missing := missing_programs():
+            raise HpcrlError(f"not installed: {', '.join(missing)}: apt-get install {PACKAGES}")
+        if self.processes():
+            raise UsageError(f"{self.directory}: a private Slurm runs here already: hpcrl dev slurm down")
+        layout = self._prepare(profile)
+        try:
+            self._start_accounting(profile, layout, report)
+            report("controller")
+            self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
+            self._until("slurmctld", lambda: "UP" in self.command("scontrol", "ping").stdout)
+            report("nodes")
+            for node in layout.nodes:
+                self._start(f"slurmd.{node.name}", "slurmd", "-D", "-N", node.name, "-f", str(self.conf))
+            self._until("slurmctld", lambda: self._idle(len(layout.nodes)))
+        except BaseException:
+            self.down()
+            raise
+
+    def _prepare(self, profile: ClusterProfile) -> Layout:
+        root = self.directory
+        if root.exists() and any(root.iterdir()) and not (root / _STATE).exists():
+            raise UsageError(f"{root}: holds something else: choose an empty directory")
+        shutil.rmtree(root, ignore_errors=True)
+        for name in _FOLDERS:
+            (root / name).mkdir(parents=True)
+        root.chmod(0o755)
+        names = node_names(profile)
+        ports = _free_ports(len(names) + 2)
+        nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
+        layout = Layout(root, socket.gethostname().partition(".")[0], getpass.getuser(), ports[0], ports[1], nodes)
+        for node in nodes:
+            (root / "spool" / node.name).mkdir()
+            (root / "tmpfs" / node.name).mkdir()
+        for index in range(max((each.gpus.count for each in profile.node_types.values() if each.gpus), default=0)):
+            (root / f"dev/nvidia{index}").symlink_to("/dev/null")
+        key = root / "etc/munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        self.conf.write_text(slurm_conf(profile, layout))
+        (root / "etc/gres.conf").write_text(gres_conf(profile, layout))
+        database = root / "etc/slurmdbd.conf"
+        database.touch(0o600)
+        database.write_text(slurmdbd_conf(layout))
+        prolog = root / "etc/taskprolog.sh"
+        prolog.write_text(task_prolog(layout))
+        prolog.chmod(0o755)
+        (root / _STATE).write_text(json.dumps({"cluster": profile.name, "nodes": [node.name for node in nodes]}))
+        return layout
+
+    def _start_accounting(self, profile: ClusterProfile, layout: Layout, report: Callable[[str], None]) -> None:
+        root = self.directory
+        report("munge")
+        files = {name: f"--{name}-file={root}/run/munged.{name}" for name in ("pid", "seed")}
+        self._start(
+            "munged", "munged", "-F", f"--key-file={root}/etc/munge.key", f"--socket={root}/run/munge.sock",
+            f"--log-file={root}/log/munged.log", *files.values(),
+        )  # fmt: skip
+        self._until("munged", lambda: self.command("munge", "-n", "-S", f"{root}/run/munge.sock").returncode == 0)
+        report("database")
+        self._checked(
+            "mariadb-install-db", "--no-defaults", f"--datadir={root}/db", f"--user={layout.user}", "--skip-test-db",
+            "--auth-root-authentication-method=normal", "--skip-name-resolve", "--innodb-log-file-size=8M",
+        )  # fmt: skip
+        self._start(
+            "mariadbd", "mariadbd", "--no-defaults", f"--datadir={root}/db", f"--user={layout.user}", f"--socket={root}/run/mysql.sock",
+            f"--pid-file={root}/run/mariadbd.pid", "--skip-networking", "--skip-name-resolve", "--innodb-buffer-pool-size=64M",
+            "--innodb-log-file-size=8M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-doublewrite=0", "--performance-schema=0", "--skip-log-bin", f"--tmpdir={root}/tmp",
+        )  # fmt: skip
+        sql = ["mariadb", "--no-defaults", f"--socket={root}/run/mysql.sock", "-uroot", "-e"]
+        self._until("mariadbd", lambda: self.command(*sql, "select 1").returncode == 0)
+        if layout.user != "root":
+            name = f"'{layout.user}'@localhost"
+            self._checked(
+                *sql,
+                f"create user if not exists {name}; grant all on slurm_acct_db.* to {name}; flush privileges",
+            )
+        report("accounting")
+        self._start("slurmdbd", "slurmdbd", "-D")
+        self._until("slurmdbd", lambda: self.command("sacctmgr", "-n", "show", "cluster").returncode == 0)
+        self.command("sacctmgr", "-i", stdin=accounting_commands(profile, layout.user))
+        if layout.user not in self.command("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
+            raise HpcrlError(f"sacctmgr did not take the accounts: see {root}/log/slurmdbd.log")
+
+    def down(self) -> None:
+        """End every process of the cluster, jobs included. The directory stays, with its logs."""
+        if not (self.directory / _STATE).exists():
+            raise UsageError(f"{self.directory}: no private Slurm was started here")
+        if any("slurmctld" in each.name() for each in self.processes()):
+            with suppress(subprocess.TimeoutExpired):
+                self.command("scancel", f"--user={getpass.getuser()}", timeout=5)
+        # Jobs' processes and step daemons first: they outlive the daemon that started them.
+        order = (("slurmstepd",), ("slurmd",), ("slurmctld",), ("slurmdbd",), ("mariadbd", "munged"))
+        for names in order:
+            chosen = [each for each in self.processes() if _name(each) in names]
+            _end(chosen, patience=10)
+        _end(self.processes(), patience=1)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return every process that was started for this cluster, told by the SLURM_CONF of its environment."""
+        mark = str(self.conf)
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get("HPCRL_VIRTUAL_SLURM") == mark:
+                    found.append(process)
+        return found
+
+    def nodes(self) -> list[tuple[str, str]]:
+        """Return (node, state) of each node; empty while no controller answers."""
+        done = self.command("sinfo", "-h", "-N", "-o", "%N %T")
+        return sorted({(line.split()[0], line.split()[1]) for line in done.stdout.splitlines() if " " in line})
+
+    def _idle(self, count: int) -> bool:
+        states = self.nodes()
+        return len(states) == count and all(state == "idle" for _, state in states)
+
+    def command(
+        self, *arguments: str, stdin: str | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands against this cluster."""
+        words = [_program(arguments[0]), *arguments[1:]]
+        return subprocess.run(
+            words,
+            env=self.environment(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def _checked(self, *arguments: str) -> None:
+        done = self.command(*arguments)
+        if done.returncode != 0:
+            raise HpcrlError(f"{arguments[0]} failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
+
+    def _start(self, label: str, *arguments: str) -> None:
+        with (self.directory / f"log/{label}.out").open("ab") as log:
+            subprocess.Popen(
+                [_program(arguments[0]), *arguments[1:]],
+                env=self.environment() | {"HPCRL_VIRTUAL_SLURM": str(self.conf)},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd=self.directory,
+            )
+
+    def _until(self, label: str, ready: Callable[[], bool], patience: float = 60.0) -> None:
+        deadline = time.monotonic() + patience
+        while not ready():
+            if time.monotonic() > deadline:
+                raise HpcrlError(f"{label} does not answer after {patience:.0f} s: {self._last_words(label)}")
+            time.sleep(0.1)
+
+    def _last_words(self, label: str) -> str:
+        for path in (self.directory / f"log/{label}.log", self.directory / f"log/{label}.out"):
+            if path.is_file() and (lines := path.read_text(errors="replace").strip().splitlines()):
+                return f"{path}: {lines[-1]}"
+        return f"see {self.directory}/log"
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
+def _end(processes: Sequence[psutil.Process], patience: float) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(processes, timeout=patience)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for each in held:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in held]
+    finally:
+        for each in held:
+            each.close()
