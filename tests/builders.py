@@ -1,0 +1,126 @@
+"""Builders, so that a test reads as a scenario."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from hpcrl.formats.record import RecordWriter, record_name
+from hpcrl.plan.make import PlanFiles, UserChoices, make_plan, write_plan
+from hpcrl.spec.library import Library
+
+
+def write_yaml(path: Path, content: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        YAML(typ="safe").dump(content, file)
+    return path
+
+
+def command_study(command: list[str], **changes: Any) -> dict[str, Any]:
+    """A study of one cell that runs a command."""
+    study: dict[str, Any] = {
+        "name": "mine",
+        "title": "A command",
+        "workload": {"command": command},
+        "axes": {"variant": ["a"]},
+        "chain": "parallel",
+        "resources": {"memory": "1G", "time": "00:10:00"},
+    }
+    return study | changes
+
+
+def dqn_study(**changes: Any) -> dict[str, Any]:
+    """A study of one short NumPy training run."""
+    study: dict[str, Any] = {
+        "name": "short",
+        "title": "A short training",
+        "workload": {
+            "algorithm": "dqn",
+            "environment": "CartPole-v1",
+            "hyperparameters": {"total_steps": 1500, "hidden": [16], "evaluation_interval": 500, "evaluation_episodes": 2},
+        },
+        "axes": {"framework": ["numpy"]},
+        "goal": 5,
+        "chain": "parallel",
+        "resources": {"memory": "1G", "time": "00:10:00"},
+    }
+    return study | changes
+
+
+def planned(directory: Path, study: dict[str, Any] | str, cluster: str = "workstation", **choices: Any) -> Path:
+    """Plan a study (its content, or a packaged one's name) and return the plan directory."""
+    name = study
+    if isinstance(study, dict):
+        name = str(write_yaml(directory.parent / f"{directory.name}-study" / "study.yaml", study))
+    choices = {"account": "lab", **choices}
+    files: PlanFiles = make_plan(Library(), cluster, str(name), UserChoices(**choices))
+    write_plan(files, directory)
+    return directory
+
+
+def run_task(plan: Path, job: str, task: int = 0, *extra: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a task of a plan as its script would, in the environment of the tests (which has all that NumPy cells need)."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    return subprocess.run(
+        [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job, "--task", str(task), "--interval", "0.1", *extra],
+        env=environment | {"PYTHONPATH": str(plan / "worker.zip")} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def write_record(
+    plan: Path,
+    cell: dict[str, Any],
+    attempt: str = "byhand-1",
+    *,
+    rank: int = 0,
+    node: str = "n1",
+    outcome: str | None = "completed",
+    returns: tuple[float, ...] = (10.0, 20.0),
+    **footer: Any,
+) -> Path:
+    """Write a small record of a cell by hand."""
+    manifest = json.loads((plan / "plan.json").read_text())
+    path = plan / "records" / record_name(cell["id"], attempt, node, rank)
+    writer = RecordWriter(path)
+    writer.write(
+        "header",
+        {
+            "plan": manifest["id"], "study": manifest["study"]["name"], "cluster": manifest["cluster"]["name"],
+            "cell": cell["id"], "attempt": attempt, "node": node, "rank": rank, "ranks": 1, "restarts": 0,
+            "started": 1.0, "config": cell["config"], "resources": cell["resources"], "workload": "dqn",
+            "environment": cell["environment"], "software": {"python": "3.11"},
+            "hardware": {"cpu": "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6"},
+        },
+    )  # fmt: skip
+    count = np.arange(1.0, len(returns) + 1)
+    writer.write("episodes", {"step": 10 * count, "time": count, "value": np.array(returns), "length": 0 * count + 10})
+    nan = np.full(len(returns), np.nan)
+    gpus = {f"gpu_{name}": nan for name in ("percent", "memory", "power", "energy")}
+    writer.write(
+        "samples",
+        {
+            "time": count, "unix_time": count, "machine_cpu_percent": 0 * count + 50, "machine_memory_percent": 0 * count + 5,
+            "cpu_seconds": count, "rss": 0 * count + 1e8, "processes": 0 * count + 1, **gpus,
+        },
+    )  # fmt: skip
+    if outcome:
+        facts = {"outcome": outcome, "reason": None, "wall_time": 4.0, "training_time": 3.0, "setup_time": 1.0}
+        writer.write("footer", facts | {"steps": 20, "episodes": 2, "final_score": 20.0} | footer)
+    writer.close()
+    return path
+
+
+def cells_of(plan: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (plan / "cells.jsonl").read_text().splitlines()]

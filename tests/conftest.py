@@ -1,0 +1,81 @@
+"""Fixtures that all tests share, and what happens to tests that need a real Slurm where there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcrl.slurm.virtual import missing_programs
+
+NO_SLURM = missing_programs()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a call of the command line left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the user's and the site's own files, and the surrounding Slurm job's variables, out of the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    monkeypatch.setenv("HPCRL_SITE", "/nonexistent")
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "SBATCH_")) or name in ("HPCRL_PATH", "HPCRL_ACCOUNT", "HPCRL_METRICS"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def hpcrl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
+    """Call the command line in this process."""
+    from hpcrl.cli.main import main
+
+    def call(*arguments: object) -> Shown:
+        monkeypatch.setattr(sys, "argv", ["hpcrl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capfd.readouterr()
+        return Shown(int(stop.value.code or 0), out, err)
+
+    return call
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not NO_SLURM:
+        return
+    for item in items:
+        if item.get_closest_marker("slurm"):
+            if os.environ.get("CI") == "true":
+                item.add_marker(pytest.mark.usefixtures("slurm_must_be_here"))
+            else:
+                item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
+
+
+@pytest.fixture
+def slurm_must_be_here() -> None:
+    pytest.fail(f"CI must run the tests on a real Slurm; not installed: {', '.join(NO_SLURM)}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if "no Slurm here" in str(each.longrepr)]
+    if skipped:
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(skipped)} tests on a real Slurm were skipped: not installed: {', '.join(NO_SLURM)}")
+        terminalreporter.line("install them: apt-get install slurm-wlm slurmdbd munge mariadb-server")
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,37 @@
+#!/bin/bash
+# legacy-numpy-cuda-1: made by `hpcrl plan` for cirrus-legacy. Complete as it stands:
+#   cd PLAN && sbatch scripts/legacy-numpy-cuda-1.sbatch
+#SBATCH --job-name=legacy-numpy-cuda-1
+#SBATCH --account=lab
+#SBATCH --partition=gpu
+#SBATCH --qos=gpu
+#SBATCH --time=01:00:00
+#SBATCH --nodes=1
+#SBATCH --gres=gpu:2
+#SBATCH --array=0-0
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --output=logs/%x-%A_%a.out
+#SBATCH --open-mode=append
+
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 2
+if [ ! -f plan.json ]; then
+  echo "$PWD: is not the plan directory: change into it, then sbatch scripts/legacy-numpy-cuda-1.sbatch" >&2
+  exit 2
+fi
+mkdir -p logs records
+environments="/work/${HPCRL_PROJECT}/${HPCRL_PROJECT}/${USER}/hpcrl/environments"
+export HPCRL_ENV="${HPCRL_ENVIRONMENTS:-$environments}"/numpy-cuda-HASH
+module load python/3.9.13-gpu
+if [ ! -f "$HPCRL_ENV/hpcrl-environment.json" ]; then
+  echo "$HPCRL_ENV: the environment was not built: run hpcrl env create --plan $PWD" >&2
+  exit 3
+fi
+source activate "$HPCRL_ENV"
+export PYTHONPATH="$PWD/worker.zip" PYTHONUNBUFFERED=1
+task="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
+run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job legacy-numpy-cuda-1 --task "$task")
+if [ -n "${SLURM_JOB_ID:-}" ] && command -v srun >/dev/null; then
+  exec srun --ntasks=1 --cpus-per-task=1 --kill-on-bad-exit=1 "${run[@]}"
+fi
+exec "${run[@]}" --ranks 1

@@ -1,0 +1,38 @@
+#!/bin/bash
+# sol-dqn-torch-cpu-1: made by `hpcrl plan` for cirrus. Complete as it stands:
+#   cd PLAN && sbatch scripts/sol-dqn-torch-cpu-1.sbatch
+#SBATCH --job-name=sol-dqn-torch-cpu-1
+#SBATCH --account=lab
+#SBATCH --partition=standard
+#SBATCH --qos=standard
+#SBATCH --time=02:00:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=4
+#SBATCH --array=0-9
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --output=logs/%x-%A_%a.out
+#SBATCH --open-mode=append
+
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 2
+if [ ! -f plan.json ]; then
+  echo "$PWD: is not the plan directory: change into it, then sbatch scripts/sol-dqn-torch-cpu-1.sbatch" >&2
+  exit 2
+fi
+mkdir -p logs records
+environments="/work/${HPCRL_PROJECT}/${HPCRL_PROJECT}/${USER}/hpcrl/environments"
+export HPCRL_ENV="${HPCRL_ENVIRONMENTS:-$environments}"/torch-cpu-HASH
+module load cray-python
+if [ ! -f "$HPCRL_ENV/hpcrl-environment.json" ]; then
+  echo "$HPCRL_ENV: the environment was not built: run hpcrl env create --plan $PWD" >&2
+  exit 3
+fi
+export PATH="$HPCRL_ENV/bin:$PATH"
+export PYTHONPATH="$PWD/worker.zip" PYTHONUNBUFFERED=1
+task="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
+run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job sol-dqn-torch-cpu-1 --task "$task")
+if [ -n "${SLURM_JOB_ID:-}" ] && command -v srun >/dev/null; then
+  exec srun --ntasks=1 --cpus-per-task=4 --kill-on-bad-exit=1 --hint=nomultithread --distribution=block:block "${run[@]}"
+fi
+exec "${run[@]}" --ranks 1

@@ -1,0 +1,42 @@
+#!/bin/bash
+# sol-dqn-torch-cuda-horovod-1: made by `hpcrl plan` for sol. Complete as it stands:
+#   cd PLAN && sbatch scripts/sol-dqn-torch-cuda-horovod-1.sbatch
+#SBATCH --job-name=sol-dqn-torch-cuda-horovod-1
+#SBATCH --account=lab
+#SBATCH --partition=htc
+#SBATCH --qos=public
+#SBATCH --time=02:00:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=2
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=16384M
+#SBATCH --gres=gpu:a100:2
+#SBATCH --array=0-9
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --output=logs/%x-%A_%a.out
+#SBATCH --open-mode=append
+#SBATCH --export=NONE
+
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 2
+if [ ! -f plan.json ]; then
+  echo "$PWD: is not the plan directory: change into it, then sbatch scripts/sol-dqn-torch-cuda-horovod-1.sbatch" >&2
+  exit 2
+fi
+mkdir -p logs records
+export SLURM_EXPORT_ENV=ALL
+environments="/scratch/${USER}/hpcrl/environments"
+export HPCRL_ENV="${HPCRL_ENVIRONMENTS:-$environments}"/torch-cuda-horovod-HASH
+module load mamba/latest
+if [ ! -f "$HPCRL_ENV/hpcrl-environment.json" ]; then
+  echo "$HPCRL_ENV: the environment was not built: run hpcrl env create --plan $PWD" >&2
+  exit 3
+fi
+source activate "$HPCRL_ENV"
+export PYTHONPATH="$PWD/worker.zip" PYTHONUNBUFFERED=1
+task="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
+run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job sol-dqn-torch-cuda-horovod-1 --task "$task")
+if [ -n "${SLURM_JOB_ID:-}" ] && command -v srun >/dev/null; then
+  exec srun --ntasks=2 --cpus-per-task=1 --kill-on-bad-exit=1 --mpi=pmix "${run[@]}"
+fi
+exec "${run[@]}" --ranks 2

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import UsageError
+from hpcrl.plan.expand import Point, expand
+from hpcrl.spec.library import Library
+from tests.builders import command_study, write_yaml
+
+
+def points(tmp_path: Path, **changes: Any) -> list[Point]:
+    study = Library().study(str(write_yaml(tmp_path / "s.yaml", command_study(["true"], **changes))))
+    return list(expand(study))
+
+
+def test_axes_times_seeds_in_order(tmp_path: Path) -> None:
+    found = points(tmp_path, axes={"a": [1, 2], "b": ["x", "y"]}, seeds=2)
+    assert [tuple(each.config.values()) for each in found][:3] == [(1, "x", 1), (1, "x", 2), (1, "y", 1)]
+    assert len(found) == 8
+
+
+def test_resources_are_no_configuration(tmp_path: Path) -> None:
+    found = points(tmp_path, axes={"cpus": [1, 4], "where": [{"gpus": 1, "gpu_type": "a100"}, {"gpus": 0}]})
+    assert all(set(each.config) == {"seed"} for each in found)
+    assert [(each.resources.cpus, each.resources.gpus) for each in found] == [(1, 1), (1, 0), (4, 1), (4, 0)]
+
+
+def test_exclude_and_include(tmp_path: Path) -> None:
+    found = points(
+        tmp_path,
+        axes={"a": [1, 2, 3], "b": ["x", "y"]},
+        exclude=[{"a": 1, "b": "y"}, {"a": [2, 3]}, {"seed": 2}],
+        include=[{"a": 9, "b": "z"}],
+        seeds=2,
+    )
+    assert [each.config for each in found] == [{"a": 1, "b": "x", "seed": 1}, {"a": 9, "b": "z", "seed": 1}]
+
+
+def test_horovod_has_a_rank_for_each_gpu(tmp_path: Path) -> None:
+    (found,) = points(tmp_path, axes={"parallelism": ["horovod"]}, resources={"gpus": 4})
+    assert found.resources.tasks == 4
+
+
+def test_no_cell_is_left(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no cell is left: its `exclude` rules match everything"):
+        points(tmp_path, exclude=[{"variant": "a"}])
+
+
+def test_ten_million_cells(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"10,000,000 cells, and 1,000,000 is the most"):
+        points(tmp_path, axes={"a": list(range(1000)), "b": list(range(100))}, seeds=100)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcrl.errors import HpcrlError, SpecError, UsageError
+from hpcrl.formats.plan import find_cell, read_cells, read_plan
+from hpcrl.plan.diff import diff_plans
+from hpcrl.plan.make import UserChoices, make_plan, write_plan
+from hpcrl.spec.library import Library
+from tests.builders import cells_of, command_study, planned, write_yaml
+
+GOLDEN = Path(__file__).parent / "golden"
+CHOICES = UserChoices(account="lab")
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("cluster", ["sol", "cirrus", "workstation"])
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, cluster: str) -> None:
+    first = files_below(planned(tmp_path / "a", "sol-dqn" if cluster != "workstation" else "quickstart", cluster))
+    second = files_below(planned(tmp_path / "elsewhere" / "b", "sol-dqn" if cluster != "workstation" else "quickstart", cluster))
+    assert first == second
+
+
+def test_sol_dqn_on_sol() -> None:
+    plan = make_plan(Library(), "sol", None, CHOICES).plan
+    assert plan.study["name"] == "sol-dqn"
+    assert plan.totals["cells"] == 2 * 2 * 3 * 5
+    assert plan.totals["unplaced"] == 0
+    # 40 cells of one core and 20 of two, two hours each; 20 cells of one GPU and 20 of two.
+    assert plan.totals["core_hours"] == 160
+    assert plan.totals["gpu_hours"] == 120
+    # (cores + GiB/4 + 25 per A100) x hours: 20 x (1 + 2) x 2 + 20 x (1 + 2 + 25) x 2 + 20 x (2 + 4 + 50) x 2.
+    assert (plan.totals["billed"], plan.totals["billing_unit"]) == (3480, "CHE")
+    assert {each.key.rpartition("-")[0] for each in plan.environments} == {
+        f"{framework}-{flavour}" for framework in ("torch", "jax") for flavour in ("cpu", "cuda", "cuda-horovod")
+    }
+
+
+def test_cirrus_has_no_place_for_gpu_cells() -> None:
+    plan = make_plan(Library(), "cirrus", "sol-dqn", CHOICES).plan
+    assert plan.totals["cells"] == 20
+    assert plan.totals["unplaced"] == 40
+    assert {each.cells for each in plan.unplaced} == {5}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "script"),
+    [
+        ("sol", "sol-dqn-torch-cuda-horovod-1"),
+        ("sol", "sol-dqn-jax-cpu-1"),
+        ("sol", "sol-dqn-collect"),
+        ("cirrus", "sol-dqn-torch-cpu-1"),
+        ("cirrus-legacy", "legacy-numpy-cuda-1"),
+    ],
+)
+def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
+    """Scripts as an admin reviews them. To accept a change: HPCRL_ACCEPT=1 make test."""
+    study = "sol-dqn"
+    library = Library()
+    if cluster == "cirrus-legacy":
+        pins = {"name": "numpy", "title": "N", "python": "3.11", "flavours": {"cuda": {"packages": ["numpy==2.4.6"]}}}
+        write_yaml(tmp_path / "envs" / "numpy.yaml", pins)
+        study = str(write_yaml(tmp_path / "s.yaml", command_study(["x"], name="legacy", resources={"gpus": 2, "time": "01:00:00"})))
+        library = Library([tmp_path])
+    choices = UserChoices(account="lab", allow_retired=True)
+    text = str(make_plan(library, cluster, study, choices).files[f"scripts/{script}.sbatch"])
+    # The hash changes with every pin; the script around it is what is reviewed.
+    text = re.sub(r"(-(?:cpu|cuda|horovod))-[0-9a-f]{10}", r"\1-HASH", text)
+    golden = GOLDEN / f"{cluster}-{script}.sh"
+    if os.environ.get("HPCRL_ACCEPT"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text(), f"{golden} differs; accept it with HPCRL_ACCEPT=1 make test"
+
+
+def check_scripts(directory: Path) -> None:
+    scripts = sorted(map(str, (directory / "scripts").iterdir()))
+    assert scripts
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
+    if shutil.which("shellcheck"):
+        # SC1091: a site's activate script is not here to be read.
+        done = subprocess.run(["shellcheck", "-e", "SC1091", *scripts], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("cluster", ["sol", "cirrus"])
+def test_scripts_pass_bash_and_shellcheck(tmp_path: Path, cluster: str) -> None:
+    check_scripts(planned(tmp_path / "p", "sol-dqn", cluster))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(root=st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=30))
+def test_any_environment_directory_survives_the_script(tmp_path_factory: pytest.TempPathFactory, root: str) -> None:
+    base = tmp_path_factory.mktemp("p")
+    root = "/r/" + root.replace("$", "")
+    directory = planned(base / "plan", command_study(["true"]), "sol", environments_root=root)
+    check_scripts(directory)
+    (script,) = (directory / "scripts").iterdir()
+    lines = [line for line in script.read_text().split("\n") if "HPCRL_ENV=" in line or line.startswith("environments=")]
+    done = subprocess.run(["bash", "-c", "\n".join([*lines, 'printf %s "$HPCRL_ENV"'])], capture_output=True, check=True, env={})
+    assert done.stdout.decode().rpartition("/")[0] == root
+
+
+def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
+    profile = write_yaml(tmp_path / "small.yaml", {"extends": "sol", "scheduler": {"max_array_size": 4}})
+    study = write_yaml(tmp_path / "s.yaml", command_study(["true"], seeds=10))
+    files = make_plan(Library(), str(profile), str(study), CHOICES)
+    assert [(job.first, job.count) for job in files.plan.cell_jobs()] == [(0, 4), (4, 4), (8, 2)]
+    assert "#SBATCH --array=0-3\n" in str(files.files[files.plan.jobs[0].script])
+
+
+def test_a_retired_cluster() -> None:
+    with pytest.raises(UsageError, match="was switched off on 2025-12-08; its successor is cirrus"):
+        make_plan(Library(), "cirrus-legacy", None, CHOICES)
+
+
+def test_a_plan_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"]))
+    files = make_plan(Library(), "workstation", str(tmp_path / "p-study/study.yaml"), CHOICES)
+    assert write_plan(files, plan) is False
+    with pytest.raises(UsageError, match="holds another plan"):
+        planned(tmp_path / "p", command_study(["false"]))
+    (tmp_path / "busy").mkdir()
+    (tmp_path / "busy" / "x").touch()
+    with pytest.raises(UsageError, match="exists and is not a plan directory"):
+        write_plan(files, tmp_path / "busy")
+    (tmp_path / "file").touch()
+    with pytest.raises(HpcrlError, match="cannot be"):
+        write_plan(files, tmp_path / "file" / "p")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "file", "p", "p-study"]
+
+
+def test_plans_of_another_version_or_damaged(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"]))
+    manifest = plan / "plan.json"
+    content = json.loads(manifest.read_text())
+    for text, expected in [
+        (json.dumps(content | {"version": 99}), r"plan format 99 \(hpcrl .*\), but this hpcrl reads format 1"),
+        (json.dumps(content | {"format": "x"}), "is not a plan's manifest"),
+        ("{", "is damaged"),
+        (json.dumps({key: content[key] for key in content if key != "jobs"}), "is damaged"),
+    ]:
+        manifest.write_text(text)
+        with pytest.raises(UsageError, match=expected):
+            read_plan(plan)
+    with pytest.raises(UsageError, match="is not a plan directory"):
+        read_plan(tmp_path)
+    (plan / "cells.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match=r"cells\.jsonl:1: is damaged"):
+        list(read_cells(plan))
+
+
+def test_cells_are_found_by_the_beginning_of_their_id(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"], seeds=3))
+    wanted = cells_of(plan)[2]["id"]
+    cell, job, task = find_cell(plan, read_plan(plan), wanted[:8])
+    assert (cell.id, job.count, task) == (wanted, 3, 2)
+    with pytest.raises(UsageError, match="no cell of"):
+        find_cell(plan, read_plan(plan), "zzz")
+
+
+def test_cell_ids_do_not_depend_on_the_cluster(tmp_path: Path) -> None:
+    study: dict[str, Any] = command_study(["true"], seeds=2)
+    ids = [[each["id"] for each in cells_of(planned(tmp_path / name, study, name))] for name in ("sol", "workstation")]
+    assert ids[0] == ids[1]
+    other = cells_of(planned(tmp_path / "other", command_study(["false"], seeds=2), "sol"))
+    assert not {each["id"] for each in other} & set(ids[0])
+
+
+def test_diff(tmp_path: Path) -> None:
+    first = planned(tmp_path / "a", command_study(["true"], seeds=2), "sol")
+    second = planned(tmp_path / "b", command_study(["true"], seeds=3), "sol")
+    assert not diff_plans(first, first)
+    found = diff_plans(first, second)
+    assert (len(found.only_in_first), len(found.only_in_second)) == (0, 1)
+    assert any(line == "+#SBATCH --array=0-2" for line in found.scripts)
+
+
+def test_secrets_in_a_profile_are_refused(tmp_path: Path) -> None:
+    profile = write_yaml(tmp_path / "leaky.yaml", {"extends": "sol", "script": {"lines": ["export MY_TOKEN=abc"]}})
+    with pytest.raises(UsageError, match="would write MY_TOKEN into a file"):
+        make_plan(Library(), str(profile), None, CHOICES)
+
+
+def test_a_control_character_in_a_directive(tmp_path: Path) -> None:
+    profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"directives": {"comment": "a\nb"}}})
+    with pytest.raises(SpecError, match="control character"):
+        make_plan(Library(), str(profile), None, CHOICES)

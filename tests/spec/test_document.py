@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrl.errors import SpecError, UsageError
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.document import read_document, validate
+from hpcrl.spec.library import Library
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def problems_of(path: Path) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        Library().cluster(str(path))
+    return caught.value.problems
+
+
+def test_every_value_knows_its_line(tmp_path: Path) -> None:
+    document = read_document(write(tmp_path / "a.yaml", "a: 1\nb:\n  c: [x, y]\n"))
+    assert document.data == {"a": 1, "b": {"c": ["x", "y"]}}
+    assert document.origin(("b", "c", 1)).line == 3
+    assert document.origin(("b", "nothing", "here")).line == 2
+
+
+def test_times_stay_what_was_written(tmp_path: Path) -> None:
+    document = read_document(write(tmp_path / "a.yaml", "a: 10:00:00\nb: 2026-08-04\nc: no\n"))
+    assert document.data == {"a": "10:00:00", "b": "2026-08-04", "c": "no"}
+
+
+def test_all_faults_at_once_with_line_and_nearest_name(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "mine.yaml",
+        "extends: sol\npartitions:\n  htc:\n    max_time: 4 hours\n    node_type: [standard]\nnode_typs: {}\n",
+    )
+    assert problems_of(path) == [
+        f'{path}:4: partitions.htc.max_time: "4 hours" is not a Slurm time; try 04:00:00',
+        f"{path}:5: partitions.htc.node_type: unknown key; did you mean 'node_types'?",
+        f"{path}:6: node_typs: unknown key; did you mean 'node_types'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: [1, 2\nb: 3\n", ":2: not valid YAML"),
+        ("a: 1\na: 2\n", "duplicate key"),
+        ("- 1\n", ":1: expected a mapping"),
+        ("", ":1: expected a mapping of keys to values, got nothing"),
+        ("1: x\n", ":1: the key 1 is not a text"),
+        ("a: \x01\n", "not valid YAML"),
+    ],
+)
+def test_malformed_yaml_is_one_sentence(tmp_path: Path, text: str, expected: str) -> None:
+    path = write(tmp_path / "bad.yaml", text)
+    with pytest.raises(SpecError) as caught:
+        read_document(path)
+    assert str(caught.value).startswith(f"{path}")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_not_utf8_and_not_there(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(SpecError, match="is not UTF-8"):
+        read_document(tmp_path / "latin.yaml")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_document(tmp_path / "none.yaml")
+
+
+def test_extends_merges_and_keeps_origins(tmp_path: Path) -> None:
+    path = write(tmp_path / "ours.yaml", "extends: sol\nname: ours\npartitions:\n  htc:\n    max_time: 02:00:00\n")
+    document = Library().document("clusters", str(path))
+    profile = validate(ClusterProfile, document)
+    assert profile.partitions["htc"].max_time == 7200
+    assert profile.partitions["public"].max_time == 7 * 86400
+    assert document.origin(("partitions", "htc", "max_time")).file == str(path)
+    base = document.origin(("partitions", "public", "max_time"))
+    assert base.file.endswith("sol.yaml")
+    assert base.source is not None
+    assert base.as_of == "2026-08"
+
+
+def test_a_source_that_is_not_listed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.yaml", "sources:\n  docs: {title: T, as_of: x}\nsource: dcos\nname: a\n")
+    with pytest.raises(SpecError, match=r"a\.yaml:3: no source 'dcos' in `sources`; did you mean 'docs'"):
+        read_document(path)
+
+
+def test_extends_something_that_is_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.yaml", "extends: soll\n")
+    with pytest.raises(SpecError, match=r"a\.yaml:1: extends: no cluster profile 'soll'; did you mean 'sol'"):
+        Library().document("clusters", str(path))

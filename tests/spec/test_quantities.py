@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrl.spec.billing import evaluate
+from hpcrl.spec.quantities import format_memory, format_time, parse_memory, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30:00", 1800), ("04:00:00", 14400), ("1-00:00:00", 86400), ("2-12", 2 * 86400 + 12 * 3600), ("100:00:00", 360000)],
+)
+def test_slurm_times(text: str, seconds: int) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("4 hours", "04:00:00"), ("90 min", "01:30:00"), (60, "01:00:00"), ("soon", "04:00:00"), ("60", "01:00:00"), (True, "")],
+)
+def test_no_slurm_time(value: object, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"is not a Slurm time; try .*{hint}"):
+        parse_time(value)
+
+
+@given(st.integers(1, 10**7))
+def test_times_round_trip(seconds: int) -> None:
+    assert parse_time(format_time(seconds)) == seconds
+
+
+@given(st.integers(1, 10**9))
+def test_memories_round_trip(mib: int) -> None:
+    assert parse_memory(format_memory(mib)) == mib
+
+
+@pytest.mark.parametrize("value", ["4", "4 gigs", 4, None, "0G", "-1G"])
+def test_no_memory(value: object) -> None:
+    with pytest.raises(ValueError, match="is not a memory with a unit"):
+        parse_memory(value)
+
+
+def test_sol_bills_as_its_page_says() -> None:
+    # One A100 with one core and 8 GiB for two hours: (1 + 8/4 + 25) * 2.
+    names = {"cores": 1, "memory_gib": 8, "gpu_a30": 0, "gpu_a100": 1, "hours": 2}
+    assert evaluate("(cores + memory_gib / 4 + 20 * gpu_a30 + 25 * gpu_a100) * hours", names) == 56
+    assert evaluate("max(cores, ceil(memory_gib / 2)) * hours", names) == 8
+    assert evaluate("-1 + 2", {}) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "cores.real", "[1]", "1 if 1 else 2", "'a'", "True", "1 +", "f(1)", "1 / 0", "cors", "max()"]
+)
+def test_nothing_but_arithmetic(text: str) -> None:
+    with pytest.raises(ValueError):
+        evaluate(text, {"cores": 1.0})
