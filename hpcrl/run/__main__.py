@@ -63,15 +63,13 @@ def _start_ranks(arguments: list[str], ranks: int) -> int:
 
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, hand_on)
-    code = 0
-    while any(child.poll() is None for child in children):
-        failed = [child.returncode for child in children if child.returncode]
-        if failed and not code:
-            code = failed[0]
+    failed = 0
+    while None in (codes := [child.poll() for child in children]):
+        if not failed and (failed := next((code for code in codes if code), 0)):
             for child in children:
                 child.terminate()
         time.sleep(0.2)
-    return code or next((child.returncode for child in children if child.returncode), 0)
+    return failed or next((code for code in codes if code), 0)
 
 
 if __name__ == "__main__":

@@ -94,16 +94,16 @@ class Gpus:
 
 
 def main(root: int, interval: float) -> None:
-    """Sample until standard input closes."""
+    """Sample until standard input closes, and once more then, so that a short run has a sample too."""
     tree = ProcessTree(root)
     gpus = Gpus()
     psutil.cpu_percent()  # the first call only starts the interval that the next one reports
     due = time.monotonic()
-    while True:
+    last = False
+    while not last:
         due += interval
         ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))
-        if ready and not os.read(sys.stdin.fileno(), 1):
-            return
+        last = bool(ready) and not os.read(sys.stdin.fileno(), 1)
         sample: dict[str, float] = {"monotonic": time.monotonic(), "unix_time": time.time()}
         for sensor in (_machine, tree.read, gpus.read):
             try:

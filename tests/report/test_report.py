@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcrl.collect.merge import collect
+from hpcrl.errors import UsageError
+from hpcrl.report.groups import curves, lines, with_groups
+from hpcrl.report.write import write_report
+from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.collect.test_collect import no_slurm
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    study = dqn_study(axes={"framework": ["numpy", "torch"]}, seeds=2)
+    plan = planned(tmp_path / "p", study)
+    for number, cell in enumerate(cells_of(plan)):
+        write_record(plan, cell, returns=(10.0, 20.0, 30.0), final_score=100.0 * number, goal_step=20 if number else None)
+    collect([plan], tmp_path / "d", no_slurm())
+    return tmp_path / "d"
+
+
+def test_a_line_is_the_mean_over_seeds(dataset: Path) -> None:
+    import hpcrl
+
+    first, second = lines(with_groups(hpcrl.load(dataset)))
+    assert (first.what, first.cells, first.final_score, first.final_range, first.at_goal) == ("numpy", 2, 50, (0, 100), 1)
+    assert (second.what, second.final_score, second.at_goal, second.goal_step) == ("torch", 250, 2, 20)
+
+
+def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
+    keys = {"plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": ""}
+    rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}])
+    episodes = pd.DataFrame(
+        {
+            "plan": "p", "attempt": "a", "kind": "train", "name": "return",
+            "cell": ["1"] * 3 + ["2"] * 5, "time": [1.0, 2, 3, 1, 2, 3, 4, 5], "value": [1.0, 1, 1, 3, 3, 3, 3, 3],
+        }
+    )  # fmt: skip
+    found = curves(rows, episodes, "time", points=5)
+    assert (found["x"].min(), found["x"].max()) == (1, 3)
+    np.testing.assert_allclose(found["mean"], 2)
+    np.testing.assert_allclose(found["low"], 1)
+    np.testing.assert_allclose(found["high"], 3)
+    assert set(found["seeds"]) == {2}
+
+
+def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path) -> None:
+    done = write_report(dataset, None, tmp_path / "r")
+    text = done.html.read_text()
+    for title in ("Final score", "Training time", "CPU, RAM and GPU utilisation", "Return against episodes", "Return against time"):
+        assert title in text
+    assert "numpy" in text
+    markup = text.partition("<script>")[0]
+    assert "http" not in markup
+    assert 'src="' not in markup
+    figures = sorted(path.name for path in (tmp_path / "r/figures").iterdir())
+    assert len([name for name in figures if name.endswith(".png")]) == 5
+    assert (tmp_path / "r/figures" / figures[0]).stat().st_size > 5000
+    summary = pd.read_csv(tmp_path / "r/summary.csv")
+    assert list(summary["final_score"]) == [50, 250]
+    assert len(done.rows) == 2
+
+
+def test_failed_cells_stay_in_the_report(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    write_record(plan, cells_of(plan)[0], outcome="timeout", reason="</script><b>late</b>", final_score=None)
+    collect([plan], tmp_path / "d", no_slurm())
+    text = write_report(tmp_path / "d", None, tmp_path / "r").html.read_text()
+    assert "Cells that did not complete" in text
+    assert "&lt;/script&gt;&lt;b&gt;late" in text
+    assert "<b>late" not in text
+
+
+def test_what_cannot_be_reported(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no study 'shrot'; did you mean 'short'"):
+        write_report(dataset, "shrot", tmp_path / "r")
+    collect([planned(tmp_path / "empty", dqn_study(seeds=5))], tmp_path / "none", no_slurm())
+    with pytest.raises(UsageError, match="holds no attempt yet"):
+        write_report(tmp_path / "none", None, tmp_path / "r")
+    assert not (tmp_path / "r").exists()

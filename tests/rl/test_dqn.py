@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcrl.errors import UsageError
+from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
+from hpcrl.rl.evaluation import evaluate
+from hpcrl.rl.frameworks import make_dqn_learner
+from hpcrl.rl.frameworks.numpy.dqn import NumpyDqn, clip, forward, loss_and_gradients, targets
+from hpcrl.rl.learner import Batch, Network, initial_weights
+from hpcrl.rl.replay import Replay
+from hpcrl.rl.schedules import linear
+from hpcrl.telemetry.phases import PhaseClock
+
+NETWORK = Network(3, (5, 4), 2)
+
+
+def weights64(seed: int = 0) -> dict[str, NDArray[np.float64]]:
+    return {name: each.astype(np.float64) for name, each in initial_weights(NETWORK, np.random.default_rng(seed)).items()}
+
+
+def batch(count: int = 6, seed: int = 1) -> Batch:
+    draw = np.random.default_rng(seed)
+    return Batch(
+        draw.normal(size=(count, 3)).astype(np.float32),
+        draw.integers(0, 2, count),
+        (3 * draw.normal(size=count)).astype(np.float32),
+        draw.normal(size=(count, 3)).astype(np.float32),
+        (draw.random(count) < 0.4).astype(np.float32),
+    )
+
+
+def test_forward_by_hand() -> None:
+    weights = {
+        "layers.0.weight": np.array([[1.0, -1.0], [2.0, 0.0]]), "layers.0.bias": np.array([0.0, 1.0]),
+        "layers.1.weight": np.array([[1.0, 1.0]]), "layers.1.bias": np.array([0.5]),
+    }  # fmt: skip
+    # relu([1 - 3, 2 + 1]) = [0, 3]; 0 + 3 + 0.5
+    assert forward(weights, np.array([[1.0, 3.0]]))[-1].tolist() == [[3.5]]
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_targets_by_hand(double: bool) -> None:
+    # Linear networks on one input: Q(s) = w s. Online prefers action 0, the target network action 1.
+    online = {"layers.0.weight": np.array([[2.0], [1.0]]), "layers.0.bias": np.zeros(2)}
+    target = {"layers.0.weight": np.array([[3.0], [5.0]]), "layers.0.bias": np.zeros(2)}
+    ones = np.ones((2, 1), np.float32)
+    given = Batch(ones, np.array([0, 0]), np.array([1, 1], np.float32), ones, np.array([0, 1], np.float32))
+    best = 3.0 if double else 5.0
+    np.testing.assert_allclose(targets(online, target, given, 0.5, double), [1 + 0.5 * best, 1.0])
+
+
+def test_losses_by_hand() -> None:
+    weights = {"layers.0.weight": np.array([[1.0], [0.0]]), "layers.0.bias": np.zeros(2)}
+    observations = np.array([[0.5], [4.0]], np.float32)
+    given = Batch(observations, np.array([0, 0]), np.zeros(2, np.float32), observations, np.zeros(2, np.float32))
+    wanted = np.zeros(2)  # errors 0.5 and 4
+    assert loss_and_gradients(weights, given, wanted, "huber")[0] == pytest.approx((0.125 + 3.5) / 2)
+    assert loss_and_gradients(weights, given, wanted, "mse")[0] == pytest.approx((0.25 + 16) / 2)
+
+
+@pytest.mark.parametrize("kind", ["huber", "mse"])
+def test_gradients_by_finite_differences(kind: str) -> None:
+    weights, given = weights64(), batch()
+    wanted = targets(weights, weights64(5), given, 0.9, False)
+    _, gradients = loss_and_gradients(weights, given, wanted, kind)
+    for name, array in weights.items():
+        for index in np.ndindex(array.shape):
+            values = []
+            for sign in (1, -1):
+                array[index] += sign * 1e-6
+                values.append(loss_and_gradients(weights, given, wanted, kind)[0])
+                array[index] -= sign * 1e-6
+            assert gradients[name][index] == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-7)
+
+
+def test_clipping_scales_to_the_joint_norm() -> None:
+    gradients = {"a": np.array([3.0]), "b": np.array([4.0])}
+    clipped = clip(gradients, 1.0)
+    assert np.hypot(clipped["a"][0], clipped["b"][0]) == pytest.approx(1.0, rel=1e-5)
+    assert clip(gradients, 10.0)["a"][0] == 3.0
+    assert clip(gradients, 0)["a"][0] == 3.0
+
+
+def test_adam_by_hand() -> None:
+    # After one step both corrected moments are the gradient and its square: the change is lr * g / (|g| + eps).
+    learner = NumpyDqn(NETWORK, weights64(), dtype=np.float64, max_gradient_norm=0)
+    given = batch()
+    before = learner.weights()
+    _, gradients = loss_and_gradients(before, given, targets(before, before, given, 0.99, False), "huber")
+    learner.update(given, 0.01)
+    for name, after in learner.weights().items():
+        expected = before[name] - 0.01 * gradients[name] / (np.abs(gradients[name]) + 1e-8)
+        np.testing.assert_allclose(after, expected, atol=1e-12)
+
+
+def test_float32_follows_float64() -> None:
+    exact, single = (NumpyDqn(NETWORK, weights64(), dtype=kind) for kind in (np.float64, np.float32))
+    for number in range(10):
+        for learner in (exact, single):
+            learner.update(batch(seed=number), 2.5e-4)
+    for name, each in exact.weights().items():
+        np.testing.assert_allclose(single.weights()[name], each, atol=1e-6)
+
+
+def test_initial_weights_are_torch_s() -> None:
+    weights = initial_weights(Network(4, (10_000,), 2), np.random.default_rng(0))
+    first = weights["layers.0.weight"]
+    assert first.shape == (10_000, 4)
+    assert np.abs(first).max() <= 0.5
+    assert first.std() == pytest.approx(0.5 / np.sqrt(3), rel=0.02)
+
+
+def test_replay_is_a_ring_and_survives_its_state() -> None:
+    replay = Replay(4, 1)
+    for number in range(6):
+        replay.add(np.array([number], np.float32), number, float(number), np.array([number + 1], np.float32), number == 5)
+    assert replay.size == 4
+    drawn = replay.sample(200, np.random.default_rng(0))
+    assert set(drawn.actions) == {2, 3, 4, 5}
+    assert set(drawn.actions[drawn.terminated == 1]) == {5}
+    np.testing.assert_array_equal(drawn.next_observations[:, 0], drawn.actions + 1)
+    other = Replay(4, 1)
+    other.load_state(replay.state())
+    again = other.sample(200, np.random.default_rng(0))
+    np.testing.assert_array_equal(again.actions, drawn.actions)
+
+
+def test_schedule() -> None:
+    assert [linear(1.0, 0.0, 10, step) for step in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
+
+
+class Space:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class Probe:
+    """A probe environment: one step; the reward is 1 for the action that the observation names (A. Jones)."""
+
+    observation_space = Space(shape=(1,))
+    action_space = Space(n=2)
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+        self._right = 0
+
+    def reset(self, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._right = int(self._random.integers(2))
+        return np.array([2.0 * self._right - 1], np.float32), {}
+
+    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), float(action == self._right), True, False, {}
+
+
+class Silent:
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, float, int]] = []
+        self.evaluations: list[tuple[int, float]] = []
+
+    def episode(self, step: int, value: float, length: int) -> None:
+        self.episodes.append((step, value, length))
+
+    def evaluation(self, step: int, value: float) -> None:
+        self.evaluations.append((step, value))
+
+    def progress(self, step: int, total: int) -> None:
+        pass
+
+
+def run(config: DqnConfig, reporter: Silent, environment: Any = Probe, **extra: Any) -> Result:
+    def make(network: Network, stream: np.random.Generator) -> Any:
+        return make_dqn_learner("numpy", "eager", network, initial_weights(network, stream), config.learner_settings(), "cpu")
+
+    return train(config, environment, make, 1, reporter, PhaseClock(), **extra)
+
+
+SMALL = DqnConfig(total_steps=600, hidden=(16,), learning_starts=50, train_interval=10, updates=10, evaluation_interval=200)
+
+
+def test_a_probe_environment_is_solved() -> None:
+    found = run(SMALL, Silent(), goal=1.0)
+    assert found.final_score == 1.0
+    assert found.goal_step is not None
+
+
+def test_one_seed_is_one_run() -> None:
+    first, second = Silent(), Silent()
+    assert run(SMALL, first) == run(SMALL, second)
+    assert first.episodes == second.episodes
+
+
+def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
+    file = tmp_path / "c.npz"
+    steps = iter(range(10**6))
+    stopped = run(SMALL, Silent(), stop=lambda: next(steps) == 333, checkpoint_file=file)
+    assert (stopped.outcome, stopped.steps) == ("preempted", 333)
+    reporter = Silent()
+    resumed = run(SMALL, reporter, checkpoint_file=file)
+    assert (resumed.outcome, resumed.steps, resumed.episodes) == ("completed", 600, 600)
+    assert reporter.episodes[0][0] == 334
+    file.write_bytes(b"damaged")
+    assert run(SMALL, Silent(), checkpoint_file=file).steps == 600
+
+
+def test_evaluation_plays_each_environment_once() -> None:
+    returns = evaluate(lambda observations: (observations[:, 0] > 0).astype(np.int64), [Probe() for _ in range(5)], seed=3)
+    assert returns.tolist() == [1.0] * 5
+
+
+def test_environments_that_dqn_cannot_take() -> None:
+    class Continuous(Probe):
+        action_space = Space(shape=(1,))
+
+    with pytest.raises(UsageError, match="needs an environment with a vector of observations and discrete actions"):
+        run(SMALL, Silent(), Continuous)
+
+
+def test_unknown_frameworks_and_modes() -> None:
+    weights = initial_weights(NETWORK, np.random.default_rng(0))
+    with pytest.raises(UsageError, match="no framework 'nunpy'; did you mean 'numpy'"):
+        make_dqn_learner("nunpy", "eager", NETWORK, weights, {}, "cpu")
+    with pytest.raises(UsageError, match="numpy has no execution mode 'lazy'"):
+        make_dqn_learner("numpy", "lazy", NETWORK, weights, {}, "cpu")

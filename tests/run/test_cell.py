@@ -1,0 +1,240 @@
+"""Cells run for real, in a process of their own, from the plan's worker.zip."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcrl.collect.reading import RecordData, read_record
+from tests.builders import command_study, dqn_study, planned, run_task
+from tests.spec.test_rendering import NASTY
+
+JOB = "short-numpy-cpu-1"
+
+
+def only_record(plan: Path) -> RecordData:
+    (path,) = (plan / "records").iterdir()
+    return read_record(path)
+
+
+def test_training_is_recorded(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    done = run_task(plan, JOB)
+    assert done.returncode == 0, done.stderr
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.footer["outcome"] == "completed"
+    assert data.footer["steps"] == 1500
+    assert data.footer["goal_step"] == 500
+    assert data.columns["episodes"]["length"].sum() <= 1500
+    assert list(data.columns["evaluations"]["step"]) == [500, 1000, 1500]
+    assert data.header["software"]["numpy"] == np.__version__
+    assert len(data.columns["samples"]["time"]) >= 1
+    assert data.columns["samples"]["rss"].max() > 1e7
+    assert data.phases is not None
+    total = sum(seconds for seconds, _ in data.phases.values())
+    assert total == pytest.approx(data.footer["wall_time"], rel=0.2)
+
+
+def test_the_same_seed_gives_the_same_episodes(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        plan = planned(tmp_path / name, dqn_study())
+        run_task(plan, JOB)
+        runs.append(only_record(plan).columns["episodes"]["value"])
+    np.testing.assert_array_equal(*runs)
+
+
+def test_threads_come_from_the_cell_and_not_from_the_machine(tmp_path: Path) -> None:
+    code = "import hpcrl, os; hpcrl.log(threads=int(os.environ['OMP_NUM_THREADS']), cores=len(os.sched_getaffinity(0)))"
+    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code]))
+    assert run_task(plan, "mine-numpy-cpu-1", OMP_NUM_THREADS="64").returncode == 0
+    assert only_record(plan).values[0]["values"] == {"threads": 1.0, "cores": 1.0}
+
+
+def test_a_command_reports_values(tmp_path: Path) -> None:
+    code = "import hpcrl, json, os, sys; hpcrl.log(episode_return=float(sys.argv[1]), step=3); open(os.environ['HPCRL_METRICS'], 'a').write(json.dumps({'loss': 0.5}) + '\\nnot json\\n')"
+    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code, "{variant}"], axes={"variant": [1.5]}))
+    assert run_task(plan, "mine-numpy-cpu-1").returncode == 0
+    data = only_record(plan)
+    assert [(each["step"], each["values"]) for each in data.values] == [(3, {"episode_return": 1.5}), (None, {"loss": 0.5})]
+    assert data.footer is not None
+    assert data.footer["malformed_values"] == 1
+
+
+ECHO = "import os, sys; open(sys.argv[1], 'wb').write(os.fsencode(sys.argv[2]) + b'|' + os.environb[b'VALUE'] + b'|' + os.environb[b'HPCRL_CELL_VARIANT'])"
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.sampled_from(NASTY[:-4]) | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30))
+def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytest.TempPathFactory, value: str) -> None:
+    base = tmp_path_factory.mktemp("it's a $(plan)")
+    out = base / "out"
+    study = command_study([sys.executable, "-c", ECHO, str(out), "{variant}"], axes={"variant": [value]})
+    study["workload"]["env"] = {"VALUE": "{variant}"}
+    plan = planned(base / "plan", study)
+    environment = base / "environments"
+    (script,) = (plan / "scripts").iterdir()
+    key = script.read_text().partition("HPCRL_ENVIRONMENTS:-$environments}\"/")[2].split()[0]
+    (environment / key / "bin").mkdir(parents=True)
+    (environment / key / "bin/python").symlink_to(sys.executable)
+    (environment / key / "hpcrl-environment.json").write_text("{}")
+    # The interpreter of the tests, by its real path, so that it finds its packages.
+    (environment / key / "bin/python").unlink()
+    (environment / key / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (environment / key / "bin/python").chmod(0o755)
+    done = subprocess.run(
+        ["bash", f"scripts/{script.name}"], cwd=plan, env=os.environ | {"HPCRL_ENVIRONMENTS": str(environment)}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes().decode() == "|".join([value] * 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome", "reason"),
+    [
+        (["false"], "failed", "false ended with exit code 1"),
+        (["/nonexistent/program"], "failed", "cannot be started: No such file"),
+        (["sh", "-c", "kill -9 $$"], "oom", "was ended by SIGKILL"),
+        (["sh", "-c", "kill -11 $$"], "failed", "was ended by SIGSEGV"),
+    ],
+)
+def test_a_command_that_fails(tmp_path: Path, command: list[str], outcome: str, reason: str) -> None:
+    plan = planned(tmp_path / "p", command_study(command))
+    assert run_task(plan, "mine-numpy-cpu-1").returncode == 1
+    footer = only_record(plan).footer
+    assert footer is not None
+    assert footer["outcome"] == outcome
+    assert reason in footer["reason"]
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "reason"),
+    [
+        ({"learning_rat": 1}, "no hyperparameter 'learning_rat'; did you mean 'learning_rate'?"),
+        ({"batch_size": "big"}, "batch_size: 'big' will not do; the default is 64"),
+        ({"loss": "l1"}, "neither huber nor mse"),
+    ],
+)
+def test_wrong_hyperparameters(tmp_path: Path, hyperparameters: dict[str, object], reason: str) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] = hyperparameters
+    plan = planned(tmp_path / "p", study)
+    done = run_task(plan, JOB)
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["environment"] = "CartPoll-v1"
+    plan = planned(tmp_path / "p", study)
+    done = run_task(plan, JOB)
+    assert done.returncode == 1
+    assert "CartPoll" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_framework_that_is_not_installed(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["torch"]}))
+    done = run_task(plan, "short-torch-cpu-1")
+    assert done.returncode == 1
+    assert "torch is not installed in this environment" in done.stderr
+
+
+def test_a_diverged_run_keeps_what_it_recorded(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] |= {"learning_rate": 1e30, "train_interval": 10, "learning_starts": 100, "max_gradient_norm": 0}
+    plan = planned(tmp_path / "p", study)
+    assert run_task(plan, JOB).returncode == 1
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.footer["outcome"] == "diverged"
+    assert len(data.columns["episodes"]["step"]) > 5
+
+
+def start(plan: Path, job: str, **variables: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(plan / "worker.zip")} | variables
+    arguments = [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job, "--interval", "0.1"]
+    return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_progress(plan: Path) -> None:
+    import time
+
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in (plan / "records").glob("*.rec"):
+            if len(read_record(path).columns["episodes"]["step"]):
+                return
+        time.sleep(0.1)
+    raise AssertionError("no progress")
+
+
+def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] |= {"total_steps": 40_000, "hidden": [128, 128], "evaluation_interval": 40_000}
+    plan = planned(tmp_path / "p", study)
+    process = start(plan, JOB, HPCRL_ATTEMPT="local-1_0")
+    wait_for_progress(plan)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+    first = only_record(plan)
+    assert first.footer is not None
+    assert first.footer["outcome"] == "preempted"
+    assert 0 < first.footer["steps"] < 40_000
+    assert len(list((plan / "checkpoints").iterdir())) == 1
+    assert run_task(plan, JOB, HPCRL_ATTEMPT="local-2_0").returncode == 0
+    second = read_record(next((plan / "records").glob("*local-2_0*")))
+    assert second.footer is not None
+    assert second.footer["outcome"] == "completed"
+    assert second.columns["episodes"]["step"][0] > first.footer["steps"]
+    assert not list((plan / "checkpoints").iterdir())
+
+
+def test_the_warning_of_the_time_limit_without_slurm_is_a_timeout_with_its_curve(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] |= {"total_steps": 10**6, "evaluation_interval": 10**6}
+    plan = planned(tmp_path / "p", study)
+    process = start(plan, JOB)
+    wait_for_progress(plan)
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(timeout=30) == 1
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.footer["outcome"] == "timeout"
+    assert len(data.columns["episodes"]["step"]) > 5
+
+
+def test_killed_at_once_the_record_reads_back(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] |= {"total_steps": 10**6, "evaluation_interval": 10**6}
+    plan = planned(tmp_path / "p", study)
+    process = start(plan, JOB)
+    wait_for_progress(plan)
+    process.kill()
+    process.wait()
+    data = only_record(plan)
+    assert data.footer is None
+    assert len(data.columns["episodes"]["step"]) > 5
+
+
+def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:
+    code = "import os, sys, time; sys.exit(7) if os.environ['HPCRL_RANK'] == '1' else time.sleep(60)"
+    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code], resources={"tasks": 2, "memory": "1G", "time": "00:10:00"}))
+    done = run_task(plan, "mine-numpy-cpu-1", 0, "--ranks", "2")
+    assert done.returncode == 1
+    records = sorted((plan / "records").iterdir())
+    assert [path.name.split(".")[-2] for path in records] == ["r0", "r1"]
+    footer = read_record(records[1]).footer
+    assert footer is not None
+    assert "exit code 7" in footer["reason"]

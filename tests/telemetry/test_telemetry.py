@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcrl
+from hpcrl.telemetry import phases, provenance
+from hpcrl.telemetry.metrics import MetricsReader
+from hpcrl.telemetry.phases import PhaseClock
+
+
+def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(phases, "perf_counter", lambda: now)
+    clock = PhaseClock()
+    for phase, seconds in [("act", 1.0), ("env_step", 2.0), ("act", 4.0), ("other", 8.0)]:
+        now += seconds
+        clock.switch(phase)
+    now += 16
+    assert clock.total() == 31
+    assert clock.seconds["setup"] == 1
+    assert clock.seconds["act"] == 2 + 8
+    assert clock.seconds["other"] == 16
+    assert clock.counts["act"] == 2
+    assert clock.counts["other"] == 1
+
+
+def test_log_outside_of_a_cell_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCRL_METRICS", raising=False)
+    hpcrl.log(loss=1.0)
+
+
+def test_log_wants_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HPCRL_METRICS", str(tmp_path / "m"))
+    with pytest.raises(TypeError, match=r"hpcrl\.log\(loss='high'\): a reported value must be a number"):
+        hpcrl.log(loss="high")  # type: ignore[arg-type]
+
+
+def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    reader = MetricsReader(path)
+    assert reader.read() == []
+    path.write_text('{"a": 1, "step": 2}\n{"b": ')
+    assert reader.read() == [{"a": 1, "step": 2, "time": None}]
+    with path.open("a") as file:
+        file.write('3}\n[1]\n{"c": "x"}\n')
+    assert reader.read() == [{"b": 3, "step": None, "time": None}]
+    assert reader.malformed == 2
+
+
+def test_the_sampler_counts_the_tree_and_ends_with_its_parent(tmp_path: Path) -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"])
+    try:
+        sampler = subprocess.Popen(
+            [sys.executable, "-m", "hpcrl.telemetry.sampler", str(busy.pid), "0.2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert sampler.stdout is not None
+        assert sampler.stdin is not None
+        samples = [json.loads(sampler.stdout.readline()) for _ in range(6)]
+        sampler.stdin.close()
+        assert sampler.wait(timeout=10) == 0
+    finally:
+        subprocess.run(["pkill", "-P", str(busy.pid)], check=False)
+        busy.kill()
+        busy.wait()
+    assert samples[-1]["processes"] == 2
+    assert samples[-1]["cpu_seconds"] > samples[0]["cpu_seconds"]
+    assert samples[-1]["rss"] > 1e7
+    assert 0 <= samples[-1]["machine_cpu_percent"] <= 100
+    times = [sample["monotonic"] for sample in samples]
+    assert times == sorted(times)
+
+
+class Nvml:
+    """NVML's two calls that choose devices; no driver is at hand where the tests run."""
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 4
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return f"gpu{index}"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [(None, ["gpu0", "gpu1", "gpu2", "gpu3"]), ("", []), ("2,0", ["gpu2", "gpu0"]), ("GPU-ab", ["GPU-ab"]), ("9", [])],
+)
+def test_only_visible_gpus_are_read(monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: list[str]) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert provenance.gpu_handles(Nvml()) == expected
+
+
+def test_hardware_and_software_are_plain_values() -> None:
+    assert json.loads(json.dumps(provenance.hardware()))["cores_allowed"] >= 1
+    assert "numpy" in provenance.software()
