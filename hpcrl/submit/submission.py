@@ -188,20 +188,14 @@ def _dependency(plan: Plan, job: Job, ids: dict[str, list[str]], previous: list[
 def _submit_local(
     directory: Path, ledger: Ledger, wanted: list[tuple[Job, list[int], set[int]]], report: Report
 ) -> list[tuple[str, str]]:
-    import submitit
-
-    from hpcrl.submit.executors import FOLDER
-    from hpcrl.submit.local import drain
+    from hpcrl.submit.detached import start_queue
 
     claimed: list[Submission] = []
     for job, missing, kept in wanted:
         if (claim := ledger.claim(job.name, missing, "local", kept)) is not None:
             claimed.append(claim)
-    executor = submitit.LocalExecutor(folder=directory / FOLDER)
     seconds = sum(float(job.resources["time"]) * len(missing) for job, missing, _ in wanted)
-    executor.update_parameters(timeout_min=int(seconds / 60) + 60)
-    handed_over = executor.submit(drain, str(directory.resolve()), [each.token for each in claimed])
-    for number, each in enumerate(claimed, start=1):
-        ledger.submitted(each.token, str(handed_over.job_id))
-        report(number, len(claimed), each.job)
-    return [(each.job, str(handed_over.job_id)) for each in claimed]
+    start_queue(directory, [each.token for each in claimed], minutes=int(seconds / 60) + 60)
+    report(len(claimed), len(claimed), "")
+    process = {each.token: str(each.job_id) for each in ledger.submissions()}
+    return [(each.job, process[each.token]) for each in claimed]

@@ -1,0 +1,59 @@
+"""Hand the local queue over to submitit from a session of its own.
+
+Run as ``python -m hpcrl.submit.detached PLAN MINUTES TOKEN...``. submitit's controller keeps the terminal, pipes and
+process group of whoever starts it; from here it has none of the caller's, so that the caller's pipes close when the
+caller ends, and its Ctrl-C does not reach the jobs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.errors import HpcrlError
+from hpcrl.submit.executors import FOLDER
+
+
+def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
+    """Start the local queue for some submissions; the ledger then says under which process id.
+
+    Raises:
+        HpcrlError: it did not start.
+    """
+    folder = directory / FOLDER
+    folder.mkdir(exist_ok=True)
+    log = folder / "start.log"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrl.submit.detached", str(directory.resolve()), str(minutes), *tokens],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise HpcrlError(f"the local queue did not start: {lines[-1] if lines else f'see {log}'}")
+
+
+def main(directory: str, minutes: str, *tokens: str) -> None:
+    import submitit
+
+    from hpcrl.formats.ledger import Ledger
+    from hpcrl.submit.local import drain
+
+    path = Path(directory)
+    executor = submitit.LocalExecutor(folder=path / FOLDER)
+    executor.update_parameters(timeout_min=int(minutes))
+    job = executor.submit(drain, directory, list(tokens))
+    ledger = Ledger(path)
+    for token in tokens:
+        ledger.submitted(token, str(job.job_id))
+    ledger.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

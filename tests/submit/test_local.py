@@ -1,0 +1,150 @@
+"""Plans through the local executor, for real: submit ends, the jobs go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.environments.build import MARKER
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.client import Completed, Slurm
+from hpcrl.submit.submission import resolve_intents
+from tests.builders import command_study, planned
+from tests.conftest import Shown
+
+Call = Callable[..., Shown]
+
+
+@pytest.fixture
+def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Path]:
+    """Plan a study whose environment is the interpreter of the tests."""
+    monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path / "environments"))
+
+    def make(study: dict[str, Any]) -> Path:
+        plan = planned(tmp_path / "plan", study)
+        for environment in read_plan(plan).environments:
+            path = tmp_path / "environments" / environment.key
+            (path / "bin").mkdir(parents=True)
+            (path / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+            (path / "bin/python").chmod(0o755)
+            (path / MARKER).write_text("{}")
+        return plan
+
+    return make
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.1)
+
+
+def states(hpcrl: Call, plan: Path) -> dict[str, int]:
+    counts: dict[str, int] = json.loads(hpcrl("status", plan, "--json").out)["counts"]
+    return counts
+
+
+def test_staged_to_the_report_without_another_command(hpcrl: Call, ready: Callable[[dict[str, Any]], Path]) -> None:
+    code = "import hpcrl\nfor step in range(5): hpcrl.log(episode_return=step, step=step)"
+    plan = ready(command_study([sys.executable, "-c", code], chain="staged", seeds=3))
+    shown = hpcrl("submit", plan, "--wait")
+    assert shown.code == 0, shown
+    assert "3 cells submitted in 4 jobs" in shown.out
+    assert "3 completed" in shown.out
+    assert (plan / "report" / "report.html").is_file()
+    again = hpcrl("submit", plan)
+    assert again.code == 0
+    assert "0 cells submitted in 0 jobs; 3 were there already." in again.out
+
+
+def test_failed_cells_are_honest_and_submitted_again(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+    code = f"import os, sys; sys.exit(0 if sys.argv[1] == '1' or os.path.exists({str(tmp_path / 'mended')!r}) else 4)"
+    plan = ready(command_study([sys.executable, "-c", code, "{seed}"], seeds=2))
+    shown = hpcrl("submit", plan, "--wait")
+    assert shown.code == 1
+    assert "1 x FAILED" in shown.err
+    assert "exit code 4" in shown.err
+    cells = {each["config"]["seed"]: each for each in json.loads(hpcrl("status", plan, "--json").out)["cells"]}
+    assert cells[2]["state"] == "FAILED"
+    assert hpcrl("logs", cells[2]["cell"], "--plan", plan).code == 0
+    (tmp_path / "mended").touch()
+    shown = hpcrl("submit", plan, "--wait")
+    assert shown.code == 0
+    assert "1 cells submitted in 1 jobs; 1 were there already." in shown.out
+    assert states(hpcrl, plan) == {"COMPLETED": 2}
+    hpcrl("collect", plan, "-o", tmp_path / "d")
+    import hpcrl as package
+
+    rows = package.load(tmp_path / "d")
+    assert sorted(rows["outcome"]) == ["completed", "completed", "failed"]
+    assert sorted(rows[rows["latest"]]["outcome"]) == ["completed", "completed"]
+
+
+def test_the_process_may_end_and_what_runs_can_be_cancelled(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+    plan = ready(command_study(["sleep", "100"], seeds=3))
+    submitting = subprocess.run([sys.executable, "-m", "hpcrl", "submit", str(plan)], capture_output=True, text=True, check=False)
+    assert submitting.returncode == 0, submitting.stderr
+    until(lambda: states(hpcrl, plan).get("RUNNING", 0) > 0)
+    assert "tasks cancelled" in hpcrl("cancel", plan).out
+    until(lambda: states(hpcrl, plan) == {"CANCELLED": 3})
+    hpcrl("collect", plan, "-o", tmp_path / "d")
+    import hpcrl as package
+
+    assert set(package.load(tmp_path / "d")["outcome"]) == {"cancelled"}
+
+
+def test_no_more_at_once_than_there_are_cores(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+    code = "import os, sys, time; p = sys.argv[1]; open(p + '/' + sys.argv[2], 'w').close(); print(len(os.listdir(p))); import hpcrl; hpcrl.log(n=len(os.listdir(p))); time.sleep(0.7); os.remove(p + '/' + sys.argv[2])"
+    running = tmp_path / "running"
+    running.mkdir()
+    plan = ready(command_study([sys.executable, "-c", code, str(running), "{seed}"], seeds=5))
+    assert hpcrl("submit", plan, "--wait").code == 0
+    hpcrl("collect", plan, "-o", tmp_path / "d")
+    import hpcrl as package
+
+    assert package.load(tmp_path / "d", "episodes")["value"].max() <= len(os.sched_getaffinity(0))
+
+
+def test_over_budget(hpcrl: Call, ready: Callable[[dict[str, Any]], Path]) -> None:
+    plan = ready(command_study(["true"], seeds=12))
+    shown = hpcrl("submit", plan, "--max-core-hours", 1)
+    assert shown.code == 2
+    assert "asks for up to 2 core-hours, over the 1 allowed" in shown.err
+    assert not (plan / "ledger.sqlite").exists()
+
+
+def test_no_slurm_for_a_slurm_plan(hpcrl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"]), "sol")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = hpcrl("submit", plan)
+    assert shown.code == 1
+    assert "there is no sbatch here" in shown.err
+
+
+@pytest.mark.parametrize("reached_slurm", [True, False])
+def test_a_crash_between_intent_and_sbatch_is_settled_by_asking_slurm(tmp_path: Path, reached_slurm: bool) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    claimed = ledger.claim("job", [0, 1], "slurm", set())
+    assert claimed is not None
+
+    def answer(arguments: Any, cwd: Path | None, timeout: float) -> Completed:
+        if arguments[0] == "squeue":
+            return Completed(0, f"12|12|{claimed.token}\n" if reached_slurm else "", "")
+        return Completed(0, "", "")
+
+    resolve_intents(ledger, Slurm(answer))
+    (found,) = ledger.submissions()
+    assert (found.state, found.job_id) == (("submitted", "12") if reached_slurm else ("refused", None))
+    # What never reached Slurm can be claimed again; what did cannot.
+    again = ledger.claim("job", [0, 1], "slurm", set(found.tasks) if reached_slurm else set())
+    assert (again is None) == reached_slurm
