@@ -1,7 +1,7 @@
 """A private Slurm on one host, inside one directory: for tests and for trying scripts before they meet a site.
 
 Real slurmctld, slurmdbd with MariaDB, munge and one slurmd per node; no systemd, nothing in /etc, root or not.
-Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server.
+Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server, and libpmix-dev for MPI launches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PROGRAMS = (
     "sacctmgr",
     "sbatch",
 )
-PACKAGES = "slurm-wlm slurmdbd munge mariadb-server"
+PACKAGES = "slurm-wlm slurmdbd munge mariadb-server libpmix-dev"
 _STATE = "cluster.json"
 _FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 # Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.

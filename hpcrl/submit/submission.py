@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.ledger import Ledger, Submission
-from hpcrl.formats.plan import Job, Plan, format_tasks, read_plan
+from hpcrl.formats.plan import LOGS, Job, Plan, format_tasks, read_plan
 from hpcrl.slurm.client import Slurm
 from hpcrl.submit.status import DONE, LIVE, TaskStatus, task_statuses
 
@@ -151,6 +151,10 @@ def _submit_slurm(
         if job.array and len(claimed.tasks) < job.count:
             throttle = f"%{job.throttle}" if job.throttle else ""
             options.append(f"--array={format_tasks(claimed.tasks)}{throttle}")
+        if "%" in str(directory.resolve()):
+            # Slurm would expand it in the names of logs, which lie below the plan.
+            where = str(directory.resolve()).replace("%", "%%")
+            options.append(f"--output={where}/{LOGS}/{'%x-%A_%a' if job.array else '%x-%j'}.out")
         try:
             job_id = executor.submit_script((directory / job.script).read_text(), options)
         except HpcrlError as error:

@@ -1,0 +1,107 @@
+"""Private Slurms for the tests: one that imitates Sol, one that imitates Cirrus, side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.client import Slurm, run_command
+from hpcrl.slurm.virtual import VirtualSlurm
+from hpcrl.spec.library import Library
+from hpcrl.submit.status import PlanStatus, plan_status
+from hpcrl.submit.submission import Budget, submit
+from tests.builders import planned
+
+# Shared with the user's own: environments are named by their content.
+ENVIRONMENTS = Path.home() / ".cache/hpcrl/environments"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running private Slurm, and plans that are made for it."""
+
+    name: str
+    virtual: VirtualSlurm
+    slurm: Slurm
+
+    def plan(self, directory: Path, study: dict[str, Any] | str, profile: str | None = None) -> Path:
+        return planned(directory, study, profile or self.name, environments_root=str(ENVIRONMENTS))
+
+    def submit(self, plan: Path) -> int:
+        return submit(plan, "slurm", self.slurm, Budget(), lambda *progress: None).tasks
+
+    def wait(self, plan: Path, seconds: float = 240) -> PlanStatus:
+        """Wait until nothing of a plan waits or runs any more."""
+        deadline = time.monotonic() + seconds
+        while (status := plan_status(plan, self.slurm)).live():
+            assert time.monotonic() < deadline, f"still {status.counts()}"
+            time.sleep(0.5)
+        return status
+
+    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it never came to pass"
+            time.sleep(0.3)
+
+    def collected(self, plan: Path) -> pd.DataFrame:
+        """Collect a plan into a dataset beside it and return its attempts."""
+        collect([plan], plan.parent / "dataset", self.slurm)
+        return hpcrl.load(plan.parent / "dataset")
+
+
+def _started(name: str) -> Iterator[Cluster]:
+    directory = Path(tempfile.mkdtemp(prefix="hv-", dir="/tmp"))
+    virtual = VirtualSlurm(directory)
+    virtual.up(Library().cluster(name))
+
+    def run(arguments: Any, cwd: Path | None, timeout: float) -> Any:
+        words = ["env", *(f"{key}={value}" for key, value in virtual.environment().items()), *arguments]
+        return run_command(words, cwd, timeout)
+
+    try:
+        yield Cluster(name, virtual, Slurm(run))
+    finally:
+        virtual.down()
+        assert virtual.processes() == []
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def sol_cluster() -> Iterator[Cluster]:
+    yield from _started("sol")
+
+
+@pytest.fixture(scope="session")
+def cirrus_cluster() -> Iterator[Cluster]:
+    yield from _started("cirrus")
+
+
+@pytest.fixture
+def sol(sol_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The imitated Sol, as the Slurm at hand."""
+    monkeypatch.setenv("SLURM_CONF", str(sol_cluster.virtual.conf))
+    return sol_cluster
+
+
+@pytest.fixture(scope="session")
+def numpy_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The NumPy environment, built as for any user."""
+    from hpcrl.environments.build import build_all
+
+    plan = planned(tmp_path_factory.mktemp("e") / "plan", "quickstart")
+    content = json.loads((plan / "plan.json").read_text())
+    environments = [each for each in read_plan(plan).environments if each.name == "numpy"]
+    build_all(environments, content["cluster"]["environments"] | {"root": str(ENVIRONMENTS)}, lambda key, text: None)

@@ -1,0 +1,253 @@
+"""Against a real Slurm whose partitions, QOS, gres names and limits come from the profiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import read_plan
+from hpcrl.submit.status import cancel, plan_status
+from hpcrl.submit import submission
+from tests.builders import cells_of, command_study, dqn_study, planned, write_yaml
+from tests.slurm.conftest import ENVIRONMENTS, Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("numpy_environment")]
+
+
+def test_every_script_of_sol_dqn_is_taken(sol: Cluster, tmp_path: Path) -> None:
+    plan = sol.plan(tmp_path / "p", "sol-dqn")
+    objections = submission.test_only(plan, sol.slurm)
+    assert len(objections) == 9
+    assert set(objections.values()) == {None}
+
+
+def test_every_script_for_cirrus_is_taken(cirrus_cluster: Cluster, tmp_path: Path) -> None:
+    plan = cirrus_cluster.plan(tmp_path / "p", "sol-dqn")
+    assert set(submission.test_only(plan, cirrus_cluster.slurm).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "objection"),
+    [
+        ("--partition=htc", "--partition=htcc", "invalid partition specified"),
+        ("--qos=public", "--qos=long", "Invalid qos specification"),
+        ("--time=02:00:00", "--time=05:00:00", "Requested time limit is invalid"),
+        ("--gres=gpu:a100:2", "--gres=gpu:a100:5", "Requested node configuration is not available"),
+        ("--gres=gpu:a100:2", "--gres=gpu:h100:2", "not available"),
+        ("--account=lab", "--account=other", "Invalid account"),
+        ("--cpus-per-task=1", "--cpus-per-task=64", "not available"),
+    ],
+)
+def test_the_imitated_sol_is_strict(sol: Cluster, tmp_path: Path, old: str, new: str, objection: str) -> None:
+    plan = sol.plan(tmp_path / "p", "sol-dqn")
+    script = plan / "scripts/sol-dqn-torch-cuda-horovod-1.sbatch"
+    script.write_text(script.read_text().replace(old, new))
+    found = sol.slurm.test_only(Path("scripts") / script.name, plan)
+    assert found is not None
+    assert objection in found
+
+
+def test_quickstart_from_submit_to_report_in_one_staged_chain(sol: Cluster, tmp_path: Path) -> None:
+    short = {"workload": {"hyperparameters": {"total_steps": 3000}}}
+    study = write_yaml(tmp_path / "s.yaml", {"extends": "quickstart", "max_parallel": 2, **short})
+    plan = sol.plan(tmp_path / "plan", str(study))
+    assert sol.submit(plan) == 8
+    assert sol.submit(plan) == 0
+    status = sol.wait(plan, 400)
+    assert status.counts() == {"COMPLETED": 8}
+    assert {stage: each.state for stage, each in status.stages.items()} == dict.fromkeys(("environments", "collect", "report"), "COMPLETED")
+    assert (plan / "report/report.html").is_file()
+    rows = hpcrl.load(plan / "dataset")
+    assert Counter(rows["outcome"]) == {"completed": 8}
+    assert Counter(zip(rows["framework"], rows["execution"], strict=True)) == {
+        ("numpy", "eager"): 2, ("torch", "eager"): 2, ("torch", "lazy"): 2, ("jax", "lazy"): 2,
+    }  # fmt: skip
+    assert set(rows["steps"]) == {3000}
+    compiled = dict(zip(rows["framework"] + rows["execution"], rows["compiled"], strict=True))
+    assert "0 graph breaks" in compiled["torchlazy"]
+    assert "nothing" in compiled["torcheager"]
+    assert "1 update programs" in compiled["jaxlazy"]
+    # Three arrays and three stages: eleven tasks in six submissions.
+    assert len(Ledger(plan).submissions()) == 6
+    assert sol.submit(plan) == 0
+
+
+def test_two_nodes_give_one_record_each(sol: Cluster, tmp_path: Path) -> None:
+    resources = {"nodes": 2, "tasks": 2, "memory": "1G", "time": "00:05:00"}
+    plan = sol.plan(tmp_path / "plan", command_study(["sleep", "2"], resources=resources))
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    names = [path.name.split(".") for path in sorted((plan / "records").iterdir())]
+    assert len(names) == 2
+    assert len({node for _, _, node, _, _ in names}) == 2
+    assert {rank for *_, rank, _ in names} == {"r0", "r1"}
+    (row,) = sol.collected(plan).to_dict("records")
+    assert (row["outcome"], row["records"], row["slurm_state"]) == ("completed", 2, "COMPLETED")
+    assert hpcrl.load(plan.parent / "dataset", "samples")["node"].nunique() == 2
+
+
+def long_training(**hyperparameters: Any) -> dict[str, Any]:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] = {"hidden": [256, 256], "evaluation_interval": 10**6, "evaluation_episodes": 2, **hyperparameters}
+    study["resources"] = {"memory": "1G", "time": "00:01:00"}
+    return study
+
+
+def test_a_cell_past_its_time_limit_is_checkpointed_requeued_and_finishes(sol: Cluster, tmp_path: Path) -> None:
+    plan = sol.plan(tmp_path / "plan", long_training(total_steps=170_000))
+    sol.submit(plan)
+    assert sol.wait(plan, 400).counts() == {"COMPLETED": 1}
+    rows = sol.collected(plan)
+    assert len(rows) >= 2
+    assert list(rows["outcome"])[:-1] == ["preempted"] * (len(rows) - 1)
+    last = rows.iloc[-1]
+    assert (last["outcome"], last["steps"], bool(last["latest"])) == ("completed", 170_000, True)
+    assert [attempt.rpartition("-")[2] for attempt in rows["attempt"]] == [str(number) for number in range(len(rows))]
+    episodes = hpcrl.load(plan.parent / "dataset", "episodes")
+    train = episodes[episodes["kind"] == "train"]
+    starts = [train[train["attempt"] == attempt]["step"].iloc[0] for attempt in rows["attempt"]]
+    assert starts == sorted(starts)
+    assert starts[1] > rows.iloc[0]["steps"]
+
+
+def test_without_requeues_it_is_a_timeout_with_its_partial_curve(sol: Cluster, tmp_path: Path) -> None:
+    profile = write_yaml(tmp_path / "sol.yaml", {"extends": "sol", "scheduler": {"max_requeues": 0}})
+    plan = sol.plan(tmp_path / "plan", long_training(total_steps=10**7), profile=str(profile))
+    sol.submit(plan)
+    status = sol.wait(plan)
+    assert status.counts() == {"FAILED": 1}
+    (cause,) = status.causes()
+    assert "the time limit came near after 0 requeues" in cause
+    (row,) = sol.collected(plan).to_dict("records")
+    assert row["outcome"] == "timeout"
+    assert row["steps"] > 1000
+    assert len(hpcrl.load(plan.parent / "dataset", "episodes")) > 20
+
+
+def test_killed_at_the_limit_failing_and_cancelled_cells_are_reported_as_such(sol: Cluster, tmp_path: Path) -> None:
+    code = "case {variant} in fine) ;; broken) exit 3 ;; killed) kill -9 $$ ;; *) sleep 300 ;; esac"
+    study = command_study(["sh", "-c", code], axes={"variant": ["fine", "broken", "killed", "cancelled", "late"]})
+    plan = sol.plan(tmp_path / "plan", study)
+    sol.submit(plan)
+    cells = {cell["config"]["variant"]: cell["id"] for cell in cells_of(plan)}
+    sol.until(lambda: plan_status(plan, sol.slurm).counts().get("RUNNING") == 2)
+    late = next(each for each in plan_status(plan, sol.slurm).cells if each.cell.id == cells["late"])
+    assert late.status.key is not None
+    done = sol.virtual.command("scontrol", "update", f"jobid={late.status.key}", "EndTime=now+2seconds")
+    assert done.returncode == 0, done.stderr
+    assert cancel(plan, sol.slurm, [cells["cancelled"]]) == 1
+    status = sol.wait(plan)
+    assert status.counts() == {"FAILED": 2, "COMPLETED": 1, "CANCELLED": 1, "TIMEOUT": 1}
+    sol.until(lambda: set(sol.collected(plan)["slurm_state"]) >= {"CANCELLED", "TIMEOUT"})
+    rows = {row["cell"]: row for row in sol.collected(plan).to_dict("records")}
+    outcomes = {variant: rows[cell]["outcome"] for variant, cell in cells.items()}
+    assert outcomes == {"fine": "completed", "broken": "failed", "killed": "oom", "cancelled": "cancelled", "late": "timeout"}
+    assert "exit code 3" in rows[cells["broken"]]["reason"]
+
+
+def test_a_broken_environment_stage_stops_the_chain(sol: Cluster, tmp_path: Path) -> None:
+    plan = planned(tmp_path / "plan", command_study(["true"], chain="staged"), "sol", environments_root="/proc/nowhere")
+    sol.submit(plan)
+    status = sol.wait(plan)
+    assert status.stages["environments"].state == "FAILED"
+    assert status.stages["environments"].reason is not None
+    assert "/proc/nowhere" in status.stages["environments"].reason
+    assert status.counts() == {"CANCELLED": 1}
+
+
+def test_ten_thousand_cells_are_one_submission(sol: Cluster, tmp_path: Path) -> None:
+    plan = sol.plan(tmp_path / "plan", command_study(["true"], seeds=10_000, max_parallel=1))
+    assert sol.submit(plan) == 10_000
+    try:
+        assert len(Ledger(plan).submissions()) == 1
+        assert len(plan_status(plan, sol.slurm).cells) == 10_000
+        assert sol.submit(plan) == 0
+    finally:
+        cancel(plan, sol.slurm, [])
+    sol.wait(plan)
+
+
+@pytest.mark.parametrize("name", ["a b", "it's \"q\" $(x) `y`", "line\nbreak", "ünïcode ∑", "per%cent%j"])
+def test_plans_may_lie_anywhere(sol: Cluster, tmp_path: Path, name: str) -> None:
+    plan = sol.plan(tmp_path / name / "plan", command_study(["sh", "-c", "echo here"]))
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    (log,) = [path for path in (plan / "logs").iterdir()]
+    assert "here" in log.read_text()
+
+
+def test_a_script_by_hand_needs_no_hpcrl(sol: Cluster, tmp_path: Path) -> None:
+    plan = sol.plan(tmp_path / "plan", command_study(["true"]))
+    (script,) = (plan / "scripts").iterdir()
+    wrong = subprocess.run(["sbatch", "--wait", str(script)], cwd=tmp_path, env=sol.virtual.environment(), check=False, capture_output=True)
+    assert wrong.returncode != 0
+    done = subprocess.run(["sbatch", "--wait", f"scripts/{script.name}"], cwd=plan, env=sol.virtual.environment(), check=False)
+    assert done.returncode == 0
+    assert len(list((plan / "records").iterdir())) == 1
+
+
+def test_a_refused_script_is_said_in_slurm_s_words_and_nothing_is_lost(sol: Cluster, tmp_path: Path) -> None:
+    from hpcrl.errors import HpcrlError
+
+    plan = sol.plan(tmp_path / "plan", command_study(["true"]))
+    (script,) = (plan / "scripts").iterdir()
+    good = script.read_text()
+    script.write_text(good.replace("--partition=htc", "--partition=nosuch"))
+    with pytest.raises(HpcrlError, match="sbatch refused it: .*invalid partition specified: nosuch"):
+        sol.submit(plan)
+    script.write_text(good)
+    assert sol.submit(plan) == 1
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+
+
+def test_two_clusters_side_by_side_give_one_dataset(sol: Cluster, cirrus_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = dqn_study(seeds=2)
+    plans = []
+    for cluster in (sol, cirrus_cluster):
+        monkeypatch.setenv("SLURM_CONF", str(cluster.virtual.conf))
+        plan = cluster.plan(tmp_path / cluster.name, study)
+        cluster.submit(plan)
+        assert cluster.wait(plan).counts() == {"COMPLETED": 2}
+        collect([plan], tmp_path / "dataset", cluster.slurm)
+        plans.append(plan)
+    rows = hpcrl.load(tmp_path / "dataset")
+    assert sorted(zip(rows["cluster"], rows["outcome"], strict=True)) == [
+        ("cirrus", "completed"), ("cirrus", "completed"), ("sol", "completed"), ("sol", "completed"),
+    ]  # fmt: skip
+    assert {each.cluster["name"] for each in map(read_plan, plans)} == {"sol", "cirrus"}
+    assert rows["cell"].nunique() == 2
+    assert np.isfinite(rows["final_score"]).all()
+
+
+def test_gpus_are_bound_as_asked(sol: Cluster, tmp_path: Path) -> None:
+    code = "import os, hpcrl; hpcrl.log(gpus=len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')))"
+    pins = {"extends": "numpy", "flavours": {"cuda": {"packages": []}}}
+    write_yaml(tmp_path / "library/envs/numpy.yaml", pins)
+    python = next(path for path in ENVIRONMENTS.glob("numpy-cpu-*/bin/python"))
+    study = command_study([str(python), "-c", code], axes={"gpus": [1, 2]}, resources={"gpu_type": "a100", "memory": "1G", "time": "00:05:00"})
+    from hpcrl.plan.make import UserChoices, make_plan, write_plan
+    from hpcrl.spec.library import Library
+
+    path = write_yaml(tmp_path / "s.yaml", study)
+    files = make_plan(Library([tmp_path / "library"]), "sol", str(path), UserChoices(account="lab", environments_root=str(tmp_path / "e")))
+    plan = tmp_path / "plan"
+    write_plan(files, plan)
+    (environment,) = files.plan.environments
+    (tmp_path / "e").mkdir()
+    os.symlink(python.parent.parent, tmp_path / "e" / environment.key)  # noqa: PTH211
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"COMPLETED": 2}
+    collect([plan], tmp_path / "dataset", sol.slurm)
+    rows = hpcrl.load(tmp_path / "dataset").set_index("cell")
+    values = hpcrl.load(tmp_path / "dataset", "episodes").set_index("cell")["value"]
+    assert all(values[cell] == rows.loc[cell, "gpus"] for cell in rows.index)
+    assert set(rows["partition"]) == {"htc"}
