@@ -57,7 +57,11 @@ def run(directory: Path) -> dict[str, float]:
     """Return CPU seconds by contender."""
     found: dict[str, float] = {}
     alike = directory / "alike.yaml"
-    alike.write_text(_STUDY.format(cells=CELLS, axis="framework: [a, b, c, d], execution: [eager, lazy]", seeds=CELLS // 8).replace("framework", "kind"))
+    alike.write_text(
+        _STUDY.format(cells=CELLS, axis="framework: [a, b, c, d], execution: [eager, lazy]", seeds=CELLS // 8).replace(
+            "framework", "kind"
+        )
+    )
     apart = directory / "apart.yaml"
     memories = ", ".join(f"{4096 + index}M" for index in range(CELLS))
     apart.write_text(_STUDY.format(cells=CELLS, axis=f"memory: [{memories}]", seeds=1))
@@ -66,13 +70,26 @@ def run(directory: Path) -> dict[str, float]:
 
         def once(study: Path = study, plan: Path = plan) -> float:
             shutil.rmtree(plan, ignore_errors=True)
-            command = [sys.executable, "-m", "hpcrl", "plan", "--cluster", "sol", "--study", str(study), "-o", str(plan)]
+            command = [
+                sys.executable,
+                "-m",
+                "hpcrl",
+                "plan",
+                "--cluster",
+                "sol",
+                "--study",
+                str(study),
+                "-o",
+                str(plan),
+            ]
             return cpu_seconds(command, repeats=1)
 
         found[name] = min(once() for _ in range(3))
     template = directory / "t.j2"
     template.write_text(_TEMPLATE)
-    found["bare Jinja loop"] = cpu_seconds([sys.executable, "-c", _JINJA.format(cells=CELLS), str(template), str(directory / "out")])
+    found["bare Jinja loop"] = cpu_seconds(
+        [sys.executable, "-c", _JINJA.format(cells=CELLS), str(template), str(directory / "out")]
+    )
     found["signac-flow submit --pretend"] = _signac_flow(directory / "flow")
     return found
 
@@ -91,7 +108,9 @@ def _signac_flow(directory: Path) -> float:
     slurm = VirtualSlurm(Path(tempfile.mkdtemp(prefix="hb-", dir="/tmp")))
     slurm.up(Library().cluster("cirrus"))
     try:
-        return cpu_seconds([sys.executable, "project.py", "submit", "--pretend"], cwd=directory, env=slurm.environment(), repeats=2)
+        return cpu_seconds(
+            [sys.executable, "project.py", "submit", "--pretend"], cwd=directory, env=slurm.environment(), repeats=2
+        )
     finally:
         slurm.down()
         shutil.rmtree(slurm.directory)

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def cpu_seconds(arguments: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None, repeats: int = 3) -> float:
+def cpu_seconds(
+    arguments: Sequence[str], cwd: Path | None = None, env: dict[str, str] | None = None, repeats: int = 3
+) -> float:
     """Run a command some times and return the least CPU seconds (user and system) that it took.
 
     Raises:

@@ -45,7 +45,12 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
         "workload": {
             "algorithm": "dqn",
             "environment": "CartPole-v1",
-            "hyperparameters": {"total_steps": 1500, "hidden": [16], "evaluation_interval": 500, "evaluation_episodes": 2},
+            "hyperparameters": {
+                "total_steps": 1500,
+                "hidden": [16],
+                "evaluation_interval": 500,
+                "evaluation_episodes": 2,
+            },
         },
         "axes": {"framework": ["numpy"]},
         "goal": 5,

@@ -70,7 +70,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [each for each in terminalreporter.stats.get("skipped", []) if "no Slurm here" in str(each.longrepr)]
     if skipped:
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(skipped)} tests on a real Slurm were skipped: not installed: {', '.join(NO_SLURM)}")
+        terminalreporter.line(
+            f"{len(skipped)} tests on a real Slurm were skipped: not installed: {', '.join(NO_SLURM)}"
+        )
         terminalreporter.line("install them: apt-get install slurm-wlm slurmdbd munge mariadb-server")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,20 @@ class Plan:
         return [job for job in self.jobs if job.stage == "cells"]
 
     def to_text(self) -> str:
-        content = {"format": "hpcrl-plan", "version": VERSION, **asdict(self)}
-        return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        """Write the manifest with one job, environment or unplaced group on each line."""
+        content: dict[str, Any] = {"format": "hpcrl-plan", "version": VERSION, **vars(self)}
+        parts = []
+        for name, value in sorted(content.items()):
+            if name in ("jobs", "environments", "unplaced"):
+                text = "[" + ",".join(f"\n  {_dumps(vars(each))}" for each in value) + "]"
+            else:
+                text = _dumps(value)
+            parts.append(f" {_dumps(name)}: {text}")
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def read_plan(directory: Path) -> Plan:

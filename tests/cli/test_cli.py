@@ -36,14 +36,22 @@ def test_help_loads_neither_pandas_nor_a_framework() -> None:
 def test_version_and_completion(hpcrl: Call) -> None:
     assert hpcrl("--version").out.startswith("hpcrl, version 0.")
     environment = os.environ | {"_HPCRL_COMPLETE": "bash_complete", "COMP_WORDS": "hpcrl pl", "COMP_CWORD": "1"}
-    done = subprocess.run([sys.executable, "-c", "from hpcrl.cli.main import main; import sys; sys.argv[0] = 'hpcrl'; main()"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", "from hpcrl.cli.main import main; import sys; sys.argv[0] = 'hpcrl'; main()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "plain,plan" in done.stdout
 
 
 def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> None:
     write_yaml(in_tmp / "empty-axis.yaml", command_study(["true"], axes={"variant": []}))
     write_yaml(in_tmp / "nothing.yaml", command_study(["true"], exclude=[{"variant": "a"}]))
-    write_yaml(in_tmp / "huge.yaml", command_study(["true"], axes={"a": list(range(1000)), "b": list(range(1000))}, seeds=10))
+    write_yaml(
+        in_tmp / "huge.yaml", command_study(["true"], axes={"a": list(range(1000)), "b": list(range(1000))}, seeds=10)
+    )
     (in_tmp / "broken.yaml").write_text("a: [1\nb: 2\n")
     cases = {
         ("plna",): "no command 'plna'; did you mean 'plan'?",
@@ -55,7 +63,16 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("plan", "--study", "huge.yaml"): "10,000,000 cells, and 1,000,000 is the most",
         ("plan", "--study", "broken.yaml"): "broken.yaml:2: not valid YAML",
         ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a Slurm account's name",
-        ("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "x", "--strict"): "40 cells have no place on EPCC, Cirrus EX4000",
+        (
+            "plan",
+            "--cluster",
+            "cirrus",
+            "--study",
+            "sol-dqn",
+            "--account",
+            "x",
+            "--strict",
+        ): "40 cells have no place on EPCC, Cirrus EX4000",
         ("plan", "--path", "nowhere"): "nowhere: is not a directory",
         ("submit", "nowhere"): "nowhere: is not a plan directory",
         ("status",): "plan: is not a plan directory",
@@ -107,7 +124,10 @@ def test_plan_says_what_it_costs_and_what_has_no_place(hpcrl: Call, in_tmp: Path
     again = hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01", "--json")
     data = json.loads(again.out)
     assert data["totals"]["unplaced"] == 40
-    assert "holds this very plan already" in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
+    assert (
+        "holds this very plan already"
+        in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
+    )
 
 
 def test_dry_run_writes_nothing(hpcrl: Call, in_tmp: Path) -> None:
@@ -134,7 +154,9 @@ def test_where_a_value_comes_from(hpcrl: Call) -> None:
 
 def test_profiles_without_sources_are_found(hpcrl: Call, in_tmp: Path) -> None:
     text = "name: x\ntitle: X\ndefault_study: quickstart\nsources:\n  s: {title: S, as_of: now}\nnode_types:\n  n: {cores: 1, memory: 1G}\n"
-    (in_tmp / "x.yaml").write_text(text + "partitions:\n  p: {node_types: [n], max_time: 01:00:00}\nenvironments: {manager: uv, root: /e}\n")
+    (in_tmp / "x.yaml").write_text(
+        text + "partitions:\n  p: {node_types: [n], max_time: 01:00:00}\nenvironments: {manager: uv, root: /e}\n"
+    )
     shown = hpcrl("cluster", "check", "x.yaml")
     assert shown.code == 1
     assert "x.yaml:7: node_types.n.cores: has no source" in shown.err
@@ -192,4 +214,3 @@ def test_a_fault_of_ours_is_one_sentence_too(hpcrl: Call, monkeypatch: pytest.Mo
     log = Path(shown.err.rpartition(" ")[2].strip())
     assert "oops" in log.read_text()
     log.unlink()
-

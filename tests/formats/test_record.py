@@ -13,15 +13,22 @@ from hypothesis import strategies as st
 
 from hpcrl.formats.record import KINDS, MAGIC, RecordError, RecordWriter, loads, read_frames
 
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
+)
 PAYLOADS = st.dictionaries(
-    st.text(max_size=8), st.recursive(SCALARS, lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=4), each, max_size=3))
+    st.text(max_size=8),
+    st.recursive(
+        SCALARS, lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=4), each, max_size=3)
+    ),
 )
 
 
 @settings(deadline=None)
 @given(payloads=st.lists(PAYLOADS, max_size=5))
-def test_what_is_written_reads_back(tmp_path_factory: pytest.TempPathFactory, payloads: list[dict[str, object]]) -> None:
+def test_what_is_written_reads_back(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[dict[str, object]]
+) -> None:
     path = tmp_path_factory.mktemp("r") / "x.rec"
     writer = RecordWriter(path)
     for payload in payloads:

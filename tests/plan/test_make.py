@@ -24,13 +24,17 @@ CHOICES = UserChoices(account="lab")
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("cluster", ["sol", "cirrus", "workstation"])
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, cluster: str) -> None:
     first = files_below(planned(tmp_path / "a", "sol-dqn" if cluster != "workstation" else "quickstart", cluster))
-    second = files_below(planned(tmp_path / "elsewhere" / "b", "sol-dqn" if cluster != "workstation" else "quickstart", cluster))
+    second = files_below(
+        planned(tmp_path / "elsewhere" / "b", "sol-dqn" if cluster != "workstation" else "quickstart", cluster)
+    )
     assert first == second
 
 
@@ -73,7 +77,11 @@ def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
     if cluster == "cirrus-legacy":
         pins = {"name": "numpy", "title": "N", "python": "3.11", "flavours": {"cuda": {"packages": ["numpy==2.4.6"]}}}
         write_yaml(tmp_path / "envs" / "numpy.yaml", pins)
-        study = str(write_yaml(tmp_path / "s.yaml", command_study(["x"], name="legacy", resources={"gpus": 2, "time": "01:00:00"})))
+        study = str(
+            write_yaml(
+                tmp_path / "s.yaml", command_study(["x"], name="legacy", resources={"gpus": 2, "time": "01:00:00"})
+            )
+        )
         library = Library([tmp_path])
     choices = UserChoices(account="lab", allow_retired=True)
     text = str(make_plan(library, cluster, study, choices).files[f"scripts/{script}.sbatch"])
@@ -110,8 +118,12 @@ def test_any_environment_directory_survives_the_script(tmp_path_factory: pytest.
     directory = planned(base / "plan", command_study(["true"]), "sol", environments_root=root)
     check_scripts(directory)
     (script,) = (directory / "scripts").iterdir()
-    lines = [line for line in script.read_text().split("\n") if "HPCRL_ENV=" in line or line.startswith("environments=")]
-    done = subprocess.run(["bash", "-c", "\n".join([*lines, 'printf %s "$HPCRL_ENV"'])], capture_output=True, check=True, env={})
+    lines = [
+        line for line in script.read_text().split("\n") if "HPCRL_ENV=" in line or line.startswith("environments=")
+    ]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([*lines, 'printf %s "$HPCRL_ENV"'])], capture_output=True, check=True, env={}
+    )
     assert done.stdout.decode().rpartition("/")[0] == root
 
 

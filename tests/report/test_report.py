@@ -19,7 +19,9 @@ def dataset(tmp_path: Path) -> Path:
     study = dqn_study(axes={"framework": ["numpy", "torch"]}, seeds=2)
     plan = planned(tmp_path / "p", study)
     for number, cell in enumerate(cells_of(plan)):
-        write_record(plan, cell, returns=(10.0, 20.0, 30.0), final_score=100.0 * number, goal_step=20 if number else None)
+        write_record(
+            plan, cell, returns=(10.0, 20.0, 30.0), final_score=100.0 * number, goal_step=20 if number else None
+        )
     collect([plan], tmp_path / "d", no_slurm())
     return tmp_path / "d"
 
@@ -28,12 +30,27 @@ def test_a_line_is_the_mean_over_seeds(dataset: Path) -> None:
     import hpcrl
 
     first, second = lines(with_groups(hpcrl.load(dataset)))
-    assert (first.what, first.cells, first.final_score, first.final_range, first.at_goal) == ("numpy", 2, 50, (0, 100), 1)
+    assert (first.what, first.cells, first.final_score, first.final_range, first.at_goal) == (
+        "numpy",
+        2,
+        50,
+        (0, 100),
+        1,
+    )
     assert (second.what, second.final_score, second.at_goal, second.goal_step) == ("torch", 250, 2, 20)
 
 
 def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
-    keys = {"plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": ""}
+    keys = {
+        "plan": "p",
+        "attempt": "a",
+        "study": "s",
+        "cluster": "c",
+        "what": "w",
+        "where": "h",
+        "colour": "w",
+        "dash": "",
+    }
     rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}])
     episodes = pd.DataFrame(
         {
@@ -52,7 +69,13 @@ def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
 def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path) -> None:
     done = write_report(dataset, None, tmp_path / "r")
     text = done.html.read_text()
-    for title in ("Final score", "Training time", "CPU, RAM and GPU utilisation", "Return against episodes", "Return against time"):
+    for title in (
+        "Final score",
+        "Training time",
+        "CPU, RAM and GPU utilisation",
+        "Return against episodes",
+        "Return against time",
+    ):
         assert title in text
     assert "numpy" in text
     markup = text.partition("<script>")[0]

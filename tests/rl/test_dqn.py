@@ -21,7 +21,9 @@ NETWORK = Network(3, (5, 4), 2)
 
 
 def weights64(seed: int = 0) -> dict[str, NDArray[np.float64]]:
-    return {name: each.astype(np.float64) for name, each in initial_weights(NETWORK, np.random.default_rng(seed)).items()}
+    return {
+        name: each.astype(np.float64) for name, each in initial_weights(NETWORK, np.random.default_rng(seed)).items()
+    }
 
 
 def batch(count: int = 6, seed: int = 1) -> Batch:
@@ -119,7 +121,9 @@ def test_initial_weights_are_torch_s() -> None:
 def test_replay_is_a_ring_and_survives_its_state() -> None:
     replay = Replay(4, 1)
     for number in range(6):
-        replay.add(np.array([number], np.float32), number, float(number), np.array([number + 1], np.float32), number == 5)
+        replay.add(
+            np.array([number], np.float32), number, float(number), np.array([number + 1], np.float32), number == 5
+        )
     assert replay.size == 4
     drawn = replay.sample(200, np.random.default_rng(0))
     assert set(drawn.actions) == {2, 3, 4, 5}
@@ -177,12 +181,16 @@ class Silent:
 
 def run(config: DqnConfig, reporter: Silent, environment: Any = Probe, **extra: Any) -> Result:
     def make(network: Network, stream: np.random.Generator) -> Any:
-        return make_dqn_learner("numpy", "eager", network, initial_weights(network, stream), config.learner_settings(), "cpu")
+        return make_dqn_learner(
+            "numpy", "eager", network, initial_weights(network, stream), config.learner_settings(), "cpu"
+        )
 
     return train(config, environment, make, 1, reporter, PhaseClock(), **extra)
 
 
-SMALL = DqnConfig(total_steps=600, hidden=(16,), learning_starts=50, train_interval=10, updates=10, evaluation_interval=200)
+SMALL = DqnConfig(
+    total_steps=600, hidden=(16,), learning_starts=50, train_interval=10, updates=10, evaluation_interval=200
+)
 
 
 def test_a_probe_environment_is_solved() -> None:
@@ -211,7 +219,9 @@ def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
 
 
 def test_evaluation_plays_each_environment_once() -> None:
-    returns = evaluate(lambda observations: (observations[:, 0] > 0).astype(np.int64), [Probe() for _ in range(5)], seed=3)
+    returns = evaluate(
+        lambda observations: (observations[:, 0] > 0).astype(np.int64), [Probe() for _ in range(5)], seed=3
+    )
     assert returns.tolist() == [1.0] * 5
 
 

@@ -10,7 +10,14 @@ def test_a_task_of_an_array_on_a_named_node() -> None:
             "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "n2", "SLURM_RESTART_COUNT": "1",
         }
     )  # fmt: skip
-    assert (found.key, found.attempt, found.node, found.rank, found.ranks, found.restarts) == ("7_3", "7_3-1", "n2", 1, 2, 1)
+    assert (found.key, found.attempt, found.node, found.rank, found.ranks, found.restarts) == (
+        "7_3",
+        "7_3-1",
+        "n2",
+        1,
+        2,
+        1,
+    )
 
 
 def test_without_slurm() -> None:

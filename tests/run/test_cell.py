@@ -65,7 +65,10 @@ def test_a_command_reports_values(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code, "{variant}"], axes={"variant": [1.5]}))
     assert run_task(plan, "mine-numpy-cpu-1").returncode == 0
     data = only_record(plan)
-    assert [(each["step"], each["values"]) for each in data.values] == [(3, {"episode_return": 1.5}), (None, {"loss": 0.5})]
+    assert [(each["step"], each["values"]) for each in data.values] == [
+        (3, {"episode_return": 1.5}),
+        (None, {"loss": 0.5}),
+    ]
     assert data.footer is not None
     assert data.footer["malformed_values"] == 1
 
@@ -74,7 +77,10 @@ ECHO = "import os, sys; open(sys.argv[1], 'wb').write(os.fsencode(sys.argv[2]) +
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(value=st.sampled_from(NASTY[:-4]) | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30))
+@given(
+    value=st.sampled_from(NASTY[:-4])
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
+)
 def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytest.TempPathFactory, value: str) -> None:
     base = tmp_path_factory.mktemp("it's a $(plan)")
     out = base / "out"
@@ -83,7 +89,7 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     plan = planned(base / "plan", study)
     environment = base / "environments"
     (script,) = (plan / "scripts").iterdir()
-    key = script.read_text().partition("HPCRL_ENVIRONMENTS:-$environments}\"/")[2].split()[0]
+    key = script.read_text().partition('HPCRL_ENVIRONMENTS:-$environments}"/')[2].split()[0]
     (environment / key / "bin").mkdir(parents=True)
     (environment / key / "bin/python").symlink_to(sys.executable)
     (environment / key / "hpcrl-environment.json").write_text("{}")
@@ -92,7 +98,11 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     (environment / key / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (environment / key / "bin/python").chmod(0o755)
     done = subprocess.run(
-        ["bash", f"scripts/{script.name}"], cwd=plan, env=os.environ | {"HPCRL_ENVIRONMENTS": str(environment)}, capture_output=True, check=False
+        ["bash", f"scripts/{script.name}"],
+        cwd=plan,
+        env=os.environ | {"HPCRL_ENVIRONMENTS": str(environment)},
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert out.read_bytes().decode() == "|".join([value] * 3)
@@ -153,7 +163,12 @@ def test_a_framework_that_is_not_installed(tmp_path: Path) -> None:
 
 def test_a_diverged_run_keeps_what_it_recorded(tmp_path: Path) -> None:
     study = dqn_study()
-    study["workload"]["hyperparameters"] |= {"learning_rate": 1e30, "train_interval": 10, "learning_starts": 100, "max_gradient_norm": 0}
+    study["workload"]["hyperparameters"] |= {
+        "learning_rate": 1e30,
+        "train_interval": 10,
+        "learning_starts": 100,
+        "max_gradient_norm": 0,
+    }
     plan = planned(tmp_path / "p", study)
     assert run_task(plan, JOB).returncode == 1
     data = only_record(plan)
@@ -230,7 +245,10 @@ def test_killed_at_once_the_record_reads_back(tmp_path: Path) -> None:
 
 def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:
     code = "import os, sys, time; sys.exit(7) if os.environ['HPCRL_RANK'] == '1' else time.sleep(60)"
-    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code], resources={"tasks": 2, "memory": "1G", "time": "00:10:00"}))
+    plan = planned(
+        tmp_path / "p",
+        command_study([sys.executable, "-c", code], resources={"tasks": 2, "memory": "1G", "time": "00:10:00"}),
+    )
     done = run_task(plan, "mine-numpy-cpu-1", 0, "--ranks", "2")
     assert done.returncode == 1
     records = sorted((plan / "records").iterdir())

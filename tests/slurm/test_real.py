@@ -15,8 +15,8 @@ import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
-from hpcrl.submit.status import cancel, plan_status
 from hpcrl.submit import submission
+from hpcrl.submit.status import cancel, plan_status
 from tests.builders import cells_of, command_study, dqn_study, planned, write_yaml
 from tests.slurm.conftest import ENVIRONMENTS, Cluster
 
@@ -64,7 +64,9 @@ def test_quickstart_from_submit_to_report_in_one_staged_chain(sol: Cluster, tmp_
     assert sol.submit(plan) == 0
     status = sol.wait(plan, 400)
     assert status.counts() == {"COMPLETED": 8}
-    assert {stage: each.state for stage, each in status.stages.items()} == dict.fromkeys(("environments", "collect", "report"), "COMPLETED")
+    assert {stage: each.state for stage, each in status.stages.items()} == dict.fromkeys(
+        ("environments", "collect", "report"), "COMPLETED"
+    )
     assert (plan / "report/report.html").is_file()
     rows = hpcrl.load(plan / "dataset")
     assert Counter(rows["outcome"]) == {"completed": 8}
@@ -97,7 +99,12 @@ def test_two_nodes_give_one_record_each(sol: Cluster, tmp_path: Path) -> None:
 
 def long_training(**hyperparameters: Any) -> dict[str, Any]:
     study = dqn_study()
-    study["workload"]["hyperparameters"] = {"hidden": [256, 256], "evaluation_interval": 10**6, "evaluation_episodes": 2, **hyperparameters}
+    study["workload"]["hyperparameters"] = {
+        "hidden": [256, 256],
+        "evaluation_interval": 10**6,
+        "evaluation_episodes": 2,
+        **hyperparameters,
+    }
     study["resources"] = {"memory": "1G", "time": "00:01:00"}
     return study
 
@@ -150,7 +157,13 @@ def test_killed_at_the_limit_failing_and_cancelled_cells_are_reported_as_such(so
     sol.until(lambda: set(sol.collected(plan)["slurm_state"]) >= {"CANCELLED", "TIMEOUT"})
     rows = {row["cell"]: row for row in sol.collected(plan).to_dict("records")}
     outcomes = {variant: rows[cell]["outcome"] for variant, cell in cells.items()}
-    assert outcomes == {"fine": "completed", "broken": "failed", "killed": "oom", "cancelled": "cancelled", "late": "timeout"}
+    assert outcomes == {
+        "fine": "completed",
+        "broken": "failed",
+        "killed": "oom",
+        "cancelled": "cancelled",
+        "late": "timeout",
+    }
     assert "exit code 3" in rows[cells["broken"]]["reason"]
 
 
@@ -176,7 +189,7 @@ def test_ten_thousand_cells_are_one_submission(sol: Cluster, tmp_path: Path) -> 
     sol.wait(plan)
 
 
-@pytest.mark.parametrize("name", ["a b", "it's \"q\" $(x) `y`", "line\nbreak", "ünïcode ∑", "per%cent%j"])
+@pytest.mark.parametrize("name", ["a b", 'it\'s "q" $(x) `y`', "line\nbreak", "ünïcode ∑", "per%cent%j"])
 def test_plans_may_lie_anywhere(sol: Cluster, tmp_path: Path, name: str) -> None:
     plan = sol.plan(tmp_path / name / "plan", command_study(["sh", "-c", "echo here"]))
     sol.submit(plan)
@@ -188,9 +201,13 @@ def test_plans_may_lie_anywhere(sol: Cluster, tmp_path: Path, name: str) -> None
 def test_a_script_by_hand_needs_no_hpcrl(sol: Cluster, tmp_path: Path) -> None:
     plan = sol.plan(tmp_path / "plan", command_study(["true"]))
     (script,) = (plan / "scripts").iterdir()
-    wrong = subprocess.run(["sbatch", "--wait", str(script)], cwd=tmp_path, env=sol.virtual.environment(), check=False, capture_output=True)
+    wrong = subprocess.run(
+        ["sbatch", "--wait", str(script)], cwd=tmp_path, env=sol.virtual.environment(), check=False, capture_output=True
+    )
     assert wrong.returncode != 0
-    done = subprocess.run(["sbatch", "--wait", f"scripts/{script.name}"], cwd=plan, env=sol.virtual.environment(), check=False)
+    done = subprocess.run(
+        ["sbatch", "--wait", f"scripts/{script.name}"], cwd=plan, env=sol.virtual.environment(), check=False
+    )
     assert done.returncode == 0
     assert len(list((plan / "records").iterdir())) == 1
 
@@ -202,14 +219,16 @@ def test_a_refused_script_is_said_in_slurm_s_words_and_nothing_is_lost(sol: Clus
     (script,) = (plan / "scripts").iterdir()
     good = script.read_text()
     script.write_text(good.replace("--partition=htc", "--partition=nosuch"))
-    with pytest.raises(HpcrlError, match="sbatch refused it: .*invalid partition specified: nosuch"):
+    with pytest.raises(HpcrlError, match=r"sbatch refused it: .*invalid partition specified: nosuch"):
         sol.submit(plan)
     script.write_text(good)
     assert sol.submit(plan) == 1
     assert sol.wait(plan).counts() == {"COMPLETED": 1}
 
 
-def test_two_clusters_side_by_side_give_one_dataset(sol: Cluster, cirrus_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_clusters_side_by_side_give_one_dataset(
+    sol: Cluster, cirrus_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = dqn_study(seeds=2)
     plans = []
     for cluster in (sol, cirrus_cluster):
@@ -233,12 +252,21 @@ def test_gpus_are_bound_as_asked(sol: Cluster, tmp_path: Path) -> None:
     pins = {"extends": "numpy", "flavours": {"cuda": {"packages": []}}}
     write_yaml(tmp_path / "library/envs/numpy.yaml", pins)
     python = next(path for path in ENVIRONMENTS.glob("numpy-cpu-*/bin/python"))
-    study = command_study([str(python), "-c", code], axes={"gpus": [1, 2]}, resources={"gpu_type": "a100", "memory": "1G", "time": "00:05:00"})
+    study = command_study(
+        [str(python), "-c", code],
+        axes={"gpus": [1, 2]},
+        resources={"gpu_type": "a100", "memory": "1G", "time": "00:05:00"},
+    )
     from hpcrl.plan.make import UserChoices, make_plan, write_plan
     from hpcrl.spec.library import Library
 
     path = write_yaml(tmp_path / "s.yaml", study)
-    files = make_plan(Library([tmp_path / "library"]), "sol", str(path), UserChoices(account="lab", environments_root=str(tmp_path / "e")))
+    files = make_plan(
+        Library([tmp_path / "library"]),
+        "sol",
+        str(path),
+        UserChoices(account="lab", environments_root=str(tmp_path / "e")),
+    )
     plan = tmp_path / "plan"
     write_plan(files, plan)
     (environment,) = files.plan.environments

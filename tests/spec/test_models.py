@@ -90,7 +90,10 @@ def test_faults_of_a_training_study(tmp_path: Path, axes: dict[str, Any], expect
         ({"partitions": {"htc": {"node_types": ["standrd"]}}}, "no node type 'standrd'; did you mean 'standard'?"),
         ({"partitions": {"htc": {"qos": ["pubic"]}}}, "no QOS 'pubic'; did you mean 'public'?"),
         ({"required_flags": ["partiton"]}, "'partiton' is not an sbatch flag known here; did you mean 'partition'?"),
-        ({"billing": {"unit": "x", "expression": "cors * 2"}}, "unknown name 'cors' in a billing expression; did you mean 'cores'?"),
+        (
+            {"billing": {"unit": "x", "expression": "cors * 2"}},
+            "unknown name 'cors' in a billing expression; did you mean 'cores'?",
+        ),
         ({"gpu_request": "gress"}, "gpu_request: input should be"),
         ({"script": {"directives": {"account": "me"}}}, "is personal and comes from the user"),
         ({"environments": {"build_partition": "lightwrok"}}, "no partition 'lightwrok'; did you mean 'lightwork'?"),

@@ -10,7 +10,13 @@ from hpcrl.spec.quantities import format_memory, format_time, parse_memory, pars
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("30:00", 1800), ("04:00:00", 14400), ("1-00:00:00", 86400), ("2-12", 2 * 86400 + 12 * 3600), ("100:00:00", 360000)],
+    [
+        ("30:00", 1800),
+        ("04:00:00", 14400),
+        ("1-00:00:00", 86400),
+        ("2-12", 2 * 86400 + 12 * 3600),
+        ("100:00:00", 360000),
+    ],
 )
 def test_slurm_times(text: str, seconds: int) -> None:
     assert parse_time(text) == seconds
@@ -18,7 +24,14 @@ def test_slurm_times(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "hint"),
-    [("4 hours", "04:00:00"), ("90 min", "01:30:00"), (60, "01:00:00"), ("soon", "04:00:00"), ("60", "01:00:00"), (True, "")],
+    [
+        ("4 hours", "04:00:00"),
+        ("90 min", "01:30:00"),
+        (60, "01:00:00"),
+        ("soon", "04:00:00"),
+        ("60", "01:00:00"),
+        (True, ""),
+    ],
 )
 def test_no_slurm_time(value: object, hint: str) -> None:
     with pytest.raises(ValueError, match=f"is not a Slurm time; try .*{hint}"):
@@ -50,7 +63,8 @@ def test_sol_bills_as_its_page_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["__import__('os')", "cores.real", "[1]", "1 if 1 else 2", "'a'", "True", "1 +", "f(1)", "1 / 0", "cors", "max()"]
+    "text",
+    ["__import__('os')", "cores.real", "[1]", "1 if 1 else 2", "'a'", "True", "1 +", "f(1)", "1 / 0", "cors", "max()"],
 )
 def test_nothing_but_arithmetic(text: str) -> None:
     with pytest.raises(ValueError):

@@ -12,7 +12,24 @@ from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
 
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
-NASTY = ["a b", "it's", '"x"', "$(touch oops)", "`id`", "${HOME}", "a\nb", "\\", "*", "~", "-n", "é ∑ 漢", "", "#", "!x", "a\tb"]
+NASTY = [
+    "a b",
+    "it's",
+    '"x"',
+    "$(touch oops)",
+    "`id`",
+    "${HOME}",
+    "a\nb",
+    "\\",
+    "*",
+    "~",
+    "-n",
+    "é ∑ 漢",
+    "",
+    "#",
+    "!x",
+    "a\tb",
+]
 
 
 def renderer(tmp_path: Path, name: str, text: str) -> Renderer:
@@ -44,13 +61,17 @@ def test_any_value_reaches_the_shell_unchanged(tmp_path: Path, value: str) -> No
 @given(value=st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=40))
 def test_in_an_expandable_only_variables_expand(tmp_path: Path, value: str) -> None:
     text = value.replace("$", "") + "/$WHO/${WHO}"
-    script = renderer(tmp_path, "t.j2", 'WHO="a b"; printf %s "{{ value | expandable }}"').render("t.j2", {"value": text})
+    script = renderer(tmp_path, "t.j2", 'WHO="a b"; printf %s "{{ value | expandable }}"').render(
+        "t.j2", {"value": text}
+    )
     assert bash(script) == value.replace("$", "") + "/a b/a b"
 
 
 def test_quoting_holds_inside_blocks_and_super(tmp_path: Path) -> None:
     renderer(tmp_path, "base.j2", "{% block b %}printf %s {{ value }}{% endblock %}")
-    child = renderer(tmp_path, "child.j2", '{% extends "base.j2" %}{% block b %}{{ super() }}; printf %s {{ value }}{% endblock %}')
+    child = renderer(
+        tmp_path, "child.j2", '{% extends "base.j2" %}{% block b %}{{ super() }}; printf %s {{ value }}{% endblock %}'
+    )
     assert bash(child.render("child.j2", {"value": "a b; echo x"})) == "a b; echo x" * 2
 
 
@@ -72,11 +93,14 @@ def test_a_template_with_a_fault(tmp_path: Path, text: str, values: dict[str, ob
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no template 'sbatch/cell.sbatch.j2'; did you mean 'sbatch/cells.sbatch.j2'"):
+    with pytest.raises(UsageError, match=r"no template 'sbatch/cell\.sbatch\.j2'; did you mean 'sbatch/cells"):
         Renderer(Library()).render("sbatch/cell.sbatch.j2", {})
 
 
-@pytest.mark.parametrize("line", ["export WANDB_API_KEY=abc", "HF_TOKEN=x run", "#SBATCH --export=NONE,DB_PASSWORD=x", "env A=1 MY_PASSWORD_2=x"])
+@pytest.mark.parametrize(
+    "line",
+    ["export WANDB_API_KEY=abc", "HF_TOKEN=x run", "#SBATCH --export=NONE,DB_PASSWORD=x", "env A=1 MY_PASSWORD_2=x"],
+)
 def test_secrets_are_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(UsageError, match="its name says secret"):
         renderer(tmp_path, "t.j2", line).render("t.j2", {})

@@ -67,7 +67,9 @@ def test_staged_to_the_report_without_another_command(hpcrl: Call, ready: Callab
     assert "0 cells submitted in 0 jobs; 3 were there already." in again.out
 
 
-def test_failed_cells_are_honest_and_submitted_again(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+def test_failed_cells_are_honest_and_submitted_again(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
     code = f"import os, sys; sys.exit(0 if sys.argv[1] == '1' or os.path.exists({str(tmp_path / 'mended')!r}) else 4)"
     plan = ready(command_study([sys.executable, "-c", code, "{seed}"], seeds=2))
     shown = hpcrl("submit", plan, "--wait")
@@ -90,9 +92,13 @@ def test_failed_cells_are_honest_and_submitted_again(hpcrl: Call, ready: Callabl
     assert sorted(rows[rows["latest"]]["outcome"]) == ["completed", "completed"]
 
 
-def test_the_process_may_end_and_what_runs_can_be_cancelled(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+def test_the_process_may_end_and_what_runs_can_be_cancelled(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
     plan = ready(command_study(["sleep", "100"], seeds=3))
-    submitting = subprocess.run([sys.executable, "-m", "hpcrl", "submit", str(plan)], capture_output=True, text=True, check=False)
+    submitting = subprocess.run(
+        [sys.executable, "-m", "hpcrl", "submit", str(plan)], capture_output=True, text=True, check=False
+    )
     assert submitting.returncode == 0, submitting.stderr
     until(lambda: states(hpcrl, plan).get("RUNNING", 0) > 0)
     assert "tasks cancelled" in hpcrl("cancel", plan).out
@@ -103,7 +109,9 @@ def test_the_process_may_end_and_what_runs_can_be_cancelled(hpcrl: Call, ready: 
     assert set(package.load(tmp_path / "d")["outcome"]) == {"cancelled"}
 
 
-def test_no_more_at_once_than_there_are_cores(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+def test_no_more_at_once_than_there_are_cores(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
     code = "import os, sys, time; p = sys.argv[1]; open(p + '/' + sys.argv[2], 'w').close(); print(len(os.listdir(p))); import hpcrl; hpcrl.log(n=len(os.listdir(p))); time.sleep(0.7); os.remove(p + '/' + sys.argv[2])"
     running = tmp_path / "running"
     running.mkdir()

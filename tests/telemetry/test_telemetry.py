@@ -53,10 +53,15 @@ def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
 
 
 def test_the_sampler_counts_the_tree_and_ends_with_its_parent(tmp_path: Path) -> None:
-    busy = subprocess.Popen([sys.executable, "-c", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"])
+    busy = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])"]
+    )
     try:
         sampler = subprocess.Popen(
-            [sys.executable, "-m", "hpcrl.telemetry.sampler", str(busy.pid), "0.2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "hpcrl.telemetry.sampler", str(busy.pid), "0.2"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert sampler.stdout is not None
         assert sampler.stdin is not None
