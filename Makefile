@@ -26,7 +26,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests -m "not slow and not slurm"
+	$(BIN)/python -m pytest tests -n 2 -m "not slow and not slurm"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

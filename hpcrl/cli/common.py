@@ -40,7 +40,7 @@ def echo_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: framed on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
     if not sys.stdout.isatty():
         for row in [columns, *rows]:
@@ -51,10 +51,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        short = all(len(str(row[index])) <= 30 for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=short and not numeric)
     for row in rows:
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     Console().print(table)

@@ -121,7 +121,7 @@ def _summary(plan: Any) -> None:
         tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
         click.echo(
-            f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} cores{gpus} in {where} ({job.node_type})"
+            f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} core{'s' if asked['cpus'] > 1 else ''}{gpus} in {where} ({job.node_type})"
         )
     billed = f", {totals['billed']:g} {totals['billing_unit']}" if totals["billing_unit"] else ""
     click.echo(

@@ -24,6 +24,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
+NOTHING = "–"
+
+
 @dataclass(frozen=True)
 class Written:
     """The report's main file, and its table for the terminal."""
@@ -53,14 +56,12 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
     several = cells["cluster"].nunique() > 1
     columns = [*(["cluster"] if several else []), *COLUMNS]
     sections: list[dict[str, Any]] = []
-    table_rows: list[list[str]] = []
-    csv_rows: list[dict[str, Any]] = []
+    everything: list[Line] = []
     for name, part in cells.groupby("study", sort=True):
         rows = with_groups(part)
         compared = lines(rows)
         shown = [_shown(line, several) for line in compared]
-        table_rows += shown
-        csv_rows += [vars(line) for line in compared]
+        everything += compared
         drawn = []
         for figure in figures(rows, episodes, goals.get(str(name))):
             spec = style(figure.chart)
@@ -88,16 +89,33 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
                 "provenance": _provenance(rows),
             }
         )
-    empty = {index for index in range(len(columns)) if all(row[index] == "–" for row in table_rows)}
-    keep = [index for index in range(len(columns)) if index not in empty]
+    keep = _used(columns, [row for section in sections for row in section["rows"]])
     columns = [columns[index] for index in keep]
-    table_rows = [[row[index] for index in keep] for row in table_rows]
     for section in sections:
         section["rows"] = [[row[index] for index in keep] for row in section["rows"]]
     html = output / "report.html"
     write_atomically(html, _html(columns, sections))
-    write_atomically(output / "summary.csv", pd.DataFrame(csv_rows).to_csv(index=False))
-    return Written(html, columns, table_rows)
+    write_atomically(output / "summary.csv", pd.DataFrame(map(vars, everything)).to_csv(index=False))
+    return Written(html, *_for_terminal(everything))
+
+
+def _used(columns: list[str], rows: list[list[str]]) -> list[int]:
+    """Return the columns that say something in some row."""
+    return [index for index in range(len(columns)) if any(row[index] != NOTHING for row in rows)]
+
+
+def _for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
+    """Return the table in short words: places only where they differ, means without their ranges."""
+    names = ["study", "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s"]
+    names += ["train s", "set-up s", "CPU %", "RAM GiB", "GPU %"]
+    rows = []
+    for line in compared:
+        cells = _shown(line, several=True)
+        cells[4] = _number(line.final_score)
+        rows.append([line.study, *cells])
+    constant = [index for index in (0, 1, 3) if len({row[index] for row in rows}) == 1]
+    keep = [index for index in _used(names, rows) if index not in constant]
+    return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
 
 def _goals(dataset: Path) -> dict[str, float]:
@@ -107,7 +125,7 @@ def _goals(dataset: Path) -> dict[str, float]:
 
 
 def _number(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def _shown(line: Line, several: bool) -> list[str]:
@@ -121,7 +139,7 @@ def _shown(line: Line, several: bool) -> list[str]:
         line.where,
         done,
         score,
-        f"{line.at_goal} of {line.cells}" if line.final_score is not None or line.at_goal else "–",
+        f"{line.at_goal} of {line.cells}" if line.final_score is not None or line.at_goal else NOTHING,
         _number(line.goal_step, 0),
         _number(line.goal_time),
         _number(line.training_time),
