@@ -106,6 +106,7 @@ def write_record(
             "cell": cell["id"], "attempt": attempt, "node": node, "rank": rank, "ranks": 1, "restarts": 0,
             "started": 1.0, "config": cell["config"], "resources": cell["resources"], "workload": "dqn",
             "environment": cell["environment"], "software": {"python": "3.11"},
+            "variables": {},
             "hardware": {"cpu": "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6"},
         },
     )  # fmt: skip

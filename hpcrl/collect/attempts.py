@@ -159,6 +159,7 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         "energy": _sum(each.get("gpu_energy") for each in group),
         "compiled": footer.get("compiled"),
         "versions": json.dumps(head["software"], sort_keys=True),
+        "variables": json.dumps(head["variables"], sort_keys=True),
         "hardware": json.dumps(head["hardware"], sort_keys=True),
     }
     if found and last:

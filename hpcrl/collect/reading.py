@@ -15,7 +15,7 @@ MAX_BYTES = 1024**3
 _HEADER: dict[str, type | tuple[type, ...]] = {
     "plan": str, "study": str, "cluster": str, "cell": str, "attempt": str, "node": str, "rank": int, "ranks": int,
     "restarts": int, "started": float, "config": dict, "resources": dict, "workload": str, "environment": str,
-    "hardware": dict, "software": dict,
+    "hardware": dict, "software": dict, "variables": dict,
 }  # fmt: skip
 _COLUMNS = {
     "episodes": ("step", "time", "value", "length"),

@@ -93,6 +93,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("energy", _F64, "NVML energy of the GPUs over the attempt", "J"),
             _field("compiled", _TEXT, "what the framework's compiler really did"),
             _field("versions", _TEXT, "package versions, as JSON"),
+            _field("variables", _TEXT, "environment variables that change how libraries compute, as JSON"),
             _field("hardware", _TEXT, "CPU, memory, GPUs, kernel, as JSON"),
             _field("slurm_state", _TEXT, "state that Slurm accounted"),
             _field("slurm_exit_code", _TEXT, "exit code and signal that Slurm accounted"),

@@ -86,7 +86,7 @@ def _scores(rows: pd.DataFrame, goal: float | None) -> Figure | None:
         color=_colour(rows),
         tooltip=["line", "seed", alt.Tooltip("final_score", format=".1f"), "outcome"],
     )
-    means = base.mark_tick(thickness=3, size=_ROW * 0.75, color="#555555").encode(
+    means = base.mark_tick(thickness=3, size=_ROW * 0.75, color="#7F7F7F").encode(
         x=alt.X("mean(final_score):Q", title=axis), y=_y(rows)
     )
     layers: list[Any] = [means, points]
@@ -150,7 +150,7 @@ def _utilisation(rows: pd.DataFrame) -> Figure | None:
         value = alt.X("mean(value):Q", title=title, scale=alt.Scale(zero=True))
         base = alt.Chart(data)
         bars = base.mark_bar(height=_ROW * 0.6, opacity=0.85).encode(x=value, y=_y(rows), color=_colour(rows))
-        dots = base.mark_circle(size=22, color="#333333", opacity=0.8).encode(
+        dots = base.mark_circle(size=22, color="#888888", opacity=0.9).encode(
             x=alt.X("value:Q", title=title),
             y=_y(rows),
             tooltip=["line", "seed", alt.Tooltip("value", format=".2f")],
@@ -170,7 +170,7 @@ def _utilisation(rows: pd.DataFrame) -> Figure | None:
 def _curves(data: pd.DataFrame, by: str, axis: str, goal: float | None) -> Figure | None:
     if data.empty:
         return None
-    x = alt.X("x:Q", title=axis)
+    x = alt.X("x:Q", title=axis, axis=alt.Axis(tickCount=6))
     title_y = "return (mean of 20 episodes)"
     y = alt.Y("mean:Q", title=title_y)
     dashes = sorted(data["dash"].unique())
@@ -221,6 +221,8 @@ def style(chart: alt.TopLevelMixin) -> dict[str, Any]:
         "view": {"stroke": None},
         "axis": {
             "labelFontSize": 12,
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
             "titleFontSize": 12.5,
             "titleFontWeight": "normal",
             "gridOpacity": 0.45,

@@ -96,7 +96,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
 
 
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
-    from hpcrl.telemetry.provenance import hardware, slurm_variables, software
+    from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables, software
 
     try:
         worker = hashlib.sha256((directory / WORKER).read_bytes()).hexdigest()[:16]
@@ -125,5 +125,6 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "ranks": allocation.ranks,
         "hardware": hardware(),
         "software": software(),
+        "variables": numeric_variables(),
         "slurm": slurm_variables(),
     }

@@ -15,6 +15,7 @@ from hpcrl.rl.frameworks import make_dqn_learner
 from hpcrl.rl.learner import DqnLearner, Network, initial_weights
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.provenance import visible_gpus
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ def train_cell(
             f"parallelism {resources['parallelism']}: this version plans and places such cells, but does not run them yet"
         )
     framework, execution = str(config["framework"]), str(config.get("execution", "eager"))
+    if resources.get("gpus") and (framework == "numpy" or not visible_gpus()):
+        what = "NumPy computes on the CPU only" if framework == "numpy" else "no NVIDIA GPU is visible here"
+        raise UsageError(f"this cell asks for {resources['gpus']} GPUs, and {what}: it does not run on the CPU instead")
     names = {field.name for field in fields(DqnConfig)}
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in names}
     hyperparameters = DqnConfig.from_mapping(settings)

@@ -90,6 +90,28 @@ def software() -> dict[str, str]:
     return versions
 
 
+def numeric_variables() -> dict[str, str]:
+    """Return the environment variables that change how libraries compute: kernels, threads, precision.
+
+    ``OPENBLAS_CORETYPE`` alone gives other last digits, and with them another training run from the same seed.
+    """
+    wanted = (
+        "OPENBLAS_",
+        "OMP_",
+        "MKL_",
+        "BLIS_",
+        "GOTO_",
+        "XLA_",
+        "JAX_",
+        "TF_",
+        "TORCH",
+        "PYTORCH_",
+        "NVIDIA_TF32",
+        "CUBLAS_",
+    )
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(wanted)}
+
+
 def slurm_variables() -> dict[str, str]:
     """Return what Slurm told this job about itself."""
     wanted = (

@@ -144,6 +144,30 @@ def test_wrong_hyperparameters(tmp_path: Path, hyperparameters: dict[str, object
     assert "Traceback" not in done.stderr
 
 
+def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
+    study = dqn_study(
+        resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"}, environment="torch"
+    )
+    plan = planned(tmp_path / "p", study, "sol")
+    done = run_task(plan, "short-torch-cuda-1", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert (
+        "this cell asks for 1 GPUs, and NumPy computes on the CPU only: it does not run on the CPU instead"
+        in done.stderr
+    )
+    footer = only_record(plan).footer
+    assert footer is not None
+    assert footer["outcome"] == "failed"
+
+
+def test_horovod_cells_are_refused_clearly(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["torch"], "parallelism": ["horovod"]})
+    plan = planned(tmp_path / "p", study, "sol")
+    done = run_task(plan, "short-torch-cpu-horovod-1")
+    assert done.returncode == 1
+    assert "parallelism horovod: this version plans and places such cells, but does not run them yet" in done.stderr
+
+
 def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
     study = dqn_study()
     study["workload"]["environment"] = "CartPoll-v1"

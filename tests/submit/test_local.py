@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.slurm.client import Completed, Slurm
 from hpcrl.submit.submission import resolve_intents
-from tests.builders import command_study, planned
+from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
 
 Call = Callable[..., Shown]
@@ -156,3 +157,17 @@ def test_a_crash_between_intent_and_sbatch_is_settled_by_asking_slurm(tmp_path: 
     # What never reached Slurm can be claimed again; what did cannot.
     again = ledger.claim("job", [0, 1], "slurm", set(found.tasks) if reached_slurm else set())
     assert (again is None) == reached_slurm
+
+
+def test_one_cell_by_hand(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+    plan = ready(
+        command_study(["sh", "-c", "echo {variant} > " + str(tmp_path / "said")], axes={"variant": ["a", "b"]})
+    )
+    wanted = next(each for each in cells_of(plan) if each["config"]["variant"] == "b")
+    assert hpcrl("run", plan, "--cell", wanted["id"][:6]).code == 0
+    assert (tmp_path / "said").read_text() == "b\n"
+    assert len(list((plan / "records").iterdir())) == 1
+    shutil.rmtree(tmp_path / "environments")
+    shown = hpcrl("run", plan, "--cell", wanted["id"])
+    assert shown.code == 1
+    assert "the environment was not built: run hpcrl env create --plan" in shown.err
