@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from hpcrl import __version__
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, SpecError
 
 # verb -> (module, short help); the module is imported only for its own verb.
 _VERBS = {
@@ -80,6 +80,9 @@ def main() -> None:
         sys.exit(130)
     except click.ClickException as error:
         error.show()
+        sys.exit(error.exit_code)
+    except SpecError as error:
+        click.echo(str(error), err=True)  # file:line: at the start of each line, as editors read it
         sys.exit(error.exit_code)
     except HpcrlError as error:
         click.echo(f"hpcrl: {error}", err=True)

@@ -27,8 +27,6 @@ WORKER = "worker.zip"
 RECORDS = "records"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
-DATASET = "dataset"
-REPORT = "report"
 STAGES = ("environments", "cells", "collect", "report")
 
 

@@ -40,6 +40,7 @@ from hpcrl.spec.rendering import Renderer
 from hpcrl.spec.study import Pin, Resources, Study
 
 DEFAULT_ENVIRONMENT = "numpy"
+MAX_ARRAY = 100_000
 _STAGE_RESOURCES = {
     "environments": Resources.model_validate({"cpus": 4, "memory": "8G", "time": "02:00:00"}),
     "collect": Resources.model_validate({"memory": "4G", "time": "01:00:00"}),
@@ -134,8 +135,10 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
     if stages:
         jobs.append(_stage_job("environments", profile, study, choices, renderer, files))
     names: dict[str, int] = {}
-    size = min(profile.scheduler.max_array_size, 100_000)
     for group in placed:
+        # Each task of an array counts as a job in the queue.
+        queued = profile.qos[group.placement.qos].max_queued if group.placement.qos else None
+        size = min(profile.scheduler.max_array_size, queued or MAX_ARRAY)
         for start in range(0, len(group.points), size):
             chunk = group.points[start : start + size]
             stem = f"{study.name}-{group.environment.rpartition('-')[0]}"
@@ -347,7 +350,7 @@ def _script(
     directives.append(("open-mode", "append"))
     given = {name for name, _ in directives}
     directives += [(name, value) for name, value in profile.script.directives.items() if name not in given]
-    return renderer.render(
+    text = renderer.render(
         f"sbatch/{template}.sbatch.j2",
         {
             "cluster": profile,
@@ -358,6 +361,12 @@ def _script(
             "environments_root": choices.environments_root or profile.environments.root,
         },
     )
+    for command in profile.environments.forbidden:
+        if command in text:
+            raise UsageError(
+                f"sbatch/{template}.sbatch.j2: would run `{command}`, which {profile.title} asks not to do"
+            )
+    return text
 
 
 def _signal_lead(profile: ClusterProfile, job: Job) -> int:

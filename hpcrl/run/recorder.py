@@ -28,7 +28,6 @@ class Recorder:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._last = self._start
-        self._training_start: float | None = None
         self._rows: dict[str, list[tuple[float, ...]]] = {"episodes": [], "evaluations": [], "samples": []}
         self._values: list[dict[str, Any]] = []
         self._progress: tuple[int, int] | None = None

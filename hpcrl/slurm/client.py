@@ -128,12 +128,6 @@ class Slurm:
     def requeue(self, key: str) -> None:
         self._checked("scontrol", "requeue", key)
 
-    def cluster_name(self) -> str | None:
-        """Return the ClusterName of the Slurm at hand, None where none answers."""
-        done = self._run(["scontrol", "show", "config"], None, 30.0)
-        match = re.search(r"^ClusterName\s*=\s*(\S+)", done.out, re.MULTILINE)
-        return match[1] if match else None
-
 
 def _keys(text: str) -> list[str]:
     match = _JOB_ID.match(text)

@@ -47,8 +47,3 @@ class SoftwareEnvironment(Model):
         """Return every pin of one flavour, sorted."""
         chosen = self.flavours[flavour]
         return sorted({*self.packages, *chosen.packages, *(self.horovod if horovod else ())}, key=str.lower)
-
-
-def is_cuda_package(name: str) -> bool:
-    """Tell whether a package is one of NVIDIA's CUDA libraries or a build against them."""
-    return bool(_CUDA.match(name))

@@ -135,6 +135,18 @@ def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
     assert "#SBATCH --array=0-3\n" in str(files.files[files.plan.jobs[0].script])
 
 
+def test_arrays_are_split_at_what_the_qos_queues(tmp_path: Path) -> None:
+    study = write_yaml(tmp_path / "s.yaml", command_study(["true"], seeds=300))
+    plan = make_plan(Library(), "cirrus", str(study), CHOICES).plan
+    assert [job.count for job in plan.cell_jobs()] == [256, 44]
+
+
+def test_what_a_site_forbids_stays_out_of_its_scripts(tmp_path: Path) -> None:
+    profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"lines": ["conda init bash"]}})
+    with pytest.raises(UsageError, match="would run `conda init`, which Arizona State University, Sol asks not to do"):
+        make_plan(Library(), str(profile), None, CHOICES)
+
+
 def test_a_retired_cluster() -> None:
     with pytest.raises(UsageError, match="was switched off on 2025-12-08; its successor is cirrus"):
         make_plan(Library(), "cirrus-legacy", None, CHOICES)

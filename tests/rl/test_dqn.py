@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from hpcrl.errors import UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
 from hpcrl.rl.evaluation import evaluate
-from hpcrl.rl.frameworks import make_dqn_learner
+from hpcrl.rl.frameworks import MODES, make_dqn_learner
 from hpcrl.rl.frameworks.numpy.dqn import NumpyDqn, clip, forward, loss_and_gradients, targets
 from hpcrl.rl.learner import Batch, Network, initial_weights
 from hpcrl.rl.replay import Replay
 from hpcrl.rl.schedules import linear
+from hpcrl.spec.study import FRAMEWORKS
 from hpcrl.telemetry.phases import PhaseClock
 
 NETWORK = Network(3, (5, 4), 2)
@@ -231,6 +232,10 @@ def test_environments_that_dqn_cannot_take() -> None:
 
     with pytest.raises(UsageError, match="needs an environment with a vector of observations and discrete actions"):
         run(SMALL, Silent(), Continuous)
+
+
+def test_studies_know_the_frameworks_that_there_are() -> None:
+    assert FRAMEWORKS == MODES
 
 
 def test_unknown_frameworks_and_modes() -> None:
