@@ -14,11 +14,18 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/m
 	tools/make-venv $(PYTHON) $(VENV)
 	touch $@
 
+# torch.compile needs a C++ compiler and Python's headers on the CPU.
+COMPILER := g++=g++ header:Python.h=python3-dev
+SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
+  lib:libpmix.so=libpmix-dev shellcheck=shellcheck
+
 demo: $(STAMP)
+	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/demo $(BIN)/hpcrl
 
 test: $(STAMP)
-	tools/install-slurm
+	tools/debian-packages "the tests on a real Slurm" $(SLURM)
+	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	$(BIN)/python -m pytest tests
 
 check: $(STAMP)

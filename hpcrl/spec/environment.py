@@ -32,6 +32,7 @@ class SoftwareEnvironment(Model):
     python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
     imports: tuple[str, ...] = Field((), description="modules that must import for the environment to count as good")
     packages: tuple[Pin, ...] = Field((), description="pins that every flavour shares")
+    conda: tuple[Name, ...] = Field((), description="conda packages that the Python packages need, such as a compiler")
     horovod: tuple[Pin, ...] = Field((), description="what Horovod cells need besides")
     flavours: dict[Literal["cpu", "cuda"], Flavour]
 

@@ -175,6 +175,7 @@ def test_lists(hpcrl: Call, in_tmp: Path) -> None:
     assert "cirrus-legacy\tretired" in hpcrl("cluster", "list").out
     assert "sbatch/cells.sbatch\t" in hpcrl("template", "list").out
     assert "torch==2.13.0+cpu" in hpcrl("env", "show", "torch").out
+    assert "  - cxx-compiler\n" in hpcrl("env", "show", "torch").out
     assert "nvidia-cudnn" in hpcrl("env", "show", "torch", "--flavour", "cuda").out
     assert "#!/bin/bash" in hpcrl("template", "show", "sbatch/base.sbatch").out
     assert "runs: dqn on CartPole-v1" in hpcrl("study", "show", "sol-dqn").out

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +51,19 @@ def _tape_gradient(weights: Tensors, *others: Any) -> tuple[torch.Tensor, ...]:
     return torch.autograd.grad(dqn_loss(leaves, *others), leaves)
 
 
+def _check_compiler() -> None:
+    compiler = os.environ.get("CXX", "g++")
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = [
+        what for what, there in ((compiler, shutil.which(compiler)), (str(header), header.exists())) if not there
+    ]
+    if missing:
+        raise UsageError(
+            f"torch: lazy mode compiles C++ for the CPU, and there is no {' and no '.join(missing)} here: load a compiler "
+            "module, or install g++ and python3-dev"
+        )
+
+
 class TorchDqn:
     """The learner, on the CPU or one GPU."""
 
@@ -67,6 +84,8 @@ class TorchDqn:
             raise UsageError(
                 "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
             )
+        if lazy and device == "cpu":
+            _check_compiler()
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         self._device = torch.device(device)
