@@ -15,7 +15,7 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/m
 	touch $@
 
 # torch.compile needs a C++ compiler and Python's headers on the CPU.
-COMPILER := g++=g++ header:Python.h=python3-dev
+COMPILER := g++=g++ header:Python.h=$(PYTHON)-dev
 SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
   lib:libpmix.so=libpmix-dev shellcheck=shellcheck
 

@@ -68,7 +68,8 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     except Exception as error:  # a workload may raise anything; its record must still be closed
         traceback.print_exc()
         kind = "oom" if "out of memory" in str(error).lower() else "failed"
-        ended = Ended(kind, f"{type(error).__name__}: {error}".strip(), {})
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     if sampler:
         sampler.stop()
     outcome, reason = ended.outcome, ended.reason
