@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.formats.record import RecordError, read_frames
+from hpcrl.telemetry.sampler import COLUMNS
 
 MAX_BYTES = 1024**3
 _HEADER: dict[str, type | tuple[type, ...]] = {
@@ -20,11 +21,8 @@ _HEADER: dict[str, type | tuple[type, ...]] = {
 _COLUMNS = {
     "episodes": ("step", "time", "value", "length"),
     "evaluations": ("step", "time", "value"),
-    "samples": (
-        "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
-        "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
-    ),
-}  # fmt: skip
+    "samples": COLUMNS,
+}
 Columns = dict[str, np.ndarray[Any, Any]]
 
 

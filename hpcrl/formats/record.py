@@ -31,7 +31,6 @@ KINDS = (
     "header",
     "samples",
     "episodes",
-    "updates",
     "evaluations",
     "phases",
     "progress",

@@ -12,6 +12,7 @@ from typing import Any
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import CHECKPOINTS, RECORDS, WORKER, Cell, Job, Plan, read_cells
 from hpcrl.run.allocation import Allocation, limit_threads
+from hpcrl.run.placeholders import fill
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
@@ -34,6 +35,8 @@ def cell_of(directory: Path, job: Job, task: int) -> Cell:
 def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, interval: float = 1.0) -> int:
     """Run a cell under telemetry, write its record and return the exit code of this rank."""
     limit_threads(int(cell.resources["cpus"]))
+    values = {**cell.config, **cell.resources, "cell": cell.id}
+    os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     # Imported only now: NumPy reads the number of threads when it is imported.
     from hpcrl.formats.record import record_name
     from hpcrl.run.command import run_command_cell
@@ -53,7 +56,6 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
     try:
         if plan.workload.get("command"):
-            values = {**cell.config, **cell.resources, "cell": cell.id}
             ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
         else:
             goal = plan.study.get("goal")

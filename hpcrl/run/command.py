@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -11,18 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcrl.run.placeholders import fill
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.training import Ended
 from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
 
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 GRACE_SECONDS = 20.0
-
-
-def fill(text: str, values: dict[str, Any]) -> str:
-    """Replace each ``{name}`` by its value; what is not in `values` stays as it is."""
-    return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
 def run_command_cell(
@@ -38,10 +32,9 @@ def run_command_cell(
     and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it.
     """
     arguments = [fill(text, values) for text in workload["command"]]
-    extra = {name: fill(text, values) for name, text in workload.get("env", {}).items()}
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
-        environment = {**os.environ, **extra, VARIABLE: str(metrics)}
+        environment = {**os.environ, VARIABLE: str(metrics)}
         environment |= {f"HPCRL_CELL_{name.upper()}": str(value) for name, value in values.items()}
         clock.switch("other")
         try:

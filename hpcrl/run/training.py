@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -114,3 +117,8 @@ def _before_import(framework: str, cpus: int) -> None:
             import torch
 
             torch.set_num_threads(cpus)
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+            # Else the first cell on a machine would pay for compiling, and the others would not.
+            cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            atexit.register(shutil.rmtree, cache, ignore_errors=True)
