@@ -147,6 +147,11 @@ def gres_conf(profile: ClusterProfile, layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cgroup_conf() -> str:
+    """Return the text of cgroup.conf. Nothing here uses control groups, but slurmd looks for them unless a version is named."""
+    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+
+
 def slurmdbd_conf(layout: Layout) -> str:
     """Return the text of slurmdbd.conf."""
     root = layout.directory

@@ -25,6 +25,7 @@ from hpcrl.slurm.config import (
     Layout,
     Node,
     accounting_commands,
+    cgroup_conf,
     gres_conf,
     node_names,
     slurm_conf,
@@ -139,6 +140,7 @@ class VirtualSlurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self.conf.write_text(slurm_conf(profile, layout))
+        (root / "etc/cgroup.conf").write_text(cgroup_conf())
         (root / "etc/gres.conf").write_text(gres_conf(profile, layout))
         database = root / "etc/slurmdbd.conf"
         database.touch(0o600)
