@@ -36,6 +36,11 @@ def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")(function)
 
 
+def count(number: int, what: str) -> str:
+    """Say how many: ``1 job``, ``2 jobs``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def echo_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
 

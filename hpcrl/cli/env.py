@@ -52,9 +52,18 @@ def _options(function: Any) -> Any:
 @command.command("create", epilog="Example: hpcrl env create torch   or: hpcrl env create --plan plan")
 @click.argument("name", required=False)
 @click.option("--plan", type=click.Path(path_type=Path), help="Build every environment of this plan.")
+@click.option(
+    "--manager", type=click.Choice(["uv", "venv", "conda", "mamba", "micromamba"]), help="Instead of the cluster's."
+)
 @_options
 def create(
-    name: str | None, plan: Path | None, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]
+    name: str | None,
+    plan: Path | None,
+    manager: str | None,
+    flavour: str,
+    horovod: bool,
+    cluster: str,
+    paths: tuple[Path, ...],
 ) -> None:
     """Build an environment, or all of a plan, and check that it imports. What is there is kept."""
     from hpcrl.environments.build import build_all
@@ -68,6 +77,8 @@ def create(
     else:
         environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
         environments = [environment]
+    if manager:
+        site = {**site, "manager": manager, "setup": []}
     if sys.stderr.isatty():
         from rich.console import Console
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, echo_json, json_option, path_option
+from hpcrl.cli.common import DEFAULT_PLAN, count, echo_json, json_option, path_option
 from hpcrl.errors import UsageError
 
 
@@ -113,7 +113,7 @@ def command(
 def _summary(plan: Any) -> None:
     totals = plan.totals
     click.echo(
-        f"{plan.study['name']} on {plan.cluster['title']}: {totals['cells']} cells in {totals['jobs']} jobs, chain {plan.chain}"
+        f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
     )
     for job in plan.cell_jobs():
         asked = job.resources
@@ -121,7 +121,7 @@ def _summary(plan: Any) -> None:
         tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
         click.echo(
-            f"  {job.name}: {job.count} cells of {tasks}{asked['cpus']} core{'s' if asked['cpus'] > 1 else ''}{gpus} in {where} ({job.node_type})"
+            f"  {job.name}: {count(job.count, 'cell')} of {tasks}{count(asked['cpus'], 'core')}{gpus} in {where} ({job.node_type})"
         )
     billed = f", {totals['billed']:g} {totals['billing_unit']}" if totals["billing_unit"] else ""
     click.echo(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import echo_json, json_option, plan_argument, progress
+from hpcrl.cli.common import count, echo_json, json_option, plan_argument, progress
 from hpcrl.errors import HpcrlError
 
 
@@ -63,13 +63,13 @@ def command(
             executor,
             slurm,
             Budget(max_core_hours, max_gpu_hours),
-            lambda count, total, name: advance(count, total),
+            lambda done, total, name: advance(done, total),
         )
     if as_json:
         echo_json({"submitted": done.tasks, "already": done.already, "jobs": [list(each) for each in done.jobs]})
     else:
         click.echo(
-            f"{done.tasks} cells submitted in {len(done.jobs)} jobs"
+            f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
             + (f"; {done.already} were there already." if done.already else ".")
         )
         if not wait:

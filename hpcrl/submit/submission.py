@@ -71,14 +71,13 @@ def submit(directory: Path, executor: str, slurm: Slurm, budget: Budget, report:
         statuses = task_statuses(plan, ledger, slurm)
         wanted: list[tuple[Job, list[int], set[int]]] = []
         already = 0
-        redo_stages = False
         for job in plan.jobs:
             kept = {task for task in range(job.count) if _is_kept(statuses[job.name].get(task))}
             if job.stage == "cells":
                 already += len(kept)
-                redo_stages |= len(kept) < job.count
-            elif redo_stages or any(len(tasks) for _, tasks, _ in wanted):
-                kept = {task for task in kept if (known := statuses[job.name].get(task)) and known.state in LIVE}
+            elif wanted:
+                # Something before this stage runs again, so this one does too, unless it still waits.
+                kept = {task for task in kept if statuses[job.name][task].state in LIVE}
             missing = [task for task in range(job.count) if task not in kept]
             if missing:
                 wanted.append((job, missing, kept))

@@ -83,7 +83,7 @@ def test_failed_cells_are_honest_and_submitted_again(
     (tmp_path / "mended").touch()
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 0
-    assert "1 cells submitted in 1 jobs; 1 were there already." in shown.out
+    assert "1 cell submitted in 1 job; 1 were there already." in shown.out
     assert states(hpcrl, plan) == {"COMPLETED": 2}
     hpcrl("collect", plan, "-o", tmp_path / "d")
     import hpcrl as package
