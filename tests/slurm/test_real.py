@@ -279,3 +279,19 @@ def test_gpus_are_bound_as_asked(sol: Cluster, tmp_path: Path) -> None:
     values = hpcrl.load(tmp_path / "dataset", "episodes").set_index("cell")["value"]
     assert all(values[cell] == rows.loc[cell, "gpus"] for cell in rows.index)
     assert set(rows["partition"]) == {"htc"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a b", "it's", 'say "x"', "$(id) `id` $HOME", "back\\slash", "# hash", "a;b|c&d", "é ∑ 漢", "%j", "x=y", "-n 4"],
+)
+def test_directive_values_reach_slurm_unchanged(sol: Cluster, tmp_path: Path, value: str) -> None:
+    profile = write_yaml(tmp_path / "sol.yaml", {"extends": "sol", "script": {"directives": {"comment": value}}})
+    plan = sol.plan(tmp_path / "plan", command_study(["true"]), profile=str(profile))
+    (script,) = (plan / "scripts").iterdir()
+    held = ["sbatch", "--parsable", "--hold", f"scripts/{script.name}"]
+    done = subprocess.run(held, cwd=plan, env=sol.virtual.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = sol.virtual.command("squeue", "-h", "-o", "%k", "-j", done.stdout.strip())
+    sol.slurm.cancel([done.stdout.strip()])
+    assert shown.stdout.removesuffix("\n") == value
