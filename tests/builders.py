@@ -13,7 +13,8 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from hpcrl.formats.record import RecordWriter, record_name
-from hpcrl.plan.make import PlanFiles, UserChoices, make_plan, write_plan
+from hpcrl.plan.directory import PlanFiles, write_plan
+from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.spec.library import Library
 
 

@@ -13,6 +13,7 @@ from hpcrl.errors import HpcrlError, UsageError
 
 if TYPE_CHECKING:
     from hpcrl.formats.plan import Environment
+    from hpcrl.plan.environments import FlavourName
 
 
 @click.group("env")
@@ -21,9 +22,9 @@ def command() -> None:
 
 
 def _rendered(
-    paths: tuple[Path, ...], cluster: str, name: str, flavour: str, horovod: bool
+    paths: tuple[Path, ...], cluster: str, name: str, flavour: FlavourName, horovod: bool
 ) -> tuple[Environment, dict[str, Any]]:
-    from hpcrl.plan.make import render_environment
+    from hpcrl.plan.environments import render_environment
     from hpcrl.spec.library import Library
     from hpcrl.spec.rendering import Renderer
 
@@ -60,7 +61,7 @@ def create(
     name: str | None,
     plan: Path | None,
     manager: str | None,
-    flavour: str,
+    flavour: FlavourName,
     horovod: bool,
     cluster: str,
     paths: tuple[Path, ...],
@@ -125,7 +126,7 @@ def list_(paths: tuple[Path, ...]) -> None:
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")
 @click.argument("name")
 @_options
-def show(name: str, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
     """Print the rendered conda YAML of an environment."""
     environment, _ = _rendered(paths, cluster, name, flavour, horovod)
     click.echo(environment.conda, nl=False)
@@ -134,7 +135,7 @@ def show(name: str, flavour: str, horovod: bool, cluster: str, paths: tuple[Path
 @command.command("check", epilog="Example: hpcrl env check torch")
 @click.argument("name")
 @_options
-def check_(name: str, flavour: str, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
     """Import a built environment's modules and print their versions."""
     from hpcrl.environments.build import check, is_built, root_of
 

@@ -64,7 +64,8 @@ def command(
     """
     if ctx.invoked_subcommand:
         return
-    from hpcrl.plan.make import UserChoices, make_plan, write_plan
+    from hpcrl.plan.directory import write_plan
+    from hpcrl.plan.make import UserChoices, make_plan
     from hpcrl.spec.library import Library
     from hpcrl.spec.user import account_for, read_settings
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hpcrl.errors import HpcrlError, SpecError, UsageError
 from hpcrl.formats.plan import find_cell, read_cells, read_plan
 from hpcrl.plan.diff import diff_plans
-from hpcrl.plan.make import UserChoices, make_plan, write_plan
+from hpcrl.plan.directory import write_plan
+from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.spec.library import Library
 from tests.builders import cells_of, command_study, planned, write_yaml
 

@@ -257,7 +257,8 @@ def test_gpus_are_bound_as_asked(sol: Cluster, tmp_path: Path) -> None:
         axes={"gpus": [1, 2]},
         resources={"gpu_type": "a100", "memory": "1G", "time": "00:05:00"},
     )
-    from hpcrl.plan.make import UserChoices, make_plan, write_plan
+    from hpcrl.plan.directory import write_plan
+    from hpcrl.plan.make import UserChoices, make_plan
     from hpcrl.spec.library import Library
 
     path = write_yaml(tmp_path / "s.yaml", study)

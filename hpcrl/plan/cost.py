@@ -1,0 +1,45 @@
+"""What a placed cell costs at the limits that it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcrl.plan.placement import Placement
+from hpcrl.spec.billing import evaluate
+from hpcrl.spec.cluster import ClusterProfile, gpu_name
+from hpcrl.spec.study import Resources
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One cell: core-hours and GPU-hours, and `billed` in the site's own unit (0 where it has none)."""
+
+    core_hours: float
+    gpu_hours: float
+    billed: float
+
+
+def cost(profile: ClusterProfile, placement: Placement, asked: Resources) -> Cost:
+    """Compute what the site counts: whole nodes where it gives whole nodes, cores that come with GPUs included."""
+    node = profile.node_types[placement.node_type]
+    hours = asked.time / 3600
+    tasks = asked.tasks or asked.nodes
+    cores = placement.cpus_per_task * tasks
+    if asked.gpus and node.gpus and node.gpus.cores_each:
+        cores = max(cores, node.gpus.cores_each * asked.gpus)
+    if profile.allocation_unit == "node" or placement.exclusive:
+        cores = node.usable_cores * asked.nodes
+    billed = 0.0
+    if profile.billing:
+        values = dict.fromkeys(profile.billing_names(), 0.0) | {
+            "cores": float(cores),
+            "memory_gib": asked.memory * tasks / 1024,
+            "nodes": float(asked.nodes),
+            "gpus": float(asked.gpus),
+            "hours": hours,
+            "charge_factor": profile.qos[placement.qos].charge_factor if placement.qos else 1.0,
+        }
+        if node.gpus:
+            values[gpu_name(node.gpus.type)] = float(asked.gpus)
+        billed = evaluate(profile.billing.expression, values)
+    return Cost(cores * hours, asked.gpus * hours, billed)

@@ -1,0 +1,78 @@
+"""Place every point of a study and put those that Slurm cannot tell apart together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpcrl.formats.plan import Unplaced
+from hpcrl.plan.environments import FlavourName
+from hpcrl.plan.expand import Point, expand
+from hpcrl.plan.placement import NoPlace, Placement, place
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.study import Pin, Resources, Study
+
+DEFAULT_ENVIRONMENT = "numpy"
+MAX_ARRAY = 100_000
+# (name, flavour, with Horovod) -> key of the rendered environment
+EnvironmentKey = Callable[[str, FlavourName, bool], str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that differ in nothing that Slurm sees."""
+
+    environment: str
+    placement: Placement
+    resources: Resources
+    points: list[Point] = field(default_factory=list)
+
+
+def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Unplaced]]:
+    """Return the groups, smallest requests first, and what has no place on the cluster."""
+    pin = study.placement.get(profile.name, Pin())
+    groups: dict[tuple[str, Resources], Group] = {}
+    unplaced: dict[tuple[str, Resources], Unplaced] = {}
+    places: dict[Resources, Placement | NoPlace] = {}
+    for point in expand(study):
+        asked = point.resources
+        if asked not in places:
+            places[asked] = place(profile, asked, pin)
+        spot = places[asked]
+        if isinstance(spot, NoPlace):
+            shown = {key: value for key, value in point.config.items() if key != "seed"}
+            same = (json.dumps(shown, sort_keys=True), asked)
+            so_far = unplaced.get(same) or Unplaced(0, shown, as_data(asked), spot.reason, spot.nearest)
+            unplaced[same] = replace(so_far, cells=so_far.cells + 1)
+            continue
+        name = study.environment or point.config.get("framework") or DEFAULT_ENVIRONMENT
+        key = environment_key(str(name), "cuda" if asked.gpus else "cpu", asked.parallelism == "horovod")
+        groups.setdefault((key, asked), Group(key, spot, asked)).points.append(point)
+    return sorted(groups.values(), key=_order), list(unplaced.values())
+
+
+def _order(group: Group) -> tuple[Any, ...]:
+    asked = group.resources
+    return (asked.gpus, asked.tasks, asked.cpus, asked.nodes, group.environment, asked.time, asked.memory)
+
+
+def as_data(resources: Resources) -> dict[str, Any]:
+    """Return resources as they stand in cells and jobs: MiB and seconds."""
+    return resources.model_dump(mode="json", exclude_none=True)
+
+
+def arrays(profile: ClusterProfile, group: Group) -> Iterator[list[Point]]:
+    """Split a group at the largest array that the site takes; each task counts as a job in the queue."""
+    queued = profile.qos[group.placement.qos].max_queued if group.placement.qos else None
+    size = min(profile.scheduler.max_array_size, queued or MAX_ARRAY)
+    for start in range(0, len(group.points), size):
+        yield group.points[start : start + size]
+
+
+def throttle(profile: ClusterProfile, study: Study, group: Group) -> int | None:
+    """Return how many tasks of an array may run at once: the least that study, site and QOS say."""
+    running = profile.qos[group.placement.qos].max_running if group.placement.qos else None
+    limits = [study.max_parallel, profile.scheduler.array_throttle, running]
+    return min((limit for limit in limits if limit), default=None)
