@@ -44,6 +44,7 @@ class Accounted:
     cell: Cell
     job: Job
     state: JobState
+    submitted: float
 
 
 def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, Accounted]:
@@ -77,7 +78,7 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, A
                 code = f"{entry.exit_code}:0" if entry and entry.exit_code is not None else None
                 elapsed = entry.ended - entry.started if entry and entry.ended and entry.started else None
                 state = JobState(name, entry.state if entry else "PENDING", code, elapsed)
-            found[name] = Accounted(cells[each.job][task], job, state)
+            found[name] = Accounted(cells[each.job][task], job, state, each.at)
     return found
 
 
@@ -103,7 +104,14 @@ def attempt_rows(
     for base, found in accounted.items():
         if base not in seen and found.state.state not in WAITING:
             rows.append(_row_without_record(plan, base, found))
-    rows.sort(key=lambda row: (row["cell"], row["started"] or 0.0, row["attempt"]))
+
+    def order(row: dict[str, Any]) -> tuple[str, float, int]:
+        """Oldest first by submission: an attempt that left no record has no start."""
+        base, restart = _split(row["attempt"])
+        at = accounted[base].submitted if base in accounted else row["started"]
+        return row["cell"], at, restart
+
+    rows.sort(key=order)
     by_cell: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_cell.setdefault(row["cell"], []).append(row)

@@ -12,6 +12,8 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import Collected, collect
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import read_plan
 from hpcrl.formats.record import KINDS, MAGIC
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Completed, Slurm
@@ -98,6 +100,25 @@ def test_attempts_are_told_apart_and_only_the_newest_counts(tmp_path: Path) -> N
     assert list(rows["attempt_number"]) == [1, 2]
     assert list(rows["outcome"]) == ["preempted", "completed"]
     assert list(rows["latest"]) == [False, True]
+
+
+def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    for job_id in ("7", "8"):
+        claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
+        assert claimed is not None
+        ledger.submitted(claimed.token, job_id)
+    ledger.close()
+    write_record(plan, cell, "7_0-0", outcome="failed")
+    answers = {"sacct": "7_0|FAILED|1:0|9|htc\n8_0|NODE_FAIL|0:0|2|htc\n", "squeue": ""}
+    collect([plan], tmp_path / "d", Slurm(lambda arguments, cwd, timeout: Completed(0, answers[arguments[0]], "")))
+    rows = hpcrl.load(tmp_path / "d")
+    assert list(rows["attempt"]) == ["7_0-0", "8_0"]
+    assert list(rows["outcome"]) == ["failed", "node_fail"]
+    assert list(rows["latest"]) == [False, True]
+    assert rows["reason"][1] == "it left no record; the scheduler says NODE_FAIL, exit code 0:0"
 
 
 def test_ranks_are_one_row_with_the_worst_outcome(tmp_path: Path) -> None:
