@@ -134,11 +134,10 @@ def watch(plan: Path, slurm: Slurm) -> int:
 
 def _line(status: PlanStatus) -> str:
     done = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
-    stage = next(
-        (f"; {stage} {each.state.lower()}" for stage, each in status.stages.items() if each.state == "RUNNING"),
-        "",
+    running = [(stage, each) for stage, each in status.stages.items() if each.state == "RUNNING"]
+    return done + "".join(
+        f"; {stage} running" + (f" ({each.reason})" if each.reason else "") for stage, each in running
     )
-    return f"{done}{stage}"
 
 
 def _screen(status: PlanStatus) -> Any:
@@ -165,4 +164,4 @@ def _screen(status: PlanStatus) -> Any:
             ProgressBar(total=1.0, completed=fraction, width=30),
         )
     stages = "  ".join(f"{stage}: {each.state.lower()}" for stage, each in status.stages.items())
-    return Group(table, Text(f"{_line(status)}    {stages}", style="bold"))
+    return Group(table, Text(_line(status), style="bold"), Text(stages, style="dim"))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -133,12 +134,24 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Fra
         raise RecordError(f"cannot be read: {error.strerror}") from None
 
 
-class _NoTrust(pickle.Unpickler):
+# "r" (LONG_BINPUT) with a memo index beyond a million, for which C's unpickler would allocate up to 64 GiB.
+_HUGE_MEMO = re.compile(rb"r(?:..[\x10-\xff].|...[\x01-\xff])", re.DOTALL)
+
+
+class _Refusals:
     def find_class(self, module: str, name: str) -> Any:
         raise RecordError(f"names {module}.{name}: a record holds built-in types only")
 
     def persistent_load(self, pid: Any) -> Any:
         raise RecordError("holds a persistent id: a record holds built-in types only")
+
+
+class _NoTrust(_Refusals, pickle.Unpickler):
+    """C's unpickler, refusing every name."""
+
+
+class _NoTrustNoArray(_Refusals, pickle._Unpickler):
+    """Python's own unpickler, whose memo is a dictionary: slower, and no index makes it allocate."""
 
 
 def loads(data: bytes) -> Any:
@@ -148,21 +161,14 @@ def loads(data: bytes) -> Any:
         RecordError: the pickle names a class or function, is damaged, or would need far more memory than it has bytes.
     """
     try:
-        return _NoTrust(io.BytesIO(data)).load()
+        chosen = _NoTrustNoArray if _HUGE_MEMO.search(data) else _NoTrust
+        return chosen(io.BytesIO(data)).load()
     except RecordError:
         raise
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        IndexError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        raise RecordError(f"has a damaged frame ({error})") from None
     except (MemoryError, OverflowError, RecursionError) as error:
         raise RecordError(f"has a frame that is too large or too deep ({type(error).__name__})") from None
+    except Exception as error:  # whatever nonsense makes an unpickler raise
+        raise RecordError(f"has a damaged frame ({type(error).__name__}: {error})") from None
 
 
 def _encode(value: Any) -> Any:

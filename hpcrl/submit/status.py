@@ -133,8 +133,9 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
 
 
 def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
-    """Give a failed stage the last line of its log as the reason."""
-    if not is_failure(status.state) or status.log is None or not (directory / status.log).is_file():
+    """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
+    telling = is_failure(status.state) or status.state in RUNNING
+    if not telling or status.log is None or not (directory / status.log).is_file():
         return status
     lines = (directory / status.log).read_text(errors="replace").strip().splitlines()
     return replace(status, reason=lines[-1] if lines else None)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -121,6 +122,38 @@ def test_hostile_pickles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(RecordError):
         list(read_frames(tmp_path / "x.rec"))
     assert not (tmp_path / "pwned").exists()
+
+
+NAMES = [
+    b"cos\nsystem\n",
+    b"\x8c\x02os\x8c\x06system\x93",
+    b"R",
+    b"b",
+    b"\x82\x01",
+    b"Q",
+    b"(",
+    b"t",
+    b"}",
+    b"u.",
+    b"r\xff\xff\xff\x00",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts=st.lists(st.sampled_from(NAMES) | st.binary(max_size=8), max_size=12))
+def test_any_bytes_are_refused_or_plain(parts: list[bytes]) -> None:
+    try:
+        value = loads(b"\x80\x04" + b"".join(parts) + b".")
+    except RecordError:
+        return
+    assert type(value).__module__ == "builtins"
+
+
+def test_a_huge_memo_index_allocates_nothing() -> None:
+    bomb = b"\x80\x04K\x01r" + struct.pack("<I", 2**31) + b"."
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert loads(bomb) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
 def test_a_full_disk_is_survived() -> None:
