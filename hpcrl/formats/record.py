@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 MAGIC = b"hpcrl-record 1\n"
 SUFFIX = ".rec"
@@ -126,7 +127,7 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Fra
                     continue
                 if zlib.crc32(data) != checksum:
                     raise RecordError(f"has a damaged frame at byte {file.tell() - length} (wrong checksum)")
-                payload = _decode(loads(data))
+                payload = _decoded(loads(data), len(data))
                 if not isinstance(payload, dict):
                     raise RecordError(f"has a {kind} frame that is not a mapping")
                 yield Frame(kind, payload)
@@ -134,8 +135,8 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Fra
         raise RecordError(f"cannot be read: {error.strerror}") from None
 
 
-# "r" (LONG_BINPUT) with a memo index beyond a million, for which C's unpickler would allocate up to 64 GiB.
-_HUGE_MEMO = re.compile(rb"r(?:..[\x10-\xff].|...[\x01-\xff])", re.DOTALL)
+# LONG_BINPUT or PUT with a memo index beyond a million, for which C's unpickler would allocate up to 64 GiB.
+_HUGE_MEMO = re.compile(rb"r(?:..[\x10-\xff].|...[\x01-\xff])|p\d{7}", re.DOTALL)
 
 
 class _Refusals:
@@ -188,17 +189,38 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not go into a record")
 
 
-def _decode(value: Any) -> Any:
-    if isinstance(value, tuple):
-        match value:
-            case ("nd", str() as dtype, tuple() as shape, bytes() as data) if dtype in _DTYPES:
-                try:
-                    return np.frombuffer(data, dtype=dtype).reshape(shape)
-                except (ValueError, TypeError) as error:
-                    raise RecordError(f"has a damaged array ({error})") from None
-        raise RecordError("holds a tuple that is not an array")
-    if isinstance(value, dict):
-        return {key: _decode(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_decode(each) for each in value]
-    return value
+def _decoded(value: Any, length: int) -> Any:
+    """Rebuild the arrays of a payload that was unpickled from `length` bytes.
+
+    Raises:
+        RecordError: it refers to itself, or to its parts so often that it would grow beyond what its bytes could hold.
+    """
+    budget = length  # each value of an honest pickle takes a byte at least
+
+    def rebuilt(value: Any) -> Any:
+        nonlocal budget
+        budget -= 1
+        if budget < 0:
+            raise RecordError("has a frame that unfolds to more than its bytes can hold")
+        if isinstance(value, tuple):
+            return _array(value)
+        if isinstance(value, dict):
+            return {key: rebuilt(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [rebuilt(each) for each in value]
+        return value
+
+    try:
+        return rebuilt(value)
+    except RecursionError:
+        raise RecordError("has a frame that is too deep") from None
+
+
+def _array(value: tuple[Any, ...]) -> NDArray[Any]:
+    match value:
+        case ("nd", str() as dtype, tuple() as shape, bytes() as data) if dtype in _DTYPES:
+            try:
+                return np.frombuffer(data, dtype=dtype).reshape(shape)
+            except (ValueError, TypeError) as error:
+                raise RecordError(f"has a damaged array ({error})") from None
+    raise RecordError("holds a tuple that is not an array")

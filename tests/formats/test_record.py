@@ -150,10 +150,33 @@ def test_any_bytes_are_refused_or_plain(parts: list[bytes]) -> None:
 
 
 def test_a_huge_memo_index_allocates_nothing() -> None:
-    bomb = b"\x80\x04K\x01r" + struct.pack("<I", 2**31) + b"."
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert loads(bomb) == 1
+    assert loads(b"\x80\x04K\x01r" + struct.pack("<I", 2**31) + b".") == 1
+    assert loads(b"\x80\x04K\x01p2000000000\n.") == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def laughs(depth: int) -> object:
+    value: list[object] = [1]
+    for _ in range(depth):
+        value = [value, value]
+    return {"x": value}
+
+
+def selfish() -> object:
+    value: dict[str, object] = {}
+    value["x"] = [value]
+    return value
+
+
+@pytest.mark.parametrize("bomb", [laughs(60), selfish()], ids=["laughs", "selfish"])
+def test_what_would_unfold_without_end_is_refused(tmp_path: Path, bomb: object) -> None:
+    data = pickle.dumps(bomb)
+    (tmp_path / "x.rec").write_bytes(
+        MAGIC + struct.pack(">BII", KINDS.index("event"), len(data), zlib.crc32(data)) + data
+    )
+    with pytest.raises(RecordError, match=r"unfolds to more than its bytes can hold|too deep"):
+        list(read_frames(tmp_path / "x.rec"))
 
 
 def test_a_full_disk_is_survived() -> None:
