@@ -35,23 +35,26 @@ class ProcessTree:
         if parent is not None and parent.name().startswith("slurmstepd"):
             process = parent
         self._root = process
-        self._cpu: dict[int, float] = {}
 
     def read(self) -> dict[str, float]:
-        """Return CPU seconds so far (ended processes included), resident bytes and the number of processes."""
+        """Return CPU seconds so far, resident bytes and the number of processes.
+
+        The CPU time of processes that have ended stands with the parent that waited for them, so that compilers
+        which live for less than an interval are counted too.
+        """
+        cpu_seconds = 0.0
         rss = count = 0
         for process in [self._root, *self._root.children(recursive=True)]:
             if process.pid == os.getpid():
                 continue
             try:
                 with process.oneshot():
-                    used = process.cpu_times()
+                    cpu_seconds += sum(process.cpu_times()[:4])  # its own and its ended children's, user and system
                     rss += process.memory_info().rss
-                self._cpu[process.pid] = used.user + used.system
                 count += 1
             except psutil.Error:
                 continue
-        return {"cpu_seconds": sum(self._cpu.values()), "rss": rss, "processes": count}
+        return {"cpu_seconds": cpu_seconds, "rss": rss, "processes": count}
 
 
 class Gpus:

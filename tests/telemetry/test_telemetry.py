@@ -11,6 +11,7 @@ import hpcrl
 from hpcrl.telemetry import phases, provenance
 from hpcrl.telemetry.metrics import MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.sampler import ProcessTree
 
 
 def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +79,18 @@ def test_the_sampler_counts_the_tree_and_ends_with_its_parent(tmp_path: Path) ->
     assert 0 <= samples[-1]["machine_cpu_percent"] <= 100
     times = [sample["monotonic"] for sample in samples]
     assert times == sorted(times)
+
+
+def test_processes_that_live_for_less_than_an_interval_are_counted() -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass"
+    program = f"import subprocess, sys\nfor _ in range(3): subprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', flush=True)\ninput()"
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    found = ProcessTree(parent.pid).read()
+    parent.communicate("\n")
+    assert found["processes"] == 1
+    assert found["cpu_seconds"] >= 0.6
 
 
 class Nvml:
