@@ -143,10 +143,21 @@ class Ledger:
             yield Submission(token, job, tuple(parse_tasks(tasks)), executor, state, job_id, at, message)
 
     def local_start(self, token: str, task: int) -> None:
+        """Note that a task runs; a wish to cancel it that came meanwhile stays."""
         with self._transaction():
             self._database.execute(
-                "INSERT OR REPLACE INTO local_tasks VALUES (?, ?, 'RUNNING', NULL, ?, NULL)",
+                "INSERT INTO local_tasks VALUES (?, ?, 'RUNNING', NULL, ?, NULL) ON CONFLICT (token, task) "
+                "DO UPDATE SET started = excluded.started",
                 (token, task, time.time()),
+            )
+
+    def local_cancel(self, token: str, task: int) -> None:
+        """Ask the local queue to end a task that waits or runs; one that has ended stays as it ended."""
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO local_tasks VALUES (?, ?, 'CANCELLING', NULL, NULL, NULL) ON CONFLICT (token, task) "
+                "DO UPDATE SET state = 'CANCELLING' WHERE state = 'RUNNING'",
+                (token, task),
             )
 
     def local_end(self, token: str, task: int, state: str, exit_code: int | None) -> None:

@@ -219,7 +219,7 @@ def cancel(directory: Path, slurm: Slurm, cells: list[str]) -> int:
                 if status.key:
                     keys.append(status.key)
                 elif status.attempt:
-                    ledger.local_end(*tokens[status.attempt], "CANCELLING", None)
+                    ledger.local_cancel(*tokens[status.attempt])
         # Whole arrays in one word each: thousands of keys do not fit on a command line.
         slurm.cancel(keys if cells else sorted({key.partition("_")[0] for key in keys}))
         return count

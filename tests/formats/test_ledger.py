@@ -41,6 +41,26 @@ def test_two_processes_do_not_claim_the_same_tasks(tmp_path: Path) -> None:
     assert claimed.tasks == (2,)
 
 
+@pytest.mark.parametrize("started_first", [True, False])
+def test_a_wish_to_cancel_is_never_lost(tmp_path: Path, started_first: bool) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    steps = [lambda: ledger.local_start("t", 0), lambda: ledger.local_cancel("t", 0)]
+    for step in steps if started_first else reversed(steps):
+        step()
+    (found,) = ledger.local_tasks()
+    assert found.state == "CANCELLING"
+    assert found.started is not None
+
+
+def test_what_has_ended_cannot_be_cancelled(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    ledger.local_start("t", 0)
+    ledger.local_end("t", 0, "COMPLETED", 0)
+    ledger.local_cancel("t", 0)
+    (found,) = ledger.local_tasks()
+    assert found.state == "COMPLETED"
+
+
 def test_no_ledger_yet_or_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was submitted yet"):
         Ledger(tmp_path)
