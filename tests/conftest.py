@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.slurm.virtual import missing_programs
+from hpcrl.slurm.virtual import PACKAGES, missing_programs
 
 NO_SLURM = missing_programs()
 
@@ -51,19 +51,12 @@ def hpcrl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not NO_SLURM:
+    """Skip what needs a Slurm where there is none; in CI such a test runs, and fails on what is not installed."""
+    if not NO_SLURM or os.environ.get("CI") == "true":
         return
     for item in items:
         if item.get_closest_marker("slurm"):
-            if os.environ.get("CI") == "true":
-                item.add_marker(pytest.mark.usefixtures("slurm_must_be_here"))
-            else:
-                item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
-
-
-@pytest.fixture
-def slurm_must_be_here() -> None:
-    pytest.fail(f"CI must run the tests on a real Slurm; not installed: {', '.join(NO_SLURM)}")
+            item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -73,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(
             f"{len(skipped)} tests on a real Slurm were skipped: not installed: {', '.join(NO_SLURM)}"
         )
-        terminalreporter.line("install them: apt-get install slurm-wlm slurmdbd munge mariadb-server")
+        terminalreporter.line(f"install them: apt-get install {PACKAGES}")
 
 
 @pytest.fixture
