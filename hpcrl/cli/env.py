@@ -66,7 +66,7 @@ def create(
     cluster: str,
     paths: tuple[Path, ...],
 ) -> None:
-    """Build an environment, or all of a plan, and check that it imports. What is there is kept."""
+    """Build an environment, or all of a plan, and check that it imports and trains. What is there is kept."""
     from hpcrl.environments.build import build_all
     from hpcrl.formats.plan import read_plan
 
@@ -109,17 +109,19 @@ def list_(paths: tuple[Path, ...]) -> None:
     for name in library.files("envs", ".yaml"):
         spec = library.environment(name)
         for flavour in spec.flavours:
-            environment, _ = _rendered(paths, "workstation", name, flavour, False)
-            path = root_of(site) / environment.key
-            rows.append(
-                [
-                    name,
-                    flavour,
-                    spec.title,
-                    str(path) if is_built(path) else "not built",
-                    library.where("envs", name),
-                ]
-            )
+            for horovod in (False, True) if spec.horovod else (False,):
+                environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
+                path = root_of(site) / environment.key
+                kind = f"{flavour}, Horovod" if horovod else flavour
+                rows.append(
+                    [
+                        name,
+                        kind,
+                        spec.title,
+                        str(path) if is_built(path) else "not built",
+                        library.where("envs", name),
+                    ]
+                )
     print_table(["environment", "flavour", "what", "built", "file"], rows)
 
 
@@ -132,15 +134,17 @@ def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tu
     click.echo(environment.conda, nl=False)
 
 
-@command.command("check", epilog="Example: hpcrl env check torch")
+@command.command("check", epilog="Example: hpcrl env check torch --horovod")
 @click.argument("name")
 @_options
 def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
-    """Import a built environment's modules and print their versions."""
-    from hpcrl.environments.build import check, is_built, root_of
+    """Compare a built environment with its lock, import its modules, and train a small agent in each mode."""
+    from hpcrl.environments.build import is_built, root_of
+    from hpcrl.environments.check import check
 
     environment, site = _rendered(paths, cluster, name, flavour, horovod)
     path = root_of(site) / environment.key
     if not is_built(path):
-        raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}")
-    click.echo(f"{path}: " + ", ".join(f"{module} {version}" for module, version in check(environment, path).items()))
+        options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
+        raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}{options}")
+    click.echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")

@@ -35,6 +35,7 @@ _WORST = (
     "running",
     "completed",
 )
+_FAILURES = ("failed", "oom", "diverged")
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         "wall_time": wall,
         "training_time": footer.get("training_time"),
         "setup_time": footer.get("setup_time"),
+        "compile_time": footer.get("compile_time"),
         "steps": footer.get("steps") or group[0]["steps_seen"],
         "episodes": footer.get("episodes") or group[0]["episodes_seen"],
         "final_score": footer.get("final_score"),
@@ -165,7 +167,12 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
             (each["gpu_memory"] for each in group if each.get("gpu_memory") is not None), default=None
         ),
         "energy": _sum(each.get("gpu_energy") for each in group),
+        "framework_gpu_memory_peak": max(
+            (peak for each in group if (peak := (each["footer"] or {}).get("framework_gpu_memory_peak")) is not None),
+            default=None,
+        ),
         "compiled": footer.get("compiled"),
+        "collective": footer.get("collective"),
         "versions": json.dumps(head["software"], sort_keys=True),
         "variables": json.dumps(head["variables"], sort_keys=True),
         "hardware": json.dumps(head["hardware"], sort_keys=True),
@@ -237,12 +244,20 @@ def _accounting(state: JobState) -> dict[str, Any]:
 
 def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool) -> tuple[str, str | None]:
     """Decide how an attempt ended: the scheduler's word for a job that it ended itself, else the worst of the ranks'."""
-    endings = [(each["footer"]["outcome"], each["footer"].get("reason")) if each["footer"] else None for each in group]
     if last and state is not None and state.state in _OUTCOME:
         return _OUTCOME[state.state], f"the scheduler says {state.state}"
-    known = [each for each in endings if each is not None]
-    if known and len(known) == len(endings):
-        return min(known, key=lambda each: _WORST.index(each[0]) if each[0] in _WORST else 0)
+    ended = [each for each in group if each["footer"]]
+    # A rank that fails takes the others with it: the first failure is the cause, and theirs its consequence.
+    failures = [each for each in ended if each["footer"]["outcome"] in _FAILURES]
+    if failures:
+        first = min(failures, key=lambda each: each["header"]["started"] + each["wall_time"])
+        reason = first["footer"].get("reason")
+        if len(group) > 1:
+            reason = f"rank {first['header']['rank']}: {reason}"
+        return first["footer"]["outcome"], reason
+    if len(ended) == len(group):
+        worst = min(ended, key=lambda each: _rank_of(each["footer"]["outcome"]))
+        return worst["footer"]["outcome"], worst["footer"].get("reason")
     if not last:
         return "preempted", "it was requeued"
     if state is not None and state.state in RUNNING | WAITING:
@@ -250,6 +265,10 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
     if state is not None and state.state == "FAILED":
         return "failed", f"it ended without a footer; exit code {state.exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"
+
+
+def _rank_of(outcome: str) -> int:
+    return _WORST.index(outcome) if outcome in _WORST else 0
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

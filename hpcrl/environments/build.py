@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrl.environments import horovod
+from hpcrl.environments.check import Checked, check, import_modules
+from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Environment
@@ -31,11 +34,12 @@ Report = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Built:
-    """One environment: where it is, and whether it was made now."""
+    """One environment: where it is, whether it was made now, and what it was seen to do if so."""
 
     environment: Environment
     path: Path
     made: bool
+    checked: Checked | None = None
 
 
 def root_of(site: dict[str, Any]) -> Path:
@@ -58,7 +62,7 @@ def is_built(path: Path) -> bool:
 
 
 def build_all(environments: Sequence[Environment], site: dict[str, Any], report: Report) -> list[Built]:
-    """Build what is missing, two at a time, and check that its modules import.
+    """Build what is missing, two at a time, and check that it imports and trains.
 
     Args:
         site: the profile's `environments`: manager, root, setup lines.
@@ -89,22 +93,26 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
         if is_built(path):
             report(environment.key, "is there")
             return Built(environment, path, False)
-        if environment.horovod:
-            raise HpcrlError(
-                f"{environment.key}: building Horovod is not part of this version: its cells can be planned, not run"
-            )
         report(environment.key, f"building with {site['manager']}")
         files = root / f".{environment.key}"
         files.mkdir(exist_ok=True)
         (files / "requirements.txt").write_text(environment.requirements)
         (files / "environment.yaml").write_text(environment.conda)
-        _MANAGERS[site["manager"]](environment, path, files, tuple(site.get("setup", ())))
-        report(environment.key, "checking")
-        versions = check(environment, path)
-        write_atomically(path / MARKER, json.dumps({"key": environment.key, "versions": versions}, indent=1) + "\n")
+        setup = tuple(site.get("setup", ()))
+        _MANAGERS[site["manager"]](environment, path, files, setup)
+        if environment.build:
+            report(environment.key, f"building {environment.build} from source, which can take minutes")
+            own = [name for name in environment.imports if name.split(".")[0] != environment.build.split("==")[0]]
+            versions = import_modules(environment, path, setup, own)
+            built = horovod.wheel(environment, path, root, versions, setup)
+            _install(environment, path, [built])
+        report(environment.key, "checking that it imports and trains")
+        checked = check(environment, path, setup)
+        marker = {"key": environment.key, "versions": checked.versions, "modes": checked.modes}
+        write_atomically(path / MARKER, json.dumps(marker, indent=1) + "\n")
         shutil.rmtree(files)
-        report(environment.key, "built: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
-    return Built(environment, path, True)
+        report(environment.key, f"built: {checked}")
+    return Built(environment, path, True, checked)
 
 
 @contextmanager
@@ -114,53 +122,6 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def check(environment: Environment, path: Path) -> dict[str, str]:
-    """Import the environment's modules in it and return their versions.
-
-    Raises:
-        HpcrlError: one does not import.
-    """
-    program = (
-        "import importlib, json, sys\n"
-        "modules = {name: importlib.import_module(name) for name in sys.argv[1:]}\n"
-        "print(json.dumps({name: str(getattr(each, '__version__', '?')) for name, each in modules.items()}))"
-    )
-    done = subprocess.run(
-        [path / "bin/python", "-c", program, *environment.imports],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=_clean(),
-    )
-    if done.returncode != 0:
-        raise HpcrlError(f"{path}: was built, but does not work: {_tail(done.stderr)}")
-    versions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return versions
-
-
-def _clean() -> dict[str, str]:
-    return {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    }
-
-
-def _tail(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:]) or "it said nothing"
-
-
-def _call(arguments: Sequence[str | Path], setup: Sequence[str] = (), extra: dict[str, str] | None = None) -> None:
-    words = [str(each) for each in arguments]
-    if setup:
-        words = ["bash", "-c", "\n".join([*setup, 'exec "$@"']), "bash", *words]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env={**_clean(), **(extra or {})})
-    except FileNotFoundError:
-        raise HpcrlError(f"{words[0]}: no such command: is the site's environment manager loaded?") from None
-    if done.returncode != 0:
-        raise HpcrlError(f"{Path(words[0]).name} failed: {_tail(done.stderr or done.stdout)}")
-
-
 def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:
     from uv import find_uv_bin
 
@@ -168,46 +129,33 @@ def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     python = sys.executable if here == environment.python else environment.python
     if not (path / "bin/python").exists():
-        _call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
+        call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
     # The pins are complete, so nothing that is not among them can come along (no CUDA packages on the CPU).
-    install: list[str | Path] = [
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--python",
-        path / "bin/python",
-        "-r",
-        files / "requirements.txt",
-    ]
+    requirements: list[str | Path] = ["-r", files / "requirements.txt"]
     links = _configured_links()
     try:
-        _call([*install, *_find_links(links)], setup)
+        _install(environment, path, [*requirements, *_find_links(links)], setup)
     except HpcrlError:
         if not environment.find_links:
             raise
-        _call([*install, *_find_links([*links, *environment.find_links])], setup)
+        _install(environment, path, [*requirements, *_find_links([*links, *environment.find_links])], setup)
+
+
+def _install(environment: Environment, path: Path, what: Sequence[str | Path], setup: Sequence[str] = ()) -> None:
+    from uv import find_uv_bin
+
+    call(
+        [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--python", path / "bin/python", *what],
+        setup,
+        failed=f"{environment.key}: uv failed",
+    )
 
 
 def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:
     if not (path / "bin/python").exists():
-        _call([f"python{environment.python}", "-m", "venv", path], setup)
-    links = _find_links(environment.find_links)
-    _call(
-        [
-            path / "bin/python",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "-r",
-            files / "requirements.txt",
-            *links,
-        ],
-        setup,
-    )
+        call([f"python{environment.python}", "-m", "venv", path], setup)
+    words: list[str | Path] = [path / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps"]
+    call([*words, "-r", files / "requirements.txt", *_find_links(environment.find_links)], setup)
 
 
 def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str]], None]:
@@ -215,7 +163,7 @@ def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str
         if path.exists():
             shutil.rmtree(path)  # conda does not take up an interrupted build
         verb = ["create", "--yes"] if program == "micromamba" else ["env", "create", "--yes"]
-        _call([program, *verb, "--prefix", path, "--file", files / "environment.yaml"], setup)
+        call([program, *verb, "--prefix", path, "--file", files / "environment.yaml"], setup)
 
     return build
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Environment:
-    """One software environment of the plan; `key` names its directory and holds the hash of its rendering."""
+    """One software environment of the plan; `key` names its directory and holds the hash of its rendering.
+
+    `build` is a source distribution that is built against the rest, with the variables `settings`.
+    """
 
     key: str
     name: str
@@ -77,6 +80,9 @@ class Environment:
     find_links: list[str]
     conda: str
     requirements: str
+    framework: str | None = None
+    build: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ def read_plan(directory: Path) -> Plan:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
-        return Plan(**{field.name: content[field.name] for field in fields(Plan)})
+        return Plan(**{each.name: content[each.name] for each in fields(Plan)})
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError
 from hpcrl.spec.quantities import parse_memory, parse_time
-from hpcrl.spec.study import RESOURCES, Resources, Study
+from hpcrl.spec.study import FRAMEWORKS, PARALLELISM, RESOURCES, Resources, Study
 
 MAX_CELLS = 1_000_000
 
@@ -50,6 +50,7 @@ def expand(study: Study) -> Iterator[Point]:
         if any(rule.matches({**defaults, **point}) for rule in study.exclude if "seed" not in (rule.model_extra or {})):
             continue
         resources = _resources(study, point, cache)
+        _check_combination(study, point, resources)
         config = {key: value for key, value in point.items() if key not in RESOURCES}
         for seed in study.seeds:
             values_here = {**defaults, **point, "seed": seed}
@@ -59,6 +60,31 @@ def expand(study: Study) -> Iterator[Point]:
             yield Point({**config, "seed": seed}, resources)
     if count == 0:
         raise UsageError(f"study {study.name}: no cell is left: its `exclude` rules match everything")
+
+
+def _check_combination(study: Study, point: dict[str, Any], resources: Resources) -> None:
+    """Refuse what no framework of that name can do.
+
+    Raises:
+        UsageError: the mode or the parallelism is not one of the framework's.
+    """
+    framework, execution, parallelism = point.get("framework"), point.get("execution", "eager"), resources.parallelism
+    if study.workload.algorithm is None or framework is None:
+        return
+    for what, value, known in (
+        ("execution", execution, FRAMEWORKS[framework]),
+        ("parallelism", parallelism, ("none", *PARALLELISM[framework])),
+    ):
+        if value not in known:
+            raise UsageError(
+                f"study {study.name}: {framework} has no {what} {value!r} (it has {', '.join(known)}): leave it out with "
+                f"`exclude: [{{framework: {framework}, {what}: {value}}}]`"
+            )
+    if execution == "fused" and parallelism != "none":
+        raise UsageError(
+            f"study {study.name}: fused runs in one process: leave it out with "
+            f"`exclude: [{{execution: fused, parallelism: {parallelism}}}]`"
+        )
 
 
 def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:
@@ -72,7 +98,7 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
         merged = study.resources.model_copy(update=asked)
         if merged.tasks is None:
             tasks = merged.nodes
-            if merged.parallelism == "horovod":
+            if merged.parallelism != "none":
                 tasks = max(merged.gpus, 2)
             merged = merged.model_copy(update={"tasks": tasks})
         cache[key] = merged

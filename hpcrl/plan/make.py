@@ -11,6 +11,7 @@ from typing import Any
 import hpcrl
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import CELLS, LOGS, MANIFEST, WORKER, Cell, Environment, Job, Plan
+from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.cost import cost
 from hpcrl.plan.directory import PlanFiles
 from hpcrl.plan.environments import FlavourName, render_environment
@@ -19,7 +20,6 @@ from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import Group, arrays, as_data, pack, throttle
 from hpcrl.plan.placement import NoPlace, place
 from hpcrl.plan.requests import Options, Request, request
-from hpcrl.plan.worker import worker_zip
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer

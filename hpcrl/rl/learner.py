@@ -14,15 +14,20 @@ Weights = dict[str, Floats]
 
 @dataclass(frozen=True)
 class Network:
-    """A multi-layer perceptron with ReLU between its layers: `inputs` -> `hidden` ... -> `outputs`."""
+    """A multi-layer perceptron with ReLU between its layers: `inputs` -> `hidden` ... -> `outputs`.
+
+    With `dueling` the last layer has one output more, the first: the state's value V. The others are advantages
+    A, and Q = V + A - mean(A) (Wang et al. 2016, arXiv 1511.06581, equation 9; the streams share every hidden layer).
+    """
 
     inputs: int
     hidden: tuple[int, ...]
     outputs: int
+    dueling: bool = False
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return (self.inputs, *self.hidden, self.outputs)
+        return (self.inputs, *self.hidden, self.outputs + self.dueling)
 
     @property
     def layers(self) -> int:
@@ -39,6 +44,41 @@ class Batch:
     rewards: NDArray[np.float32]
     next_observations: NDArray[np.float32]
     terminated: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DqnSettings:
+    """What a DQN learner is told besides its network: loss, optimiser, and whose formulae.
+
+    `defaults` is ``aligned`` (hpcrl's first weights and one formula for every framework's optimiser) or ``framework``
+    (the framework's own initialiser and optimiser class as they come).
+    """
+
+    gamma: float = 0.99
+    max_gradient_norm: float = 10.0
+    loss: str = "huber"
+    double: bool = False
+    optimizer: str = "adam"
+    optimizer_epsilon: float = 1e-8
+    rmsprop_decay: float = 0.99
+    defaults: str = "aligned"
+
+
+class Collective(Protocol):
+    """How the ranks of a cell average their gradients; `name` says by which means."""
+
+    rank: int
+    ranks: int
+    name: str
+
+    def average(self, vector: Any) -> Any:
+        """Return the mean over ranks of the framework's own flat float32 vector."""
+
+    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the mean over ranks of a NumPy vector."""
+
+    def close(self) -> None:
+        """Leave the group; all ranks do so together."""
 
 
 class DqnLearner(Protocol):
@@ -58,6 +98,9 @@ class DqnLearner(Protocol):
 
     def compiled(self) -> str:
         """Say what the framework's compiler really did."""
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes that the framework's allocator held on the GPU, None where nothing says."""
 
     def weights(self) -> Weights:
         """Return the online weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,)."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from types import FrameType
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import find_cell, read_plan
 from hpcrl.run.allocation import read_allocation
 from hpcrl.run.cell import cell_of, run_cell
+from hpcrl.run.ranks import start_ranks
 
 
 def main(arguments: list[str]) -> int:
@@ -38,38 +35,20 @@ def main(arguments: list[str]) -> int:
             cell = cell_of(options.plan, job, options.task)
         else:
             raise UsageError("give --cell, or --job and --task")
-        if options.ranks > 1 and "HPCRL_RANK" not in os.environ:
-            return _start_ranks(arguments, options.ranks)
-        return run_cell(options.plan, plan, job, cell, read_allocation(), options.interval)
+        allocation = read_allocation()
+        if options.ranks > 1 and "HPCRL_RANKS" not in os.environ:
+            framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
+            return start_ranks(arguments, options.ranks, framework, parallelism, allocation.attempt)
+        code = run_cell(options.plan, plan, job, cell, allocation, options.interval)
+        if code and allocation.ranks > 1:
+            # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
     except HpcrlError as error:
         print(f"hpcrl: {error}", file=sys.stderr)
         return error.exit_code
-
-
-def _start_ranks(arguments: list[str], ranks: int) -> int:
-    """Start every rank on this machine; when one fails, end the others within seconds. Return the first failure's code."""
-    attempt = read_allocation().attempt
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "hpcrl.run", *arguments],
-            env={**os.environ, "HPCRL_RANK": str(rank), "HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt},
-        )
-        for rank in range(ranks)
-    ]
-
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        for child in children:
-            child.send_signal(number)
-
-    for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, hand_on)
-    failed = 0
-    while None in (codes := [child.poll() for child in children]):
-        if not failed and (failed := next((code for code in codes if code), 0)):
-            for child in children:
-                child.terminate()
-        time.sleep(0.2)
-    return failed or next((code for code in codes if code), 0)
 
 
 if __name__ == "__main__":

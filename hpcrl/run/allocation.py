@@ -8,18 +8,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcrl.slurm.client import array_key
+from hpcrl.slurm.client import Slurm, array_key, tasks_per_node
 
 # Every library's own way to be told a number of threads.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TORCHINDUCTOR_COMPILE_THREADS",
 )  # fmt: skip
+# A rank without Slurm: hpcrl's own, Open MPI's, MPICH's.
+_RANK_VARIABLES = ("HPCRL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One rank's share. `key` is the Slurm job (``JOBID_TASK``), None without Slurm."""
+    """One rank's share. `key` is the Slurm job (``JOBID_TASK``), None without Slurm.
+
+    `addresses` is host:port for each rank, for frameworks whose ranks connect by themselves.
+    """
 
     node: str
     rank: int
@@ -28,6 +33,7 @@ class Allocation:
     attempt: str
     restarts: int
     key: str | None
+    addresses: tuple[str, ...] = ()
 
 
 def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
@@ -38,16 +44,18 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     key = array_key(environment)
     if key is not None:
         restarts = int(environment.get("SLURM_RESTART_COUNT", "0"))
+        ranks = int(environment.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in environment else 1
         return Allocation(
             node=environment.get("SLURMD_NODENAME") or socket.gethostname(),
             rank=int(environment.get("SLURM_PROCID", "0")),
-            ranks=int(environment.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in environment else 1,
+            ranks=ranks,
             local_rank=int(environment.get("SLURM_LOCALID", "0")),
             attempt=f"{key}-{restarts}",
             restarts=restarts,
             key=key,
+            addresses=_addresses(environment, ranks) if ranks > 1 else (),
         )
-    rank = int(environment.get("HPCRL_RANK", "0"))
+    rank = int(next((environment[name] for name in _RANK_VARIABLES if name in environment), "0"))
     return Allocation(
         node=socket.gethostname(),
         rank=rank,
@@ -56,20 +64,34 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
         attempt=environment.get("HPCRL_ATTEMPT") or f"byhand-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}",
         restarts=int(environment.get("HPCRL_RESTARTS", "0")),
         key=None,
+        addresses=tuple(each for each in environment.get("HPCRL_ADDRESSES", "").split(",") if each),
     )
 
 
-def limit_threads(cpus: int) -> None:
+def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
+    """Give each rank of a step an address: its node, and a port that other jobs on the node do not use."""
+    base = 20_000 + int(environment.get("SLURM_JOB_ID", "0")) * ranks % 30_000
+    if environment.get("SLURM_STEP_NUM_NODES", "1") == "1":
+        hosts = ["127.0.0.1"] * ranks  # node names need not resolve
+    else:
+        nodes = Slurm().host_names(environment["SLURM_STEP_NODELIST"])
+        counts = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
+        hosts = [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
+    return tuple(f"{host}:{base + rank}" for rank, host in enumerate(hosts))
+
+
+def limit_threads(cpus: int, local_rank: int = 0) -> None:
     """Tell every library to use `cpus` threads; call it before NumPy or a framework is imported.
 
-    Without Slurm the process is also bound to that many of its cores (``HPCRL_CORES`` names them), since some
-    libraries take the number of threads from what they may run on.
+    Without Slurm the process is also bound to that many cores, a rank's own where there are enough (``HPCRL_CORES``
+    names the cell's), since some libraries take the number of threads from what they may run on.
     """
     for name in _THREAD_VARIABLES:
         os.environ[name] = str(cpus)
-    named = [int(core) for core in os.environ.get("HPCRL_CORES", "").split(",") if core]
+    if "SLURM_JOB_ID" in os.environ:
+        return
     allowed = os.sched_getaffinity(0)
-    if named and set(named) <= allowed:
-        os.sched_setaffinity(0, named)
-    elif len(allowed) > cpus and "SLURM_JOB_ID" not in os.environ:
-        os.sched_setaffinity(0, sorted(allowed)[:cpus])
+    named = [int(core) for core in os.environ.get("HPCRL_CORES", "").split(",") if core]
+    cores = named if named and set(named) <= allowed else sorted(allowed)
+    first = local_rank * cpus % len(cores)
+    os.sched_setaffinity(0, cores[first : first + cpus] or cores)

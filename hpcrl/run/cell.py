@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import traceback
@@ -34,33 +35,40 @@ def cell_of(directory: Path, job: Job, task: int) -> Cell:
 
 def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, interval: float = 1.0) -> int:
     """Run a cell under telemetry, write its record and return the exit code of this rank."""
-    limit_threads(int(cell.resources["cpus"]))
+    _check_environment(cell)
+    limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     # Imported only now: NumPy reads the number of threads when it is imported.
     from hpcrl.formats.record import record_name
+    from hpcrl.rl.distributed.group import Group
     from hpcrl.run.command import run_command_cell
     from hpcrl.run.interrupt import Interrupt
     from hpcrl.run.recorder import Recorder, Sampler
-    from hpcrl.run.training import Ended, train_cell
+    from hpcrl.run.training import Ended, before_import, train_cell
     from hpcrl.telemetry.phases import PhaseClock
 
-    interrupt = Interrupt()
+    interrupt = Interrupt(allocation.ranks)
     clock = PhaseClock()
     path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
     if path.exists():
         raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
+    group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
+    before_import(cell.config, cell.resources, group)
     recorder = Recorder(path, clock)
     recorder.header(_facts(directory, plan, job, cell, allocation))
-    sampler = Sampler(recorder, os.getpid(), interval) if allocation.local_rank == 0 else None
-    checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
+    # The ranks of a cell are siblings, below mpirun or the process that started them.
+    root = os.getppid() if allocation.ranks > 1 else os.getpid()
+    sampler = Sampler(recorder, root, interval) if allocation.local_rank == 0 else None
+    suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
+    checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:
         if plan.workload.get("command"):
             ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
         else:
             goal = plan.study.get("goal")
             ended = train_cell(
-                plan.workload, cell.config, cell.resources, goal, recorder, clock, interrupt.stop, checkpoint
+                plan.workload, cell.config, cell.resources, goal, recorder, clock, interrupt.stop, checkpoint, group
             )
     except HpcrlError as error:
         print(f"hpcrl: {error}", file=sys.stderr)
@@ -76,6 +84,8 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
         sampler.stop()
     outcome, reason = ended.outcome, ended.reason
     requeue = False
+    if outcome == "preempted" and allocation.ranks > 1:
+        interrupt.wait(5)  # another rank's signal came first
     if outcome == "preempted" and interrupt.caught == "USR2":
         most = int(plan.cluster["scheduler"].get("max_requeues", 3))
         requeue = allocation.key is not None and allocation.restarts < most
@@ -84,7 +94,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
             reason = f"the time limit came near after {allocation.restarts} requeues"
     elif outcome == "preempted":
         reason = reason or "ended by TERM; a checkpoint was kept"
-    if outcome == "completed" and allocation.rank == 0:
+    if outcome == "completed":
         checkpoint.unlink(missing_ok=True)
     recorder.footer(outcome, reason, ended.facts)
     if requeue and allocation.rank == 0 and allocation.key:
@@ -96,6 +106,25 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
             print(f"hpcrl: the cell was checkpointed but not requeued: {error}", file=sys.stderr)
             return 1
     return EXIT[outcome]
+
+
+def _check_environment(cell: Cell) -> None:
+    """Make sure that the environment is the one that the plan locked.
+
+    Raises:
+        UsageError: it is another one.
+    """
+    path = os.environ.get("HPCRL_ENV")
+    if path is None:
+        return
+    try:
+        key = json.loads((Path(path) / "hpcrl-environment.json").read_text())["key"]
+    except (OSError, ValueError, KeyError):
+        key = "nothing that hpcrl built"
+    if key != cell.environment:
+        raise UsageError(
+            f"{path}: is {key}, and the plan's lock asks for {cell.environment}: run hpcrl env create --plan PLAN"
+        )
 
 
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:

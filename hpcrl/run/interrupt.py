@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
+import time
 from types import FrameType
+
+# How long a rank that waits for another may take to notice TERM before it is ended.
+_STUCK_SECONDS = 5.0
 
 
 class Interrupt:
-    """Remembers the first signal; a training loop asks :attr:`caught` at each step."""
+    """Remembers the first signal; a training loop asks :attr:`caught` at each step.
 
-    def __init__(self) -> None:
+    Where there are several ranks (`ranks` > 1), one may wait inside a library for another that has died. Python then
+    never sees the signal, so a thread watches for it and ends the process.
+    """
+
+    def __init__(self, ranks: int = 1) -> None:
         self.caught: str | None = None
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._catch)
+        if ranks > 1:
+            reading, writing = os.pipe()
+            os.set_blocking(writing, False)
+            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if self.caught is None:
             self.caught = signal.Signals(number).name.removeprefix("SIG")
 
+    def _watch(self, pipe: int) -> None:
+        while signal.SIGTERM not in os.read(pipe, 1):
+            pass
+        self.wait(_STUCK_SECONDS)
+        if self.caught is None:
+            print("hpcrl: ended by TERM while it waited for another rank", file=sys.stderr, flush=True)
+            os._exit(1)
+
     def stop(self) -> bool:
         """Tell whether a signal has come."""
         return self.caught is not None
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, but not longer."""
+        end = time.monotonic() + seconds
+        while self.caught is None and time.monotonic() < end:
+            time.sleep(0.05)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.formats.record import RecordWriter
-from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 from hpcrl.telemetry.sampler import COLUMNS
 
 FLUSH_SECONDS = 3.0
@@ -39,8 +39,8 @@ class Recorder:
         self._append("header", facts | {"started": time.time()})
 
     def training_time(self) -> float:
-        """Return the seconds of training so far: all phases but the set-up."""
-        return self._clock.total() - self._clock.seconds["setup"]
+        """Return the seconds of training so far: all phases but those before the first step."""
+        return self._clock.total() - sum(self._clock.seconds[phase] for phase in BEFORE_TRAINING)
 
     # What the training loop calls.
 

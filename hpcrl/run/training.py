@@ -6,16 +6,19 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, train
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.learner import DqnLearner, Network, initial_weights
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
+from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
 from hpcrl.telemetry.provenance import visible_gpus
@@ -37,28 +40,28 @@ def train_cell(
     goal: float | None,
     recorder: Recorder,
     clock: PhaseClock,
-    stop: Any,
+    stop: Callable[[], bool],
     checkpoint_file: Path,
+    group: Group,
 ) -> Ended:
-    """Train the agent of one cell in this process.
+    """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
 
     Raises:
         UsageError: the cell cannot run here: framework not installed, no GPU for a GPU cell, wrong settings.
+        HpcrlError: the ranks do not find each other or do not agree.
     """
     import gymnasium
 
-    if resources.get("parallelism", "none") != "none":
-        raise UsageError(
-            f"parallelism {resources['parallelism']}: this version plans and places such cells, but does not run them yet"
-        )
     framework, execution = str(config["framework"]), str(config.get("execution", "eager"))
+    parallelism = str(resources.get("parallelism", "none"))
     if resources.get("gpus") and (framework == "numpy" or not visible_gpus()):
         what = "NumPy computes on the CPU only" if framework == "numpy" else "no NVIDIA GPU is visible here"
         raise UsageError(f"this cell asks for {resources['gpus']} GPUs, and {what}: it does not run on the CPU instead")
+    if group.ranks > 1 and parallelism == "none":
+        raise UsageError(f"this cell has {group.ranks} ranks and no parallelism: say horovod or native in the study")
     names = {field.name for field in fields(DqnConfig)}
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in names}
     hyperparameters = DqnConfig.from_mapping(settings)
-    _before_import(framework, int(resources["cpus"]))
 
     def make_environment() -> Any:
         try:
@@ -66,13 +69,18 @@ def train_cell(
         except gymnasium.error.Error as error:
             raise UsageError(f"environment {workload['environment']}: {' '.join(str(error).split())}") from None
 
+    collective = make_collective(framework, parallelism, group)
+    timed = TimedCollective(collective, clock) if collective else None
     learners: list[DqnLearner] = []
 
     def make_learner(network: Network, generator: np.random.Generator) -> DqnLearner:
-        weights = initial_weights(network, generator)
+        if hyperparameters.defaults == "framework":
+            weights = framework_weights(framework, network, int(config["seed"]))
+        else:
+            weights = dict(initial_weights(network, generator))
         device = "cuda" if resources.get("gpus") else "cpu"
         learners.append(
-            make_dqn_learner(framework, execution, network, weights, hyperparameters.learner_settings(), device)
+            make_dqn_learner(framework, execution, network, weights, hyperparameters.learner_settings(), device, timed)
         )
         return learners[0]
 
@@ -87,6 +95,7 @@ def train_cell(
         goal,
         stop,
         checkpoint_file,
+        timed,
     )
     facts = {
         "steps": result.steps,
@@ -97,28 +106,64 @@ def train_cell(
         "goal_time": recorder.goal_time,
         "training_time": recorder.training_time(),
         "setup_time": clock.seconds["setup"],
+        "compile_time": clock.seconds["compile"],
         "compiled": learners[0].compiled(),
+        "collective": collective.name if collective else None,
+        "framework_gpu_memory_peak": learners[0].peak_memory(),
     }
+    if collective:
+        learners.clear()
+        collective.close()
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     return Ended(result.outcome, reason, facts)
 
 
-def _before_import(framework: str, cpus: int) -> None:
-    """Settle what a framework reads only once, at its import."""
+class TimedCollective:
+    """A collective whose averages are a phase of their own."""
+
+    def __init__(self, collective: Collective, clock: PhaseClock) -> None:
+        self._collective, self._clock = collective, clock
+        self.rank, self.ranks, self.name = collective.rank, collective.ranks, collective.name
+        if hasattr(collective, "wrap"):
+            self.wrap = collective.wrap
+
+    def average(self, vector: Any) -> Any:
+        before = self._clock.phase
+        self._clock.switch("communicate")
+        averaged = self._collective.average(vector)
+        self._clock.switch(before)
+        return averaged
+
+    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        before = self._clock.phase
+        self._clock.switch("communicate")
+        averaged = self._collective.average_array(values)
+        self._clock.switch(before)
+        return averaged
+
+    def close(self) -> None:
+        self._collective.close()
+
+
+def before_import(config: dict[str, Any], resources: dict[str, Any], group: Group) -> None:
+    """Settle by environment variables what a framework reads only once, at its import."""
+    framework = config.get("framework")
+    if group.ranks > 1:
+        visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        if len(visible) > 1:  # each rank has one GPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
+        # Milliseconds between two looks for work; the default, 1, is longer than a whole update of a small network.
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if framework == "jax":
         flags = os.environ.get("XLA_FLAGS", "")
-        if cpus == 1:
+        if resources["cpus"] == 1:
             os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if framework == "torch":
-        import importlib.util
-
-        if importlib.util.find_spec("torch") is not None:
-            import torch
-
-            torch.set_num_threads(cpus)
-        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-            # Else the first cell on a machine would pay for compiling, and the others would not.
-            cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    if framework == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if framework == "torch" and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        # Else the first cell on a machine would pay for compiling, and the others would not.
+        cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        atexit.register(shutil.rmtree, cache, ignore_errors=True)

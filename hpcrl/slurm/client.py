@@ -125,6 +125,10 @@ class Slurm:
         if keys:
             self._checked("scancel", *keys)
 
+    def host_names(self, nodes: str) -> list[str]:
+        """Expand a node list such as ``c[001-003]``."""
+        return self._checked("scontrol", "show", "hostnames", nodes).split()
+
     def requeue(self, key: str) -> None:
         self._checked("scontrol", "requeue", key)
 
@@ -151,3 +155,12 @@ def array_key(environment: Mapping[str, str] = os.environ) -> str | None:
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     return environment.get("SLURM_JOB_ID")
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Read Slurm's ``2(x3),1``: three nodes of two tasks, one of one."""
+    counts = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts

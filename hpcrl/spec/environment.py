@@ -14,6 +14,7 @@ Pin = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$"),
 ]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
 
@@ -26,14 +27,32 @@ class Flavour(Model):
     find_links: tuple[str, ...] = Field((), description="pages with wheels that the package index lacks")
 
 
+class Horovod(Model):
+    """What Horovod cells need besides. `build` is a source distribution that is built against the environment."""
+
+    packages: tuple[Pin, ...] = Field((), description="pins, dependencies included; what the build needs too")
+    conda: tuple[Name, ...] = ()
+    imports: tuple[str, ...] = ()
+    build: Pin | None = None
+    settings: dict[Variable, str] = Field({}, description="environment variables of the build")
+    cuda_settings: dict[Variable, str] = Field({}, description="the same, for the cuda flavour only")
+
+    def variables(self, flavour: str) -> dict[str, str]:
+        """Return the variables of the build for one flavour."""
+        return dict(sorted({**self.settings, **(self.cuda_settings if flavour == "cuda" else {})}.items()))
+
+
 class SoftwareEnvironment(Model):
     name: Name
     title: str
+    framework: Name | None = Field(
+        None, description="framework whose built-in training must run for it to count as good"
+    )
     python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
     imports: tuple[str, ...] = Field((), description="modules that must import for the environment to count as good")
     packages: tuple[Pin, ...] = Field((), description="pins that every flavour shares")
     conda: tuple[Name, ...] = Field((), description="conda packages that the Python packages need, such as a compiler")
-    horovod: tuple[Pin, ...] = Field((), description="what Horovod cells need besides")
+    horovod: Horovod | None = None
     flavours: dict[Literal["cpu", "cuda"], Flavour]
 
     @model_validator(mode="after")
@@ -47,4 +66,5 @@ class SoftwareEnvironment(Model):
     def pins(self, flavour: Literal["cpu", "cuda"], horovod: bool) -> list[str]:
         """Return every pin of one flavour, sorted."""
         chosen = self.flavours[flavour]
-        return sorted({*self.packages, *chosen.packages, *(self.horovod if horovod else ())}, key=str.lower)
+        extra = self.horovod.packages if horovod and self.horovod else ()
+        return sorted({*self.packages, *chosen.packages, *extra}, key=str.lower)

@@ -14,7 +14,21 @@ Scalar = str | int | float | bool
 # Axis names that are resources; every other axis configures the workload.
 RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism")
 ALGORITHMS = ("dqn",)
-FRAMEWORKS = {"numpy": ("eager",), "torch": ("eager", "lazy"), "jax": ("eager", "lazy")}
+FRAMEWORKS = {
+    "numpy": ("eager",),
+    "torch": ("eager", "lazy"),
+    "tensorflow": ("eager", "lazy", "xla"),
+    "jax": ("eager", "lazy", "fused"),
+    "mxnet": ("eager", "lazy"),
+}
+# How several ranks may train one agent, besides not at all.
+PARALLELISM = {
+    "numpy": (),
+    "torch": ("horovod", "native"),
+    "tensorflow": ("horovod", "native"),
+    "jax": ("horovod", "native"),
+    "mxnet": ("horovod",),
+}
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"(_TOKEN|_KEY)$|PASSWORD|SECRET", re.IGNORECASE)
 
@@ -84,10 +98,12 @@ class Resources(Model):
     gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
     gpu_type: Name | None = None
     nodes: int = Field(1, ge=1)
-    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or one for each GPU with Horovod")
+    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or with a parallelism one for each GPU")
     memory: MiB = 4096
     time: Seconds = 3600
-    parallelism: Literal["none", "horovod"] = "none"
+    parallelism: Literal["none", "horovod", "native"] = Field(
+        "none", description="how ranks average gradients: by Horovod, or by the framework's own means (native)"
+    )
 
 
 class Pin(Model):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from time import perf_counter
 
-PHASES = ("setup", "env_step", "act", "replay", "update", "evaluate", "other")
+# `compile` is all that happens once before the first step; `fused` is a compiled loop that cannot be looked into.
+PHASES = ("setup", "compile", "env_step", "act", "replay", "update", "communicate", "fused", "evaluate", "other")
+BEFORE_TRAINING = ("setup", "compile")
 
 
 class PhaseClock:
@@ -17,20 +19,20 @@ class PhaseClock:
     def __init__(self, phase: str = "setup") -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.counts = dict.fromkeys(PHASES, 0)
-        self._phase = phase
+        self.phase = phase
         self._since = perf_counter()
         self.counts[phase] = 1
 
     def switch(self, phase: str) -> None:
         """Leave the present phase for another."""
         now = perf_counter()
-        self.seconds[self._phase] += now - self._since
+        self.seconds[self.phase] += now - self._since
         self.counts[phase] += 1
-        self._phase = phase
+        self.phase = phase
         self._since = now
 
     def total(self) -> float:
         """Return the seconds of all phases so far."""
-        self.switch(self._phase)
-        self.counts[self._phase] -= 1
+        self.switch(self.phase)
+        self.counts[self.phase] -= 1
         return sum(self.seconds.values())

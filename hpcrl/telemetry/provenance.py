@@ -108,6 +108,8 @@ def numeric_variables() -> dict[str, str]:
         "PYTORCH_",
         "NVIDIA_TF32",
         "CUBLAS_",
+        "HOROVOD_",
+        "OMPI_MCA_",
     )
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(wanted)}
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrl.environments.build import Built, build_all, check
 from hpcrl.formats.plan import read_plan
-from hpcrl.plan.worker import worker_zip
+from hpcrl.formats.worker import worker_zip
 from tests.builders import planned
 
 pytestmark = pytest.mark.slow

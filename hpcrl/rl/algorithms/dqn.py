@@ -13,19 +13,35 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl import checkpoint
+from hpcrl.rl.distributed.group import any_rank, check_same_start
 from hpcrl.rl.evaluation import evaluate
-from hpcrl.rl.learner import DqnLearner, Network
+from hpcrl.rl.frameworks.numpy.dqn import q_values
+from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network
 from hpcrl.rl.replay import Replay
 from hpcrl.rl.schedules import linear
 from hpcrl.telemetry.phases import PhaseClock
 
+# Several ranks agree on whether to stop whenever this many steps have gone by.
+_AGREE_INTERVAL = 256
+_CHOICES = {
+    "loss": ("huber", "mse"),
+    "optimizer": ("adam", "rmsprop"),
+    "acting": ("framework", "numpy"),
+    "defaults": ("aligned", "framework"),
+}
+
 
 @dataclass(frozen=True)
 class DqnConfig:
-    """Hyperparameters; steps are environment steps."""
+    """Hyperparameters. Steps and batch are those of all ranks together: each rank takes its share.
+
+    `acting` is ``framework`` (what is compared) or ``numpy`` (on the learner's weights, for speed); `defaults` is
+    explained at :class:`hpcrl.rl.learner.DqnSettings`.
+    """
 
     total_steps: int = 50_000
     hidden: tuple[int, ...] = (256, 256)
@@ -44,7 +60,12 @@ class DqnConfig:
     max_gradient_norm: float = 10.0
     loss: str = "huber"
     double: bool = False
-    adam_epsilon: float = 1e-8
+    dueling: bool = False
+    optimizer: str = "adam"
+    optimizer_epsilon: float = 1e-8
+    rmsprop_decay: float = 0.99
+    acting: str = "framework"
+    defaults: str = "aligned"
     evaluation_interval: int = 2_500
     evaluation_episodes: int = 10
 
@@ -60,14 +81,18 @@ class DqnConfig:
             if name not in known:
                 raise UsageError(f"dqn: no hyperparameter {name!r}; {suggestion(name, known)}")
             default = known[name].default
+            if name in _CHOICES:
+                if value not in _CHOICES[name]:
+                    raise UsageError(f"dqn: {name}: {value!r} is not {' or '.join(_CHOICES[name])}")
+                continue
             if name == "hidden":
                 good = (
                     isinstance(value, list | tuple)
                     and value
                     and all(isinstance(each, int) and each > 0 for each in value)
                 )
-            elif isinstance(default, bool | str):
-                good = isinstance(value, type(default))
+            elif isinstance(default, bool):
+                good = isinstance(value, bool)
             elif isinstance(default, int):
                 good = isinstance(value, int) and not isinstance(value, bool) and value > 0
             else:
@@ -75,15 +100,20 @@ class DqnConfig:
             if not good:
                 raise UsageError(f"dqn: {name}: {value!r} will not do; the default is {default!r}")
         checked: dict[str, Any] = {**values, **({"hidden": tuple(values["hidden"])} if "hidden" in values else {})}
-        config = cls(**checked)
-        if config.loss not in ("huber", "mse"):
-            raise UsageError(f"dqn: loss: {config.loss!r} is neither huber nor mse")
-        return config
+        return cls(**checked)
 
-    def learner_settings(self) -> dict[str, Any]:
-        """Return what a learner's constructor takes besides network and weights."""
-        names = ("gamma", "max_gradient_norm", "loss", "double", "adam_epsilon")
-        return {name: getattr(self, name) for name in names}
+    def learner_settings(self) -> DqnSettings:
+        """Return what a learner is told besides its network."""
+        return DqnSettings(**{field.name: getattr(self, field.name) for field in fields(DqnSettings)})
+
+    def epsilon(self, step: int) -> float:
+        """Return the probability of a random action."""
+        steps = self.exploration_fraction * self.total_steps
+        return linear(self.initial_epsilon, self.final_epsilon, steps, step)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate."""
+        return linear(self.learning_rate, self.final_learning_rate, self.total_steps, step)
 
 
 class Reporter(Protocol):
@@ -108,118 +138,223 @@ class Result:
     goal_step: int | None
 
 
+Arrays = checkpoint.Arrays
+Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+MakeLearner = Callable[[Network, np.random.Generator], DqnLearner]
+
+
+class Loop(Protocol):
+    """Takes environment steps and updates; :class:`HostLoop`, or one that a learner brings (`fused`)."""
+
+    step: int
+    episodes: int
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        """Go on to step `until`; False where `stop` said so before."""
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return greedy actions."""
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        """Return arrays and plain facts for a checkpoint, besides the learner's own."""
+
+    def load_state(self, arrays: Arrays, facts: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+
+
 def train(
     config: DqnConfig,
     make_environment: Callable[[], Any],
-    make_learner: Callable[[Network, np.random.Generator], DqnLearner],
+    make_learner: MakeLearner,
     seed: int,
     reporter: Reporter,
     clock: PhaseClock,
     goal: float | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_file: Path | None = None,
+    collective: Collective | None = None,
 ) -> Result:
     """Train from scratch, or on from a checkpoint, until the last step or until `stop` says so.
 
-    Random streams, all from `seed`: first weights, exploration, replay; the environment is seeded once.
+    Random streams, all from `seed`: first weights, exploration, replay; the environment is seeded once. With several
+    ranks each has an environment, a replay and streams of its own; weights stay equal, since gradients are averaged.
+    Rank 0 evaluates.
 
     Raises:
-        UsageError: the environment is not one with vector observations and discrete actions.
+        UsageError: the environment is not one with vector observations and discrete actions, or the ranks cannot share
+            the batch evenly.
+        HpcrlError: the ranks do not agree on where they start.
     """
+    ranks = collective.ranks if collective else 1
+    if config.batch_size % ranks or config.train_interval < ranks or config.target_interval < ranks:
+        raise UsageError(
+            f"dqn: {ranks} ranks cannot share batch_size {config.batch_size}, train_interval {config.train_interval} and "
+            f"target_interval {config.target_interval}: the first must be a multiple, the others at least as many"
+        )
     environment = make_environment()
     evaluation_environments = [make_environment() for _ in range(config.evaluation_episodes)]
     network = _network(environment, config)
-    weights_stream, explore, draw = (np.random.default_rng([seed, stream]) for stream in range(3))
-    learner = make_learner(network, weights_stream)
-    replay = Replay(config.buffer_size, network.inputs)
-    step = episodes = 0
+    learner = make_learner(network, np.random.default_rng([seed, 0]))
+    if collective:
+        check_same_start(collective, learner.weights())
+    clock.switch("compile")
+    own_loop = getattr(learner, "make_loop", lambda *_: None)(config, environment, seed, reporter, clock)
+    loop: Loop = own_loop or HostLoop(config, environment, network, learner, seed, reporter, clock, collective)
     best: float | None = None
     goal_step: int | None = None
-    if checkpoint_file is not None and (saved := checkpoint.load(checkpoint_file)) is not None:
+    if (saved := _common_checkpoint(checkpoint_file, collective)) is not None:
         arrays, facts = saved
         learner.load_state(checkpoint.part("learner", arrays))
-        replay.load_state(checkpoint.part("replay", arrays))
-        explore.bit_generator.state, draw.bit_generator.state = facts["explore"], facts["draw"]
-        step, episodes, best, goal_step = facts["step"], facts["episodes"], facts["best"], facts["goal_step"]
+        loop.load_state(checkpoint.part("loop", arrays), facts["loop"])
+        loop.step, loop.episodes, best, goal_step = facts["step"], facts["episodes"], facts["best"], facts["goal_step"]
 
     def result(outcome: str, final: float | None = None) -> Result:
-        return Result(outcome, step, episodes, final, best, goal_step)
+        return Result(outcome, loop.step, loop.episodes, final, best, goal_step)
 
-    def score() -> float:
+    def score() -> float | None:
         nonlocal best, goal_step
+        if collective and collective.rank:
+            return None
         clock.switch("evaluate")
-        mean = float(evaluate(learner.act, evaluation_environments, seed=10_000 + seed).mean())
+        mean = float(evaluate(loop.act, evaluation_environments, seed=10_000 + seed).mean())
         best = mean if best is None else max(best, mean)
         if goal is not None and goal_step is None and mean >= goal:
-            goal_step = step
-        reporter.evaluation(step, mean)
+            goal_step = loop.step
+        reporter.evaluation(loop.step, mean)
+        clock.switch("other")
         return mean
 
-    # Whatever a framework compiles or loads at its first call is part of the set-up, not of the training.
-    _warm_up(learner, network, config)
-    learner.synchronize()
     clock.switch("other")
-    observation = environment.reset(seed=seed + step)[0].astype(np.float32)
-    value, length = 0.0, 0
-    while step < config.total_steps:
-        if stop():
+    while loop.step < config.total_steps:
+        until = min(config.total_steps, (loop.step // config.evaluation_interval + 1) * config.evaluation_interval)
+        if not loop.advance(until, stop):
             if checkpoint_file is not None:
-                arrays = {
-                    **checkpoint.nested("learner", learner.state()),
-                    **checkpoint.nested("replay", replay.state()),
-                }
-                facts = {"explore": explore.bit_generator.state, "draw": draw.bit_generator.state}
-                facts |= {"step": step, "episodes": episodes, "best": best, "goal_step": goal_step}
-                checkpoint.save(checkpoint_file, arrays, facts)
+                arrays, loop_facts = loop.state()
+                arrays = checkpoint.nested("learner", learner.state()) | checkpoint.nested("loop", arrays)
+                facts = {"step": loop.step, "episodes": loop.episodes, "best": best, "goal_step": goal_step}
+                checkpoint.save(checkpoint_file, arrays, {**facts, "loop": loop_facts})
             return result("preempted")
-        epsilon = linear(
-            config.initial_epsilon,
-            config.final_epsilon,
-            config.exploration_fraction * config.total_steps,
-            step,
-        )
-        if explore.random() < epsilon:
-            action = int(explore.integers(network.outputs))
-        else:
-            clock.switch("act")
-            action = int(learner.act(observation[None])[0])
-        clock.switch("env_step")
-        following, reward, terminated, truncated, _ = environment.step(action)
-        following = following.astype(np.float32)
-        clock.switch("replay")
-        replay.add(observation, action, float(reward), following, terminated)
-        observation = following
-        value += float(reward)
-        length += 1
-        step += 1
-        if terminated or truncated:
-            episodes += 1
-            reporter.episode(step, value, length)
-            clock.switch("env_step")
-            observation = environment.reset()[0].astype(np.float32)
-            value, length = 0.0, 0
-        clock.switch("other")
-        if step % config.target_interval == 0:
-            learner.sync_target()
-        if step % config.train_interval == 0 and step >= config.learning_starts:
-            rate = linear(config.learning_rate, config.final_learning_rate, config.total_steps, step)
-            for _ in range(config.updates):
-                clock.switch("replay")
-                batch = replay.sample(config.batch_size, draw)
-                clock.switch("update")
-                learner.update(batch, rate)
-            learner.synchronize()
-            clock.switch("other")
-            reporter.progress(step, config.total_steps)
-        if step % config.evaluation_interval == 0 and step < config.total_steps:
-            if not all(np.isfinite(each).all() for each in learner.weights().values()):
-                return result("diverged")
+        if not all(np.isfinite(each).all() for each in learner.weights().values()):
+            return result("diverged")
+        if loop.step < config.total_steps:
             score()
-            clock.switch("other")
     final = score()
-    clock.switch("other")
-    reporter.progress(step, config.total_steps)
+    reporter.progress(loop.step, config.total_steps)
     return result("completed", final)
+
+
+class HostLoop:
+    """The loop in Python, for every framework: an environment step, an action, a transition; now and then updates.
+
+    `step` counts the environment steps of all ranks.
+    """
+
+    def __init__(
+        self,
+        config: DqnConfig,
+        environment: Any,
+        network: Network,
+        learner: DqnLearner,
+        seed: int,
+        reporter: Reporter,
+        clock: PhaseClock,
+        collective: Collective | None,
+    ) -> None:
+        self._config, self._environment, self._learner = config, environment, learner
+        self._reporter, self._clock, self._collective = reporter, clock, collective
+        rank, self._ranks = (collective.rank, collective.ranks) if collective else (0, 1)
+        own = [rank] if rank else []
+        self._explore, self._draw = (np.random.default_rng([seed, stream, *own]) for stream in (1, 2))
+        self._seed = seed + 1_000_003 * rank
+        self._replay = Replay(max(1, config.buffer_size // self._ranks), network.inputs)
+        self._actions = network.outputs
+        self._dueling = network.dueling
+        self._weights = learner.weights() if config.acting == "numpy" else None
+        self.act: Act = self._act_in_numpy if config.acting == "numpy" else learner.act
+        self.step = self.episodes = 0
+        self._observation: NDArray[np.float32] | None = None
+        # Whatever a framework compiles or loads at its first call is no part of the training.
+        _warm_up(learner, network, config, self._ranks)
+        learner.synchronize()
+
+    def _act_in_numpy(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        assert self._weights is not None
+        actions: NDArray[np.int64] = q_values(self._weights, observations, self._dueling).argmax(axis=1)
+        return actions
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        config, environment, learner, replay = self._config, self._environment, self._learner, self._replay
+        explore, act, clock, ranks, reporter = self._explore, self.act, self._clock, self._ranks, self._reporter
+        switch, actions = clock.switch, self._actions
+        share = config.batch_size // ranks
+        if self._observation is None:
+            self._observation = environment.reset(seed=self._seed + self.step)[0].astype(np.float32)
+            self._value, self._length = 0.0, 0
+        observation, step = self._observation, self.step
+        while step < until:
+            # Several ranks must stop at the same step.
+            if stop() if ranks == 1 else step % _AGREE_INTERVAL < ranks and any_rank(self._collective, stop()):
+                return False
+            if explore.random() < config.epsilon(step):
+                action = int(explore.integers(actions))
+            else:
+                switch("act")
+                action = int(act(observation[None])[0])
+            switch("env_step")
+            following, reward, terminated, truncated, _ = environment.step(action)
+            following = following.astype(np.float32)
+            reward = float(reward)
+            switch("replay")
+            replay.add(observation, action, reward, following, terminated)
+            observation = following
+            self._value += reward
+            self._length += 1
+            step += ranks
+            self.step = step
+            if terminated or truncated:
+                self.episodes += 1
+                reporter.episode(step, self._value, self._length)
+                switch("env_step")
+                observation = environment.reset()[0].astype(np.float32)
+                self._value, self._length = 0.0, 0
+            self._observation = observation
+            switch("other")
+            # Of several ranks each sees only its own steps: an interval is over once a multiple of it was passed.
+            if step % config.target_interval < ranks:
+                learner.sync_target()
+            if step % config.train_interval < ranks and step >= config.learning_starts:
+                rate = config.rate(step)
+                for _ in range(config.updates):
+                    switch("replay")
+                    batch = replay.sample(share, self._draw)
+                    switch("update")
+                    learner.update(batch, rate)
+                learner.synchronize()
+                if self._weights is not None:
+                    self._weights = learner.weights()
+                switch("other")
+                reporter.progress(step, config.total_steps)
+        return True
+
+    def state(self) -> tuple[Arrays, dict[str, Any]]:
+        facts = {"explore": self._explore.bit_generator.state, "draw": self._draw.bit_generator.state}
+        return self._replay.state(), facts
+
+    def load_state(self, arrays: Arrays, facts: dict[str, Any]) -> None:
+        self._replay.load_state(arrays)
+        self._explore.bit_generator.state, self._draw.bit_generator.state = facts["explore"], facts["draw"]
+        if self._weights is not None:
+            self._weights = self._learner.weights()
+
+
+def _common_checkpoint(path: Path | None, collective: Collective | None) -> tuple[Arrays, dict[str, Any]] | None:
+    """Return the checkpoint; None where there is none, or where the ranks have not all one of the same step."""
+    saved = checkpoint.load(path) if path is not None else None
+    if collective is None:
+        return saved
+    mine = np.array([saved[1]["step"] if saved else 0], np.float32)
+    odd = abs(collective.average_array(mine) - mine)[0] > 0.1
+    return None if any_rank(collective, saved is None or bool(odd)) else saved
 
 
 def _network(environment: Any, config: DqnConfig) -> Network:
@@ -227,15 +362,17 @@ def _network(environment: Any, config: DqnConfig) -> Network:
     actions = getattr(environment.action_space, "n", None)
     if shape is None or len(shape) != 1 or actions is None:
         raise UsageError("dqn: needs an environment with a vector of observations and discrete actions")
-    return Network(shape[0], config.hidden, int(actions))
+    return Network(shape[0], config.hidden, int(actions), config.dueling)
 
 
-def _warm_up(learner: DqnLearner, network: Network, config: DqnConfig) -> None:
+def _warm_up(learner: DqnLearner, network: Network, config: DqnConfig, ranks: int) -> None:
     """Call every compiled shape once and put the learner back as it was."""
     before = {name: array.copy() for name, array in learner.state().items()}
-    for count in (1, config.evaluation_episodes):
-        learner.act(np.zeros((count, network.inputs), np.float32))
+    if config.acting == "framework":
+        for count in (1, config.evaluation_episodes):
+            learner.act(np.zeros((count, network.inputs), np.float32))
     replay = Replay(1, network.inputs)
     replay.add(np.zeros(network.inputs, np.float32), 0, 0.0, np.zeros(network.inputs, np.float32), False)
-    learner.update(replay.sample(config.batch_size, np.random.default_rng(0)), config.learning_rate)
+    learner.update(replay.sample(config.batch_size // ranks, np.random.default_rng(0)), config.learning_rate)
+    learner.sync_target()
     learner.load_state(before)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.rl.learner import DqnLearner, Network
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network, Weights
 
-# Framework -> execution modes. A mode is the same learner, wrapped by the framework's compiler or not.
+# Framework -> execution modes. A mode is the same learner, wrapped by the framework's compiler or not; in `fused`
+# the environment is part of what JAX compiles, and in `xla` tf.function compiles with XLA.
 MODES: dict[str, tuple[str, ...]] = {
     "numpy": ("eager",),
     "torch": ("eager", "lazy"),
-    "jax": ("eager", "lazy"),
+    "tensorflow": ("eager", "lazy", "xla"),
+    "jax": ("eager", "lazy", "fused"),
+    "mxnet": ("eager", "lazy"),
+}
+
+# Framework -> how several ranks may train one agent, besides not at all.
+PARALLELISM: dict[str, tuple[str, ...]] = {
+    "numpy": (),
+    "torch": ("horovod", "native"),
+    "tensorflow": ("horovod", "native"),
+    "jax": ("horovod", "native"),
+    "mxnet": ("horovod",),
 }
 
 
@@ -19,9 +33,10 @@ def make_dqn_learner(
     framework: str,
     execution: str,
     network: Network,
-    weights: dict[str, Any],
-    settings: dict[str, Any],
-    device: str,
+    weights: Weights,
+    settings: DqnSettings,
+    device: str = "cpu",
+    collective: Collective | None = None,
 ) -> DqnLearner:
     """Build the DQN learner of a framework.
 
@@ -32,18 +47,38 @@ def make_dqn_learner(
         raise UsageError(f"no framework {framework!r}; {suggestion(framework, MODES)}")
     if execution not in MODES[framework]:
         raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, MODES[framework])}")
+    learner: DqnLearner = _module(framework, "dqn").Learner(network, weights, settings, execution, device, collective)
+    return learner
+
+
+def framework_weights(framework: str, network: Network, seed: int) -> Weights:
+    """Draw first weights by the framework's own default initialiser (`defaults: framework`)."""
+    if framework == "numpy":
+        raise UsageError("numpy: has no default initialiser: leave it out where `defaults` is framework")
+    weights: Weights = _module(framework, "dqn").framework_weights(network, seed)
+    return weights
+
+
+def make_collective(framework: str, parallelism: str, group: Group) -> Collective | None:
+    """Join the ranks of a cell; None where it has no others to join.
+
+    Raises:
+        UsageError: the framework has no such way, or what it needs is not installed here.
+        HpcrlError: the ranks do not find each other.
+    """
+    if parallelism == "none":
+        return None
+    if parallelism not in PARALLELISM[framework]:
+        raise UsageError(
+            f"{framework}: has no parallelism {parallelism!r}; {suggestion(parallelism, PARALLELISM[framework])}"
+        )
+    made: Collective = getattr(_module(framework, "collectives"), parallelism)(group)
+    return made
+
+
+def _module(framework: str, name: str) -> Any:
     try:
-        if framework == "numpy":
-            from hpcrl.rl.frameworks.numpy.dqn import NumpyDqn
-
-            return NumpyDqn(network, weights, **settings)
-        if framework == "torch":
-            from hpcrl.rl.frameworks.torch.dqn import TorchDqn
-
-            return TorchDqn(network, weights, lazy=execution == "lazy", device=device, **settings)
-        from hpcrl.rl.frameworks.jax.dqn import JaxDqn
-
-        return JaxDqn(network, weights, lazy=execution == "lazy", device=device, **settings)
+        return importlib.import_module(f"hpcrl.rl.frameworks.{framework}.{name}")
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{framework}: {error.name} is not installed in this environment: run the cell in its own (hpcrl env create)"

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.learner import Batch, Floats, Network, Weights, weight_names
-
-BETA1, BETA2 = 0.9, 0.999
+from hpcrl.errors import UsageError
+from hpcrl.rl import checkpoint
+from hpcrl.rl.frameworks.numpy.optimizers import Adam, RmsProp
+from hpcrl.rl.learner import Batch, Collective, DqnSettings, Floats, Network, Weights, weight_names
 
 
 def forward(weights: Weights, observations: Floats) -> list[Floats]:
-    """Return the input (n, inputs) and the output of every layer; the last is the Q values (n, actions)."""
+    """Return the input (n, inputs) and the output of every layer; the last is (n, actions), or one more if duelling."""
     outputs = [observations]
     layers = len(weights) // 2
     for layer in range(layers):
@@ -25,16 +26,30 @@ def forward(weights: Weights, observations: Floats) -> list[Floats]:
     return outputs
 
 
-def targets(weights: Weights, target: Weights, batch: Batch, gamma: float, double: bool) -> Floats:
+def q_values(weights: Weights, observations: Floats, dueling: bool) -> Floats:
+    """Return Q (n, actions): the last layer, or with duelling V + A - mean(A) of it."""
+    return combine(forward(weights, observations)[-1]) if dueling else forward(weights, observations)[-1]
+
+
+def combine(output: Floats) -> Floats:
+    """Return Q (n, actions) of value and advantages (n, 1 + actions): Q = V + A - mean(A)."""
+    advantages = output[:, 1:]
+    q: Floats = output[:, :1] + advantages - advantages.mean(axis=1, keepdims=True)
+    return q
+
+
+def targets(
+    weights: Weights, target: Weights, batch: Batch, gamma: float, double: bool, dueling: bool = False
+) -> Floats:
     """Return r + gamma (1 - terminated) max_a Q_target(s', a) (n,), the maximum chosen by the online network if double.
 
     Mnih et al. 2015; van Hasselt et al. 2016 (arXiv 1509.06461) for the double form.
     """
     dtype = weights["layers.0.weight"].dtype
     following = batch.next_observations.astype(dtype)
-    values = forward(target, following)[-1]
+    values = q_values(target, following, dueling)
     if double:
-        chosen = forward(weights, following)[-1].argmax(axis=1)
+        chosen = q_values(weights, following, dueling).argmax(axis=1)
         best = values[np.arange(len(chosen)), chosen]
     else:
         best = values.max(axis=1)
@@ -42,7 +57,9 @@ def targets(weights: Weights, target: Weights, batch: Batch, gamma: float, doubl
     return wanted
 
 
-def loss_and_gradients(weights: Weights, batch: Batch, wanted: Floats, kind: str) -> tuple[float, Weights]:
+def loss_and_gradients(
+    weights: Weights, batch: Batch, wanted: Floats, kind: str, dueling: bool = False
+) -> tuple[float, Weights]:
     """Return the mean loss of Q(s, a) against `wanted` (n,), and its gradients by back-propagation.
 
     Huber (delta 1): e^2/2 for |e| <= 1, else |e| - 1/2. MSE: e^2, without a half.
@@ -50,7 +67,8 @@ def loss_and_gradients(weights: Weights, batch: Batch, wanted: Floats, kind: str
     dtype = weights["layers.0.weight"].dtype
     outputs = forward(weights, batch.observations.astype(dtype))
     rows = np.arange(len(wanted))
-    errors = outputs[-1][rows, batch.actions] - wanted
+    values = combine(outputs[-1]) if dueling else outputs[-1]
+    errors = values[rows, batch.actions] - wanted
     if kind == "huber":
         small = np.abs(errors) <= 1
         loss = np.where(small, errors**2 / 2, np.abs(errors) - 0.5).mean()
@@ -58,8 +76,10 @@ def loss_and_gradients(weights: Weights, batch: Batch, wanted: Floats, kind: str
     else:
         loss = (errors**2).mean()
         slope = 2 * errors / len(errors)
-    delta = np.zeros_like(outputs[-1])
+    delta = np.zeros_like(values)
     delta[rows, batch.actions] = slope
+    if dueling:
+        delta = np.concatenate([delta.sum(axis=1, keepdims=True), delta - delta.mean(axis=1, keepdims=True)], axis=1)
     gradients: Weights = {}
     for layer in reversed(range(len(weights) // 2)):
         gradients[f"layers.{layer}.weight"] = delta.T @ outputs[layer]
@@ -81,51 +101,39 @@ def clip(gradients: Weights, most: float) -> Weights:
     return {name: each * each.dtype.type(factor) for name, each in gradients.items()}
 
 
-class NumpyDqn:
+class Learner:
     """The learner; `dtype` is float32, or float64 as the reference of the parity tests."""
 
     def __init__(
         self,
         network: Network,
         weights: Weights,
-        *,
-        gamma: float = 0.99,
-        max_gradient_norm: float = 10.0,
-        loss: str = "huber",
-        double: bool = False,
-        adam_epsilon: float = 1e-8,
+        settings: DqnSettings,
+        execution: str = "eager",
+        device: str = "cpu",
+        collective: Collective | None = None,
         dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
-        self._names = weight_names(network)
-        self._online = {name: weights[name].astype(dtype) for name in self._names}
+        if device != "cpu" or collective is not None:
+            raise UsageError("numpy: computes alone and on the CPU only")
+        self._online = {name: weights[name].astype(dtype) for name in weight_names(network)}
         self._target = {name: each.copy() for name, each in self._online.items()}
-        self._first = {name: np.zeros_like(each) for name, each in self._online.items()}
-        self._second = {name: np.zeros_like(each) for name, each in self._online.items()}
-        self._steps = 0
-        self._gamma, self._loss, self._double = gamma, loss, double
-        self._clip, self._epsilon = max_gradient_norm, adam_epsilon
+        self._settings, self._dueling = settings, network.dueling
+        self._optimizer: Adam | RmsProp
+        if settings.optimizer == "adam":
+            self._optimizer = Adam(self._online, settings.optimizer_epsilon)
+        else:
+            self._optimizer = RmsProp(self._online, settings.optimizer_epsilon, settings.rmsprop_decay)
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = forward(self._online, observations)[-1].argmax(axis=1)
+        actions: NDArray[np.int64] = q_values(self._online, observations, self._dueling).argmax(axis=1)
         return actions
 
     def update(self, batch: Batch, learning_rate: float) -> None:
-        wanted = targets(self._online, self._target, batch, self._gamma, self._double)
-        _, gradients = loss_and_gradients(self._online, batch, wanted, self._loss)
-        self._adam(clip(gradients, self._clip), learning_rate)
-
-    def _adam(self, gradients: Weights, learning_rate: float) -> None:
-        """Adam as Kingma & Ba 2015 (arXiv 1412.6980), algorithm 1: both moments corrected, then epsilon added."""
-        self._steps += 1
-        rate = learning_rate / (1 - BETA1**self._steps)
-        scale = np.sqrt(1 - BETA2**self._steps)
-        for name, gradient in gradients.items():
-            kind = gradient.dtype.type
-            first, second = self._first[name], self._second[name]
-            first += kind(1 - BETA1) * (gradient - first)
-            second *= kind(BETA2)
-            second += kind(1 - BETA2) * gradient * gradient
-            self._online[name] -= kind(rate) * first / (np.sqrt(second) / kind(scale) + kind(self._epsilon))
+        known = self._settings
+        wanted = targets(self._online, self._target, batch, known.gamma, known.double, self._dueling)
+        _, gradients = loss_and_gradients(self._online, batch, wanted, known.loss, self._dueling)
+        self._optimizer.apply(self._online, clip(gradients, known.max_gradient_norm), learning_rate)
 
     def sync_target(self) -> None:
         for name, each in self._online.items():
@@ -137,20 +145,23 @@ class NumpyDqn:
     def compiled(self) -> str:
         return "nothing: NumPy compiles nothing"
 
+    def peak_memory(self) -> int | None:
+        return None
+
     def weights(self) -> Weights:
         return {name: each.copy() for name, each in self._online.items()}
 
     def state(self) -> Weights:
-        state: Weights = {"steps": np.array([self._steps], np.float64)}
+        state: Weights = {"steps": np.array([self._optimizer.steps], np.float64)}
         for kind, values in self._parts().items():
-            state |= {f"{kind}.{name}": each for name, each in values.items()}
+            state |= checkpoint.nested(kind, values)
         return state
 
     def load_state(self, state: Weights) -> None:
-        self._steps = int(state["steps"][0])
+        self._optimizer.steps = int(state["steps"][0])
         for kind, values in self._parts().items():
-            for name, each in values.items():
-                each[...] = state[f"{kind}.{name}"]
+            for name, each in checkpoint.part(kind, state).items():
+                values[name][...] = each
 
     def _parts(self) -> dict[str, Weights]:
-        return {"online": self._online, "target": self._target, "first": self._first, "second": self._second}
+        return {"online": self._online, "target": self._target, **self._optimizer.slots()}

@@ -1,127 +1,160 @@
-"""DQN in PyTorch. Lazy mode compiles the whole update (both networks, loss, gradients, clipping, Adam) as one graph."""
+"""DQN in PyTorch. Lazy mode compiles the whole update (both networks, loss, gradients, clipping, optimiser) as one graph.
+
+All weights are views of one flat vector, so that clipping, optimiser and averaging are few operations in eager mode too.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import sysconfig
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError
-from hpcrl.rl.learner import Batch, Network, Weights, weight_names
+from hpcrl.rl import checkpoint
+from hpcrl.rl.frameworks.torch import optimizers, runtime
+from hpcrl.rl.learner import Batch, Collective, DqnSettings, Network, Weights, weight_names
 
 Tensors = list[torch.Tensor]
-BETA1, BETA2 = 0.9, 0.999
 
 
-def forward(weights: Tensors, observations: torch.Tensor) -> torch.Tensor:
-    """Return Q values (n, actions); `weights` alternates weight (out, in) and bias (out,)."""
+def q_values(weights: Tensors, observations: torch.Tensor, dueling: bool) -> torch.Tensor:
+    """Return Q (n, actions); `weights` alternates weight (out, in) and bias (out,)."""
     x = observations
     for layer in range(0, len(weights), 2):
         x = torch.nn.functional.linear(x, weights[layer], weights[layer + 1])
         if layer < len(weights) - 2:
             x = torch.relu(x)
-    return x
+    return combine(x) if dueling else x
 
 
-def dqn_loss(weights: Tensors, target: Tensors, batch: Tensors, gamma: float, kind: str, double: bool) -> torch.Tensor:
+def combine(output: torch.Tensor) -> torch.Tensor:
+    """Return Q (n, actions) of value and advantages (n, 1 + actions): Q = V + A - mean(A)."""
+    advantages = output[:, 1:]
+    return output[:, :1] + advantages - advantages.mean(1, keepdim=True)
+
+
+def dqn_loss(
+    weights: Tensors, target: Tensors, batch: Tensors, gamma: float, kind: str, double: bool, dueling: bool = False
+) -> torch.Tensor:
     """Return the mean Huber or squared error of Q(s, a); see hpcrl.rl.frameworks.numpy.dqn for the formulae."""
     observations, actions, rewards, following, terminated = batch
     with torch.no_grad():
-        values = forward(target, following)
+        values = q_values(target, following, dueling)
         if double:
-            best = values.gather(1, forward(weights, following).argmax(1, keepdim=True)).squeeze(1)
+            best = values.gather(1, q_values(weights, following, dueling).argmax(1, keepdim=True)).squeeze(1)
         else:
             best = values.amax(1)
         wanted = rewards + gamma * (1 - terminated) * best
-    chosen = forward(weights, observations).gather(1, actions[:, None]).squeeze(1)
+    chosen = q_values(weights, observations, dueling).gather(1, actions[:, None]).squeeze(1)
     if kind == "huber":
         return torch.nn.functional.huber_loss(chosen, wanted)
     return torch.nn.functional.mse_loss(chosen, wanted)
 
 
-def _tape_gradient(weights: Tensors, *others: Any) -> tuple[torch.Tensor, ...]:
-    leaves = [each.detach().requires_grad_() for each in weights]
-    return torch.autograd.grad(dqn_loss(leaves, *others), leaves)
+def framework_weights(network: Network, seed: int) -> Weights:
+    """Draw first weights as torch.nn.Linear does."""
+    torch.manual_seed(seed)
+    weights: Weights = {}
+    for layer, (inputs, outputs) in enumerate(zip(network.sizes, network.sizes[1:], strict=False)):
+        linear = torch.nn.Linear(inputs, outputs)
+        weights[f"layers.{layer}.weight"] = linear.weight.detach().numpy().copy()
+        weights[f"layers.{layer}.bias"] = linear.bias.detach().numpy().copy()
+    return weights
 
 
-def _check_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    missing = [
-        what for what, there in ((compiler, shutil.which(compiler)), (str(header), header.exists())) if not there
-    ]
-    if missing:
-        raise UsageError(
-            f"torch: lazy mode compiles C++ for the CPU, and there is no {' and no '.join(missing)} here: load a compiler "
-            "module, or install g++ and python3-dev"
-        )
+class _Loss(torch.nn.Module):
+    """The loss as a module with one flat parameter: what DistributedDataParallel wraps."""
+
+    def __init__(self, flat: torch.Tensor, loss: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.flat = torch.nn.Parameter(flat)  # the same storage
+        self._loss = loss
+
+    def forward(self, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
+        return self._loss(self.flat, target, batch)
 
 
-class TorchDqn:
+class Learner:
     """The learner, on the CPU or one GPU."""
 
     def __init__(
         self,
         network: Network,
         weights: Weights,
-        *,
-        lazy: bool = False,
+        settings: DqnSettings,
+        execution: str = "eager",
         device: str = "cpu",
-        gamma: float = 0.99,
-        max_gradient_norm: float = 10.0,
-        loss: str = "huber",
-        double: bool = False,
-        adam_epsilon: float = 1e-8,
+        collective: Collective | None = None,
     ) -> None:
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UsageError(
-                "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
-            )
-        if lazy and device == "cpu":
-            _check_compiler()
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
-        self._device = torch.device(device)
+        self._lazy = execution == "lazy"
+        self._device = runtime.prepare(device, self._lazy)
         self._names = weight_names(network)
-        self._online = [torch.tensor(weights[name], dtype=torch.float32, device=self._device) for name in self._names]
-        self._target = [each.clone() for each in self._online]
-        self._first = [torch.zeros_like(each) for each in self._target]
-        self._second = [torch.zeros_like(each) for each in self._target]
-        self._steps = 0
-        self._lazy = lazy
+        shapes = [weights[name].shape for name in self._names]
+        counts = [int(np.prod(shape)) for shape in shapes]
+        flat = np.concatenate([weights[name].ravel() for name in self._names]).astype(np.float32)
+        self._online = torch.from_numpy(flat).to(self._device)
+        self._target = self._online.clone()
+        self._optimizer = optimizers.make(self._online, settings)
+        maybe_compile = runtime.compiler(self._lazy)
+        dueling = network.dueling
+
+        def layers(flat: torch.Tensor) -> Tensors:
+            return [part.view(shape) for part, shape in zip(flat.split(counts), shapes, strict=True)]
+
+        self._layers = layers
+
+        def loss(flat: torch.Tensor, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
+            return dqn_loss(
+                layers(flat), layers(target), batch, settings.gamma, settings.loss, settings.double, dueling
+            )
+
+        def tape_gradient(flat: torch.Tensor, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
+            leaf = flat.detach().requires_grad_()
+            return torch.autograd.grad(loss(leaf, target, batch), leaf)[0]
 
         # The compiler traces torch.func.grad only; called eagerly it costs a third more than the autograd tape.
-        gradient: Callable[..., Iterable[torch.Tensor]] = torch.func.grad(dqn_loss) if lazy else _tape_gradient
+        gradient: Callable[..., torch.Tensor] = torch.func.grad(loss) if self._lazy else tape_gradient
 
-        def step(batch: Tensors, rate: torch.Tensor, scale: torch.Tensor) -> None:
-            gradients = list(gradient(self._online, self._target, batch, gamma, loss, double))
+        def apply(change: torch.Tensor, numbers: torch.Tensor) -> None:
             with torch.no_grad():
-                if max_gradient_norm:
-                    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-                    torch._foreach_mul_(gradients, torch.clamp(max_gradient_norm / (norm + 1e-6), max=1.0))
-                # Adam: both moments corrected, then epsilon added, as torch.optim.Adam has it.
-                torch._foreach_lerp_(self._first, gradients, 1 - BETA1)
-                torch._foreach_mul_(self._second, BETA2)
-                torch._foreach_addcmul_(self._second, gradients, gradients, 1 - BETA2)
-                divisor = torch._foreach_sqrt(self._second)
-                torch._foreach_div_(divisor, scale)
-                torch._foreach_add_(divisor, adam_epsilon)
-                change = torch._foreach_div(self._first, divisor)
-                torch._foreach_mul_(change, rate)
-                torch._foreach_sub_(self._online, change)
+                if settings.max_gradient_norm:
+                    norm = torch.linalg.vector_norm(change)
+                    change = change * torch.clamp(settings.max_gradient_norm / (norm + 1e-6), max=1.0)
+                self._optimizer.apply(self._online, change, numbers)
+
+        def step(batch: Tensors, numbers: torch.Tensor) -> None:
+            apply(gradient(self._online, self._target, batch), numbers)
+
+        if collective is None:
+            self._step: Any = maybe_compile(step)
+        else:
+            average = self._averaged(collective, loss, maybe_compile(gradient), maybe_compile)
+            compiled_apply = maybe_compile(apply)
+            self._step = lambda batch, numbers: compiled_apply(average(batch), numbers)
 
         def greedy(observations: torch.Tensor) -> torch.Tensor:
-            return forward(self._online, observations).argmax(1)
+            return q_values(layers(self._online), observations, dueling).argmax(1)
 
-        self._step: Any = torch.compile(step, fullgraph=True) if lazy else step
-        self._greedy: Any = torch.compile(greedy, fullgraph=True, dynamic=False) if lazy else greedy
+        self._greedy: Any = maybe_compile(greedy)
+
+    def _averaged(
+        self, collective: Collective, loss: Any, gradient: Any, maybe_compile: Any
+    ) -> Callable[[Tensors], torch.Tensor]:
+        """Return what computes the gradient of the whole cell's batch from this rank's part of it."""
+        if not hasattr(collective, "wrap"):
+            return lambda batch: collective.average(gradient(self._online, self._target, batch))
+        module = _Loss(self._online, loss)
+        wrapped = collective.wrap(maybe_compile(module))
+
+        def average(batch: Tensors) -> torch.Tensor:
+            module.flat.grad = None
+            wrapped(self._target, batch).backward()
+            assert module.flat.grad is not None
+            return module.flat.grad
+
+        return average
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         with torch.inference_mode():
@@ -129,55 +162,43 @@ class TorchDqn:
         return actions.cpu().numpy()
 
     def update(self, batch: Batch, learning_rate: float) -> None:
-        self._steps += 1
         tensors = [
             torch.from_numpy(each).to(self._device, non_blocking=True)
-            for each in (
-                batch.observations,
-                batch.actions,
-                batch.rewards,
-                batch.next_observations,
-                batch.terminated,
-            )
+            for each in (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
         ]
-        # As tensors, so that a new value needs no new compilation.
-        rate = torch.tensor(learning_rate / (1 - BETA1**self._steps), dtype=torch.float32, device=self._device)
-        scale = torch.tensor((1 - BETA2**self._steps) ** 0.5, dtype=torch.float32, device=self._device)
-        self._step(tensors, rate, scale)
+        self._step(tensors, self._optimizer.numbers(learning_rate).to(self._device))
 
     def sync_target(self) -> None:
-        with torch.no_grad():
-            torch._foreach_copy_(self._target, self._online)
+        self._target.copy_(self._online)
 
     def synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        runtime.synchronize(self._device)
 
     def compiled(self) -> str:
-        if not self._lazy:
-            return "nothing: eager"
-        from torch._dynamo.utils import counters
+        return runtime.compiled(self._lazy)
 
-        graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
-        return f"torch.compile: {graphs} graphs, {breaks} graph breaks"
+    def peak_memory(self) -> int | None:
+        return runtime.peak_memory(self._device)
 
     def weights(self) -> Weights:
-        return {name: each.detach().cpu().numpy().copy() for name, each in zip(self._names, self._online, strict=True)}
+        return self._named(self._online)
+
+    def _named(self, flat: torch.Tensor) -> Weights:
+        arrays = (each.detach().cpu().numpy().copy() for each in self._layers(flat))
+        return dict(zip(self._names, arrays, strict=True))
 
     def state(self) -> Weights:
-        state: Weights = {"steps": np.array([self._steps], np.float64)}
-        for kind, values in self._parts().items():
-            state |= {
-                f"{kind}.{name}": each.detach().cpu().numpy() for name, each in zip(self._names, values, strict=True)
-            }
+        state: Weights = {"steps": np.array([self._optimizer.steps], np.float64)}
+        for kind, flat in self._parts().items():
+            state |= checkpoint.nested(kind, self._named(flat))
         return state
 
     def load_state(self, state: Weights) -> None:
-        self._steps = int(state["steps"][0])
+        self._optimizer.restore(int(state["steps"][0]))
         with torch.no_grad():
-            for kind, values in self._parts().items():
-                for name, each in zip(self._names, values, strict=True):
-                    each.copy_(torch.from_numpy(state[f"{kind}.{name}"]))
+            for kind, flat in self._parts().items():
+                arrays = checkpoint.part(kind, state)
+                flat.copy_(torch.from_numpy(np.concatenate([arrays[name].ravel() for name in self._names])))
 
-    def _parts(self) -> dict[str, Tensors]:
-        return {"online": self._online, "target": self._target, "first": self._first, "second": self._second}
+    def _parts(self) -> dict[str, torch.Tensor]:
+        return {"online": self._online, "target": self._target, **self._optimizer.slots()}

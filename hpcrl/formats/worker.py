@@ -11,15 +11,13 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-import hpcrl
-
 PARTS = ("formats", "run", "rl", "slurm", "telemetry")
 
 
 @cache
 def worker_zip() -> bytes:
     """Return the archive; the same sources give the same bytes."""
-    package = Path(hpcrl.__file__).parent
+    package = Path(__file__).parent.parent
     files = [package / "__init__.py", package / "errors.py"]
     for part in PARTS:
         files += sorted((package / part).rglob("*.py"))

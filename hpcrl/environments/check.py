@@ -1,0 +1,98 @@
+"""Does a built environment hold what its lock says, import, and train?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hpcrl.environments.commands import call
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.plan import WORKER, Environment
+from hpcrl.formats.worker import worker_zip
+
+_IMPORT = """\
+import importlib, importlib.metadata, json, re, sys
+pins, names = json.loads(sys.argv[1]), sys.argv[2:]
+strays = []
+for line in pins:
+    match = re.match(r"([A-Za-z0-9._-]+)(?:\\[.*\\])?==([^ ;]+)( ?;.*)?$", line)
+    try:
+        found = importlib.metadata.version(match[1])
+    except importlib.metadata.PackageNotFoundError:
+        if not match[3]:
+            strays.append(f"{match[1]} is not there, and the lock says {match[2]}")
+    else:
+        if found != match[2]:
+            strays.append(f"{match[1]} {found} is there, and the lock says {match[2]}")
+if strays:
+    sys.exit("; ".join(strays))
+modules = {name: importlib.import_module(name) for name in names}
+print(json.dumps({name: str(getattr(each, "__version__", "imports")) for name, each in modules.items()}))
+"""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What an environment was seen to do: versions of its modules, what each mode did, and by what ranks average."""
+
+    versions: dict[str, str]
+    modes: dict[str, str]
+    collective: str | None
+
+    def __str__(self) -> str:
+        texts = [f"{name} {version}" for name, version in self.versions.items()]
+        texts += [f"{mode} {did}" for mode, did in self.modes.items()]
+        return ", ".join(texts + ([self.collective] if self.collective else []))
+
+
+def import_modules(
+    environment: Environment, path: Path, setup: Sequence[str], modules: Sequence[str]
+) -> dict[str, str]:
+    """Compare what is installed with the lock, import modules and return their versions.
+
+    Raises:
+        HpcrlError: a version differs, or a module does not import.
+    """
+    pins = [line for line in environment.requirements.splitlines() if line and not line.startswith("#")]
+    out = call(
+        [path / "bin/python", "-c", _IMPORT, json.dumps(pins), *modules],
+        setup,
+        _variables(path),
+        failed=f"{path}: was built, but does not work",
+    )
+    versions: dict[str, str] = json.loads(out.splitlines()[-1])
+    return versions
+
+
+def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Checked:
+    """Check the lock, import every module, and train a small agent in each mode of the framework.
+
+    Raises:
+        HpcrlError: a version differs, a module does not import, or the eager mode does not train.
+    """
+    versions = import_modules(environment, path, setup, environment.imports)
+    if environment.framework is None:
+        return Checked(versions, {}, None)
+    arguments = [environment.framework, *(["horovod"] if environment.horovod else [])]
+    with TemporaryDirectory(prefix="hpcrl-check-") as place:
+        (Path(place) / WORKER).write_bytes(worker_zip())
+        extra = _variables(path) | {"PYTHONPATH": str(Path(place) / WORKER), "OMP_NUM_THREADS": "1"}
+        extra |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TORCHINDUCTOR_CACHE_DIR": str(Path(place) / "inductor")}
+        out = call(
+            [path / "bin/python", "-m", "hpcrl.rl.smoke", *arguments],
+            setup,
+            extra,
+            failed=f"{path}: was built, but does not train",
+        )
+    found = json.loads(out.splitlines()[-1])
+    if not found["modes"]["eager"].startswith("trains"):
+        raise HpcrlError(f"{path}: was built, but its eager mode {found['modes']['eager']}")
+    return Checked(versions, found["modes"], found["collective"])
+
+
+def _variables(path: Path) -> dict[str, str]:
+    return {"PATH": f"{path / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}

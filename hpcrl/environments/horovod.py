@@ -1,0 +1,101 @@
+"""Build Horovod from its released source distribution against an environment, once for each content.
+
+Horovod 0.28.1 is older than today's frameworks. What its build needs to hear is put between it and the compiler, so
+that its sources stay as they were released:
+
+- today's headers want C++17, and its CMake files ask for C++11 or 14;
+- one TensorFlow file wants a header that TensorFlow's wheels no longer hold: it is compiled empty, and with it goes
+  only the all-reduce inside XLA;
+- debug information, which takes most of the compiler's memory, is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hpcrl.environments.commands import call
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.plan import Environment
+
+_COMPILER = """\
+#!/bin/sh
+# Between Horovod's build and the compiler; see hpcrl/environments/horovod.py.
+for word; do
+  shift
+  case "$word" in
+    -std=c++11|-std=c++14|-std=gnu++11|-std=gnu++14) word=-std=c++17 ;;
+    -g) continue ;;
+    */xla_mpi_ops.cc) word="${0%/*}/empty.cc" ;;
+  esac
+  set -- "$@" "$word"
+done
+exec "${HPCRL_CXX:-g++}" "$@"
+"""
+_MEMORY_PER_JOB = 2 * 1024**3  # bytes; the largest files take 1.5 GB
+
+
+def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, str], setup: Sequence[str]) -> Path:
+    """Return the wheel of the environment's source build, from the cache or built now.
+
+    Args:
+        path: the environment, with everything else installed.
+        root: directory of the environments; wheels are kept below it.
+        versions: the environment's modules, which the wheel is built against.
+
+    Raises:
+        HpcrlError: a compiler, CMake or MPI is missing, or the build fails.
+    """
+    assert environment.build is not None
+    compiler = os.environ.get("CXX", "g++")
+    extra = {"PATH": f"{path / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+    tools = {name: _version(name, setup, extra) for name in (compiler, "cmake", "mpicxx")}
+    missing = [name for name, found in tools.items() if found is None]
+    if environment.settings.get("HOROVOD_WITH_MPI") != "1" and "mpicxx" in missing:
+        missing.remove("mpicxx")
+    if missing:
+        raise HpcrlError(
+            f"{environment.key}: Horovod is built from source, and there is no {' and no '.join(missing)} here: load the site's "
+            "modules, or install g++, cmake, libopenmpi-dev and openmpi-bin"
+        )
+    content = [environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
+    digest = hashlib.sha256(json.dumps([*content, _COMPILER], sort_keys=True).encode()).hexdigest()[:16]
+    kept = root / "wheels" / digest
+    if not (found := list(kept.glob("*.whl"))):
+        kept.parent.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=kept.parent, prefix=f".{digest}-") as place:
+            build = Path(place)
+            (build / "c++").write_text(_COMPILER)
+            (build / "c++").chmod(0o755)
+            (build / "empty.cc").touch()
+            jobs = str(max(1, min(len(os.sched_getaffinity(0)), _memory() // _MEMORY_PER_JOB)))
+            extra |= environment.settings
+            extra |= {"CXX": str(build / "c++"), "HPCRL_CXX": compiler, "MAKEFLAGS": f"-j{jobs}"}
+            extra["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
+            words: list[str | Path] = [sys.executable, "-m", "pip", "--python", path / "bin/python", "wheel", "--quiet"]
+            words += ["--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", build / "out"]
+            call([*words, environment.build], setup, extra, f"{environment.key}: building {environment.build} failed")
+            try:
+                (build / "out").rename(kept)
+            except OSError:  # another builder was first
+                shutil.rmtree(build / "out")
+        found = list(kept.glob("*.whl"))
+    return found[0]
+
+
+def _version(program: str, setup: Sequence[str], extra: dict[str, str]) -> str | None:
+    try:
+        return call([program, "--version"], setup, extra).splitlines()[0]
+    except (HpcrlError, IndexError):
+        return None
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,1 @@
+"""Several ranks that train one agent: who they are, and how they average their gradients."""

@@ -1,0 +1,31 @@
+"""What Horovod's bindings for the frameworks have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcrl.errors import HpcrlError
+from hpcrl.rl.distributed.group import Group
+
+
+def join(hvd: Any, group: Group) -> str:
+    """Start Horovod and say which collective it uses.
+
+    Raises:
+        HpcrlError: Horovod sees other ranks than hpcrl started.
+    """
+    hvd.init()
+    check_size("Horovod", hvd.size(), group)
+    import horovod
+
+    operations = "NCCL and " if hvd.nccl_built() else ""
+    return f"Horovod {horovod.__version__} over {operations}{'Gloo' if hvd.gloo_enabled() else 'MPI'}"
+
+
+def check_size(what: str, found: int, group: Group) -> None:
+    """Make sure that a launcher's ranks and a library's ranks are the same."""
+    if found != group.ranks:
+        raise HpcrlError(
+            f"rank {group.rank}: {what} sees {found} of this cell's {group.ranks} ranks: the MPI that it was built with does not "
+            "know this launcher (`launch.mpi` in the cluster's profile; `srun --mpi=list` shows what Slurm offers)"
+        )

@@ -1,0 +1,26 @@
+"""JAX as a cell uses it: device, precision, compiler."""
+
+from __future__ import annotations
+
+import jax
+
+from hpcrl.errors import UsageError
+
+
+def prepare(device: str) -> None:
+    """Set full float32 precision, and dispatch on the CPU at once: handing over to a thread costs more than it hides.
+
+    Raises:
+        UsageError: no GPU for a cell that asks for one.
+    """
+    if device == "cuda" and jax.default_backend() != "gpu":
+        raise UsageError("jax: this cell asks for a GPU, and JAX sees none here: it does not run on the CPU instead")
+    jax.config.update("jax_default_matmul_precision", "highest")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def peak_memory() -> int | None:
+    """Return the most bytes that the allocator held on the GPU; JAX counts none on the CPU."""
+    if jax.default_backend() != "gpu":
+        return None
+    return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)) or None

@@ -1,0 +1,39 @@
+"""How MXNet ranks average gradients: Horovod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.distributed.horovod import join
+
+
+class Horovod:
+    """One all-reduce of the flat gradient, waited for: Horovod takes a name again only when its last use is done."""
+
+    def __init__(self, group: Group) -> None:
+        import horovod.mxnet as hvd
+
+        self._hvd = hvd
+        self.rank, self.ranks = group.rank, group.ranks
+        self.name = join(hvd, group)
+
+    def average(self, vector: Any) -> Any:
+        averaged = self._hvd.allreduce(vector, average=True, name=f"vector.{vector.size}")
+        averaged.wait_to_read()
+        return averaged
+
+    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        averaged: NDArray[np.float32] = self.average(mx.nd.array(values)).asnumpy()
+        return averaged
+
+    def close(self) -> None:
+        mx.nd.waitall()
+        self._hvd.shutdown()
+
+
+horovod = Horovod

@@ -1,0 +1,110 @@
+"""The aligned optimisers (formulae: hpcrl.rl.frameworks.numpy.optimizers), and MXNet's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+
+from hpcrl.errors import UsageError
+from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
+from hpcrl.rl.learner import DqnSettings
+
+Arrays = list[Any]
+
+
+class Adam:
+    """torch.optim.Adam's formula from MXNet's operator, which adds epsilon to the uncorrected moment.
+
+    lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + e) = lr s / (1 - b1^t) m / (sqrt(v) + e s) with s = sqrt(1 - b2^t).
+    """
+
+    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+        self.steps = 0
+        self._epsilon = settings.optimizer_epsilon
+        self._first, self._second = ([mx.nd.zeros_like(each) for each in weights] for _ in range(2))
+
+    def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
+        self.steps += 1
+        scale = (1 - BETA2**self.steps) ** 0.5
+        rate = learning_rate * scale / (1 - BETA1**self.steps)
+        for weight, gradient, first, second in zip(weights, gradients, self._first, self._second, strict=True):
+            mx.nd.adam_update(
+                weight, gradient, first, second, lr=rate, beta1=BETA1, beta2=BETA2, epsilon=self._epsilon * scale,
+                out=weight,
+            )  # fmt: skip
+
+    def slots(self) -> Arrays:
+        return [*self._first, *self._second]
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
+class RmsProp:
+    """torch.optim.RMSprop's formula; MXNet's own operator has epsilon inside the root."""
+
+    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+        self.steps = 0
+        self._epsilon, self._decay = settings.optimizer_epsilon, settings.rmsprop_decay
+        self._second = [mx.nd.zeros_like(each) for each in weights]
+
+    def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
+        self.steps += 1
+        for weight, gradient, second in zip(weights, gradients, self._second, strict=True):
+            second *= self._decay
+            second += (1 - self._decay) * gradient * gradient
+            weight -= learning_rate * gradient / (second.sqrt() + self._epsilon)
+
+    def slots(self) -> Arrays:
+        return self._second
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
+class Own:
+    """The class of mxnet.optimizer as it comes; only the learning rate is the study's."""
+
+    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+        self._optimizer = mx.optimizer.create(settings.optimizer)
+        self._updater = mx.optimizer.get_updater(self._optimizer)
+        for number, weight in enumerate(weights):
+            self._updater.states[number] = self._optimizer.create_state(number, weight)
+            self._updater.states_synced[number] = True
+
+    @property
+    def steps(self) -> int:
+        return int(self._optimizer.num_update)
+
+    def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
+        self._optimizer.set_learning_rate(learning_rate)
+        for number, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+            self._updater(number, gradient, weight)
+
+    def slots(self) -> Arrays:
+        return [each for number in sorted(self._updater.states) for each in self._updater.states[number]]
+
+    def restore(self, steps: int) -> None:
+        self._optimizer.num_update = steps
+        self._optimizer._index_update_count.update(dict.fromkeys(self._updater.states, steps))
+
+
+def make(weights: Arrays, settings: DqnSettings) -> Adam | RmsProp | Own:
+    """Return the optimiser that the settings name, for weights that it changes in place."""
+    if settings.defaults == "framework":
+        return Own(weights, settings)
+    if settings.optimizer == "adam":
+        return Adam(weights, settings)
+    if settings.optimizer == "rmsprop":
+        return RmsProp(weights, settings)
+    raise UsageError(f"mxnet: no optimiser {settings.optimizer!r}")
+
+
+def clip(gradients: Arrays, most: float) -> None:
+    """Scale gradients in place so that their joint norm is at most `most` (0: never), without waiting for the norm."""
+    if most:
+        norm = mx.nd.multi_sum_sq(*gradients, num_arrays=len(gradients)).sum().sqrt()
+        factor = mx.nd.minimum(most / (norm + 1e-6), 1.0)
+        for gradient in gradients:
+            mx.nd.broadcast_mul(gradient, factor.reshape((1,) * gradient.ndim), out=gradient)

@@ -1,0 +1,32 @@
+"""MXNet as a cell uses it: device, Gluon's hybridization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+
+from hpcrl.errors import UsageError
+
+
+def prepare(device: str) -> Any:
+    """Return the context of the device.
+
+    Raises:
+        UsageError: no GPU for a cell that asks for one.
+    """
+    if device != "cuda":
+        return mx.cpu()
+    if not mx.context.num_gpus():
+        raise UsageError(
+            "mxnet: this cell asks for a GPU, and MXNet sees none here: it does not run on the CPU instead"
+        )
+    return mx.gpu(0)
+
+
+def compiled(lazy: bool, blocks: dict[str, Any]) -> str:
+    """Say which blocks run as a cached graph; Gluon makes it at a hybridized block's first call."""
+    if not lazy:
+        return "nothing: imperative"
+    made = [name for name, block in blocks.items() if block._cached_op is not None]
+    return f"Gluon hybridize: {len(made)} cached graphs ({', '.join(made)})"

@@ -1,0 +1,49 @@
+"""TensorFlow as a cell uses it: device, precision, compiler, synchronisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hpcrl.errors import UsageError
+
+
+def prepare(device: str) -> None:
+    """Set full float32 precision and let GPU memory grow as needed (by default TensorFlow takes all of it).
+
+    Raises:
+        UsageError: no GPU for a cell that asks for one.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if device == "cuda" and not gpus:
+        raise UsageError(
+            "tensorflow: this cell asks for a GPU, and TensorFlow sees none here: it does not run on the CPU instead"
+        )
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:
+    """Return what makes a function lazy (tf.function, or with XLA), or leaves it eager."""
+    if execution == "eager":
+        return lambda function: function
+    return lambda function: tf.function(function, jit_compile=execution == "xla", autograph=False)
+
+
+def compiled(execution: str, update: Any, greedy: Any) -> str:
+    """Say how often each function was traced: once for each shape, if nothing is wrong."""
+    if execution == "eager":
+        return "nothing: eager"
+    how = "tf.function with XLA" if execution == "xla" else "tf.function"
+    counts = [each.experimental_get_tracing_count() for each in (update, greedy)]
+    return f"{how}: {counts[0]} update traces, {counts[1]} acting traces"
+
+
+def peak_memory() -> int | None:
+    """Return the most bytes that the allocator held on the GPU."""
+    if not tf.config.list_logical_devices("GPU"):
+        return None
+    return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])

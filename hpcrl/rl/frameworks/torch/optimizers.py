@@ -1,0 +1,109 @@
+"""The aligned optimisers on one flat vector (formulae: hpcrl.rl.frameworks.numpy.optimizers), and PyTorch's own.
+
+`numbers` runs on the host and returns what changes from step to step as a tensor, so that a compiled `apply` needs
+no new compilation for a new value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hpcrl.errors import UsageError
+from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
+from hpcrl.rl.learner import DqnSettings
+
+
+class Adam:
+    """torch.optim.Adam's formula with an epsilon of ours."""
+
+    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+        self.steps = 0
+        self._epsilon = settings.optimizer_epsilon
+        self._first, self._second = torch.zeros_like(flat), torch.zeros_like(flat)
+
+    def numbers(self, learning_rate: float) -> torch.Tensor:
+        self.steps += 1
+        rate = learning_rate / (1 - BETA1**self.steps)
+        scale = (1 - BETA2**self.steps) ** 0.5
+        return torch.tensor([rate, scale], dtype=torch.float32)
+
+    def apply(self, flat: torch.Tensor, gradient: torch.Tensor, numbers: torch.Tensor) -> None:
+        self._first.lerp_(gradient, 1 - BETA1)
+        self._second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        divisor = self._second.sqrt().div_(numbers[1]).add_(self._epsilon)
+        flat.sub_(self._first.div(divisor).mul_(numbers[0]))
+
+    def slots(self) -> dict[str, torch.Tensor]:
+        return {"first": self._first, "second": self._second}
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
+class RmsProp:
+    """torch.optim.RMSprop's formula with decay and epsilon of ours."""
+
+    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+        self.steps = 0
+        self._epsilon, self._decay = settings.optimizer_epsilon, settings.rmsprop_decay
+        self._second = torch.zeros_like(flat)
+
+    def numbers(self, learning_rate: float) -> torch.Tensor:
+        self.steps += 1
+        return torch.tensor([learning_rate], dtype=torch.float32)
+
+    def apply(self, flat: torch.Tensor, gradient: torch.Tensor, numbers: torch.Tensor) -> None:
+        self._second.mul_(self._decay).addcmul_(gradient, gradient, value=1 - self._decay)
+        flat.sub_(gradient.div(self._second.sqrt().add_(self._epsilon)).mul_(numbers[0]))
+
+    def slots(self) -> dict[str, torch.Tensor]:
+        return {"second": self._second}
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
+class Own:
+    """torch.optim's class as it comes: its defaults, its kernels. Only the learning rate is the study's."""
+
+    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+        kinds: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+        self._flat = torch.nn.Parameter(flat)  # the same storage
+        self._rate = torch.tensor(0.0)
+        self._optimizer = kinds[settings.optimizer]([self._flat], lr=self._rate)
+        self._flat.grad = torch.zeros_like(flat)
+        self._optimizer.step()  # a step on zero gradients makes the slots, and changes nothing
+        self.restore(0)
+
+    @property
+    def steps(self) -> int:
+        return int(self._optimizer.state[self._flat]["step"])
+
+    def numbers(self, learning_rate: float) -> torch.Tensor:
+        self._rate.fill_(learning_rate)
+        return self._rate
+
+    def apply(self, flat: torch.Tensor, gradient: torch.Tensor, numbers: torch.Tensor) -> None:
+        assert self._flat.grad is not None
+        self._flat.grad.copy_(gradient)
+        self._optimizer.step()
+
+    def slots(self) -> dict[str, torch.Tensor]:
+        state = self._optimizer.state[self._flat]
+        return {name: each for name, each in state.items() if each.shape == self._flat.shape}
+
+    def restore(self, steps: int) -> None:
+        self._optimizer.state[self._flat]["step"].fill_(steps)
+
+
+def make(flat: torch.Tensor, settings: DqnSettings) -> Adam | RmsProp | Own:
+    """Return the optimiser that the settings name, for weights that it changes in place."""
+    if settings.defaults == "framework":
+        return Own(flat, settings)
+    if settings.optimizer == "adam":
+        return Adam(flat, settings)
+    if settings.optimizer == "rmsprop":
+        return RmsProp(flat, settings)
+    raise UsageError(f"torch: no optimiser {settings.optimizer!r}")

@@ -1,0 +1,72 @@
+"""PyTorch as a cell uses it: device, precision, compiler, synchronisation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpcrl.errors import UsageError
+
+
+def prepare(device: str, lazy: bool) -> torch.device:
+    """Set full float32 precision and return the device.
+
+    Raises:
+        UsageError: no GPU for a cell that asks for one, or no C++ compiler for lazy mode on the CPU.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
+        )
+    if lazy and device == "cpu":
+        _check_compiler()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return torch.device(device)
+
+
+def _check_compiler() -> None:
+    compiler = os.environ.get("CXX", "g++")
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = [
+        what for what, there in ((compiler, shutil.which(compiler)), (str(header), header.exists())) if not there
+    ]
+    if missing:
+        raise UsageError(
+            f"torch: lazy mode compiles C++ for the CPU, and there is no {' and no '.join(missing)} here: load a compiler "
+            "module, or install g++ and python3-dev"
+        )
+
+
+def compiler(lazy: bool) -> Callable[[Callable[..., Any]], Any]:
+    """Return what makes a function lazy, or leaves it eager. One shape, one graph: a graph break is an error."""
+    if not lazy:
+        return lambda function: function
+    return lambda function: torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def compiled(lazy: bool) -> str:
+    """Say what the compiler really did in this process."""
+    if not lazy:
+        return "nothing: eager"
+    from torch._dynamo.utils import counters
+
+    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return f"torch.compile: {graphs} graphs, {breaks} graph breaks"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the GPU, if it is one."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes that the allocator held on the GPU."""
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else None

@@ -1,0 +1,83 @@
+"""``python -m hpcrl.rl.smoke FRAMEWORK [--parallelism horovod]``: does a software environment train?
+
+Every mode of the framework must solve the fifth probe. One JSON line says of each mode how long it took, or why not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from hpcrl.rl.algorithms.dqn import DqnConfig, train
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.envs.probes import Probe, wanted_values
+from hpcrl.rl.frameworks import MODES, make_collective, make_dqn_learner
+from hpcrl.rl.frameworks.numpy.dqn import q_values
+from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
+from hpcrl.telemetry.phases import PhaseClock
+
+CONFIG = DqnConfig(
+    total_steps=500,
+    hidden=(16,),
+    learning_rate=1e-2,
+    learning_starts=50,
+    train_interval=10,
+    updates=5,
+    batch_size=32,
+    gamma=0.9,
+    evaluation_interval=500,
+    evaluation_episodes=2,
+)
+
+
+class _Silent:
+    def episode(self, step: int, value: float, length: int) -> None: ...
+
+    def evaluation(self, step: int, value: float) -> None: ...
+
+    def progress(self, step: int, total: int) -> None: ...
+
+
+def learn(framework: str, execution: str, probe: int, collective: Collective | None = None, **changes: Any) -> float:
+    """Train on a probe and return how far the learned Q values are from the true ones, at most."""
+    config = DqnConfig(**{**vars(CONFIG), **changes})
+    learners: list[DqnLearner] = []
+
+    def make(network: Network, stream: np.random.Generator) -> DqnLearner:
+        weights = initial_weights(network, stream)
+        learners.append(
+            make_dqn_learner(
+                framework, execution, network, dict(weights), config.learner_settings(), collective=collective
+            )
+        )
+        return learners[0]
+
+    train(config, lambda: Probe(probe), make, 1, _Silent(), PhaseClock(), collective=collective)
+    shown, wanted = wanted_values(probe, config.gamma)
+    return float(np.abs(q_values(learners[0].weights(), shown, config.dueling) - wanted).max())
+
+
+def main(framework: str, parallelism: str = "none") -> None:
+    """Print what each mode did."""
+    found: dict[str, str] = {}
+    collective = make_collective(framework, parallelism, Group()) if parallelism != "none" else None
+    for execution in MODES[framework]:
+        if collective and execution == "fused":
+            continue
+        start = time.perf_counter()
+        try:
+            miss = learn(framework, execution, 5, collective)
+            found[execution] = (
+                f"trains ({time.perf_counter() - start:.1f} s)" if miss < 0.2 else f"learns badly: {miss}"
+            )
+        except Exception as error:  # whatever a framework raises is what the user wants to know
+            found[execution] = f"fails: {' '.join(str(error).split())[:300] or type(error).__name__}"
+    print(json.dumps({"modes": found, "collective": collective.name if collective else None}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,134 @@
+"""Start all ranks of a cell on this machine: through mpirun where MPI averages, else as plain processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+from hpcrl.errors import UsageError
+
+# How long ranks may take to end after another has failed.
+_GRACE_SECONDS = 5.0
+
+
+def start_ranks(arguments: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str) -> int:
+    """Run the ranks to their end; when one fails, end the others within seconds. Return the first failure's code.
+
+    Horovod goes over MPI where there is an mpirun, else, or where ``HOROVOD_CONTROLLER`` says so, over Gloo.
+
+    Raises:
+        UsageError: the cell needs MPI, and there is no mpirun here.
+    """
+    command = [sys.executable, "-m", "hpcrl.run", *arguments]
+    shared = {"HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt}
+    mpirun = shutil.which("mpirun")
+    wants_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
+    with ExitStack() as stack:
+        if parallelism == "horovod" and mpirun and not wants_gloo:
+            return _watch([_mpirun(mpirun, command, ranks, shared)])
+        if parallelism == "horovod" and framework == "jax":
+            raise UsageError(
+                "jax: has no Horovod binding and averages over MPI, and there is no mpirun here: install Open MPI "
+                "(openmpi-bin), or use parallelism native"
+            )
+        own: Callable[[int], dict[str, str]]
+        if parallelism == "horovod":
+            own = _gloo(stack, ranks)
+        else:
+            addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(ranks))
+            own = lambda rank: {"HPCRL_ADDRESSES": addresses}  # noqa: E731
+        return _watch(
+            [
+                subprocess.Popen(command, env={**os.environ, **shared, "HPCRL_RANK": str(rank), **own(rank)})
+                for rank in range(ranks)
+            ]
+        )
+
+
+def _mpirun(mpirun: str, command: list[str], ranks: int, shared: dict[str, str]) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **shared}
+    words = [mpirun, "-np", str(ranks)]
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" in version or "OpenRTE" in version:
+        words += ["--bind-to", "none", "--oversubscribe"]
+        if os.geteuid() == 0:
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.Popen([*words, *command], env=environment)
+
+
+def _gloo(stack: ExitStack, ranks: int) -> Callable[[int], dict[str, str]]:
+    """Serve Horovod's rendezvous, by which Gloo's ranks find each other; return each rank's variables."""
+    try:
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousServer
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"horovod: {error.name} is not installed in this environment: build it with hpcrl env create --horovod"
+        ) from None
+    server = RendezvousServer()
+    port = server.start()
+    stack.callback(server.stop)
+    slots = get_host_assignments(parse_hosts(f"localhost:{ranks}"), ranks)
+    server.init(slots)
+
+    def variables(rank: int) -> dict[str, str]:
+        slot: Any = slots[rank]
+        return {
+            "HOROVOD_HOSTNAME": "localhost",
+            "HOROVOD_RANK": str(slot.rank),
+            "HOROVOD_SIZE": str(slot.size),
+            "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+            "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+            "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+            "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+            "HOROVOD_GLOO_IFACE": "lo",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+        }
+
+    return variables
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _watch(children: list[subprocess.Popen[bytes]]) -> int:
+    import psutil
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        """Tell the ranks themselves: mpirun would end them at once."""
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(child.pid)
+                for each in process.children() if "mpirun" in child.args[0] else [process]:  # type: ignore[operator,index]
+                    each.send_signal(number)
+
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, hand_on)
+    failed, deadline = 0, 0.0
+    while None in (codes := [child.poll() for child in children]):
+        if not failed and (failed := next((code for code in codes if code), 0)):
+            deadline = time.monotonic() + _GRACE_SECONDS
+            for child in children:
+                child.terminate()
+        if failed and time.monotonic() > deadline:
+            for child in children:
+                child.kill()
+        time.sleep(0.1)
+    return failed or next((code for code in codes if code), 0)
