@@ -6,16 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ruamel.yaml import YAML
 
+from hpcrl.environments.build import Built, build_all
 from hpcrl.formats.record import RecordWriter, record_name
 from hpcrl.plan.directory import PlanFiles, write_plan
+from hpcrl.plan.environments import render_environment
 from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.spec.library import Library
+from hpcrl.spec.rendering import Renderer
+
+# Shared with the user's own: environments are named by their content.
+ENVIRONMENTS = Path.home() / ".cache/hpcrl/environments"
 
 
 def write_yaml(path: Path, content: dict[str, Any]) -> Path:
@@ -131,3 +138,14 @@ def write_record(
 
 def cells_of(plan: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (plan / "cells.jsonl").read_text().splitlines()]
+
+
+@cache
+def built_environment(name: str, horovod: bool = False) -> Built:
+    """Return one of the packaged environments for CPUs, built as for any user, where a user's own would be."""
+    library = Library()
+    profile = library.cluster("workstation")
+    wanted = render_environment(Renderer(library), profile, library.environment(name), "cpu", horovod)
+    site = profile.environments.model_dump(mode="json", exclude_none=True) | {"root": str(ENVIRONMENTS)}
+    (built,) = build_all([wanted], site, lambda key, text: None)
+    return built

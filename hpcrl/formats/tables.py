@@ -141,7 +141,9 @@ SCHEMAS: dict[str, pa.Schema] = {
         [
             *_KEYS,
             _field("rank", _I64, "rank within the job"),
-            _field("phase", _TEXT, "setup, env_step, act, replay, update, evaluate, other"),
+            _field(
+                "phase", _TEXT, "setup, compile, env_step, act, replay, update, communicate, fused, evaluate, other"
+            ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "how often it was entered"),
         ]

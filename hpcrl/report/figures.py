@@ -101,19 +101,28 @@ def _scores(rows: pd.DataFrame, goal: float | None) -> Figure | None:
     return Figure("final-score", "Final score", text, chart)
 
 
+# column -> name and colour, in the order in which they happen
+_PARTS = {
+    "setup_time": ("set-up (import, build)", "#E69F00"),
+    "compile_time": ("compile, warm up", "#D55E00"),
+    "training_time": ("training", "#0072B2"),
+}
+
+
 def _times(rows: pd.DataFrame) -> Figure | None:
     known = rows[rows["training_time"].notna()]
     if known.empty:
         return None
     long = known.melt(
         id_vars=["line", "seed"],
-        value_vars=["training_time", "setup_time"],
+        value_vars=list(_PARTS),
         var_name="part",
         value_name="seconds",
     )
-    long["part"] = long["part"].map({"training_time": "training", "setup_time": "set-up (import, build, compile)"})
-    mean = long.groupby(["line", "part"], as_index=False)["seconds"].mean()
-    scale = alt.Scale(domain=["training", "set-up (import, build, compile)"], range=["#0072B2", "#E69F00"])
+    long["order"] = long["part"].map({part: index for index, part in enumerate(_PARTS)})
+    long["part"] = long["part"].map({part: name for part, (name, _) in _PARTS.items()})
+    mean = long.groupby(["line", "part", "order"], as_index=False)["seconds"].mean()
+    scale = alt.Scale(domain=[name for name, _ in _PARTS.values()], range=[colour for _, colour in _PARTS.values()])
     bars = (
         alt.Chart(mean)
         .mark_bar(height=_ROW * 0.6)
@@ -121,13 +130,11 @@ def _times(rows: pd.DataFrame) -> Figure | None:
             x=alt.X("seconds:Q", title="time (s), mean over seeds", stack="zero"),
             y=_y(rows),
             color=alt.Color("part:N", scale=scale, title=None, legend=alt.Legend(orient="top", labelLimit=0)),
-            order=alt.Order("part:N", sort="descending"),
+            order=alt.Order("order:Q"),
             tooltip=["line", "part", alt.Tooltip("seconds", format=".2f")],
         )
     )
-    text = (
-        "Wall time of training, and before it the time until the first step: imports, building the network, compiling."
-    )
+    text = "Wall time until the first step (imports and building, then compiling and warming up), and of training."
     return Figure("training-time", "Training time", text, bars.properties(width=_WIDTH, height=_height(rows)))
 
 

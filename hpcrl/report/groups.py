@@ -62,6 +62,7 @@ class Line:
     goal_time: float | None
     training_time: float | None
     setup_time: float | None
+    compile_time: float | None
     cpu: float | None
     rss: float | None
     gpu: float | None
@@ -88,6 +89,7 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 goal_time=_median(group["goal_time"]),
                 training_time=_mean(group["training_time"]),
                 setup_time=_mean(group["setup_time"]),
+                compile_time=_mean(group["compile_time"]),
                 cpu=_mean(group["cpu_utilisation"] * 100),
                 rss=_mean(group["rss_peak"]),
                 gpu=_mean(group["gpu_percent"]),

@@ -19,7 +19,7 @@ from hpcrl.report.groups import Line, lines, with_groups
 from hpcrl.spec.library import packaged
 
 COLUMNS = (
-    "configuration", "resources", "cells", "final score", "at goal", "goal at step", "goal after (s)", "training (s)", "set-up (s)",
+    "configuration", "resources", "cells", "final score", "at goal", "goal at step", "goal after (s)", "training (s)", "set-up (s)", "compile (s)",
     "CPU (%)", "RAM (GiB)", "GPU (%)",
 )  # fmt: skip
 
@@ -79,13 +79,8 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
                 "problems": bad[["cluster", "what", "where", "seed", "outcome", "reason", "cell"]]
                 .fillna("")
                 .to_dict("records"),
-                "compiled": sorted(
-                    {
-                        (row["what"], row["compiled"])
-                        for row in rows.to_dict("records")
-                        if isinstance(row["compiled"], str)
-                    }
-                ),
+                "compiled": _said(rows, "compiled"),
+                "collectives": _said(rows, "collective"),
                 "provenance": _provenance(rows),
             }
         )
@@ -99,6 +94,15 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
     return Written(html, *_for_terminal(everything))
 
 
+def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
+    """Return what a column says of each configuration, and of its place where ranks average."""
+    found = set()
+    for row in rows.to_dict("records"):
+        if isinstance(row[column], str):
+            found.add((f"{row['what']}, {row['parallelism']}" if column == "collective" else row["what"], row[column]))
+    return sorted(found)
+
+
 def _used(columns: list[str], rows: list[list[str]]) -> list[int]:
     """Return the columns that say something in some row."""
     return [index for index in range(len(columns)) if any(row[index] != NOTHING for row in rows)]
@@ -107,7 +111,7 @@ def _used(columns: list[str], rows: list[list[str]]) -> list[int]:
 def _for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
     """Return the table in short words: places only where they differ, means without their ranges."""
     names = ["study", "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s"]
-    names += ["train s", "set-up s", "CPU %", "RAM GiB", "GPU %"]
+    names += ["train s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %"]
     rows = []
     for line in compared:
         cells = _shown(line, several=True)
@@ -144,6 +148,7 @@ def _shown(line: Line, several: bool) -> list[str]:
         _number(line.goal_time),
         _number(line.training_time),
         _number(line.setup_time),
+        _number(line.compile_time),
         _number(line.cpu, 0),
         _number(line.rss / 1024**3 if line.rss else None, 2),
         _number(line.gpu, 0),

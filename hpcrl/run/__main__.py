@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
         allocation = read_allocation()
         if options.ranks > 1 and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
-            return start_ranks(arguments, options.ranks, framework, parallelism, allocation.attempt)
+            command = [sys.executable, "-m", "hpcrl.run", *arguments]
+            return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt)
         code = run_cell(options.plan, plan, job, cell, allocation, options.interval)
         if code and allocation.ranks > 1:
             # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.

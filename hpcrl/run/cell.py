@@ -17,6 +17,8 @@ from hpcrl.run.placeholders import fill
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
+# What the frameworks' allocators say, in lower case: torch and MXNet; JAX; TensorFlow.
+_OUT_OF_MEMORY = ("out of memory", "resource_exhausted", "oom when allocating")
 
 
 def cell_of(directory: Path, job: Job, task: int) -> Cell:
@@ -77,7 +79,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
         ended = Ended("oom", "out of memory", {})
     except Exception as error:  # a workload may raise anything; its record must still be closed
         traceback.print_exc()
-        kind = "oom" if "out of memory" in str(error).lower() else "failed"
+        kind = "oom" if any(words in str(error).lower() for words in _OUT_OF_MEMORY) else "failed"
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     if sampler:

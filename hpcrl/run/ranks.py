@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -20,15 +19,14 @@ from hpcrl.errors import UsageError
 _GRACE_SECONDS = 5.0
 
 
-def start_ranks(arguments: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str) -> int:
-    """Run the ranks to their end; when one fails, end the others within seconds. Return the first failure's code.
+def start_ranks(command: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str) -> int:
+    """Run a command once for each rank, to the end of all; when one fails, end the others within seconds. Return the first failure's code.
 
     Horovod goes over MPI where there is an mpirun, else, or where ``HOROVOD_CONTROLLER`` says so, over Gloo.
 
     Raises:
         UsageError: the cell needs MPI, and there is no mpirun here.
     """
-    command = [sys.executable, "-m", "hpcrl.run", *arguments]
     shared = {"HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt}
     mpirun = shutil.which("mpirun")
     wants_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
@@ -54,7 +52,7 @@ def start_ranks(arguments: Sequence[str], ranks: int, framework: str, parallelis
         )
 
 
-def _mpirun(mpirun: str, command: list[str], ranks: int, shared: dict[str, str]) -> subprocess.Popen[bytes]:
+def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, str]) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **shared}
     words = [mpirun, "-np", str(ranks)]
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout

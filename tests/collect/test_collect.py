@@ -121,14 +121,27 @@ def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Pa
     assert rows["reason"][1] == "it left no record; the scheduler says NODE_FAIL, exit code 0:0"
 
 
-def test_ranks_are_one_row_with_the_worst_outcome(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}))
+@pytest.mark.parametrize("last_rank", ["completed", None])
+def test_ranks_are_one_row_with_the_failure(tmp_path: Path, last_rank: str | None) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 3, "nodes": 1, "memory": "1G"}), "sol")
     (cell,) = cells_of(plan)
     write_record(plan, cell, rank=0)
-    write_record(plan, cell, rank=1, node="n2", outcome="failed", reason="rank 1 broke")
+    write_record(plan, cell, rank=1, node="n2", outcome="failed", reason="it broke")
+    write_record(plan, cell, rank=2, node="n3", outcome=last_rank)  # or it was ended while it waited for rank 1
     gathered(tmp_path / "d", plan)
     (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
-    assert (row["outcome"], row["reason"], row["records"], row["cpu_seconds"]) == ("failed", "rank 1 broke", 2, 4)
+    assert (row["outcome"], row["reason"], row["records"]) == ("failed", "rank 1: it broke", 3)
+    assert row["cpu_seconds"] == 6
+
+
+def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
+    (cell,) = cells_of(plan)
+    write_record(plan, cell, rank=0, outcome="failed", reason="Horovod has been shut down", wall_time=9.0)
+    write_record(plan, cell, rank=1, outcome="oom", reason="out of memory", wall_time=4.0)
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["outcome"], row["reason"]) == ("oom", "rank 1: out of memory")
 
 
 def hostile_frame(kind: str, data: bytes) -> bytes:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcrl.environments import build
+from hpcrl.environments import build, check, horovod
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import Environment
 
@@ -59,9 +61,38 @@ def test_what_cannot_be_built_says_why_and_does_not_count(
     assert not build.is_built(tmp_path / "tiny-cpu-1")
 
 
-def test_horovod_is_refused_clearly(tmp_path: Path) -> None:
-    with pytest.raises(HpcrlError, match="building Horovod is not part of this version"):
-        built(tmp_path, environment(horovod=True))
+def test_a_source_build_without_its_tools_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    settings = {"HOROVOD_WITH_PYTORCH": "1"}
+    with pytest.raises(HpcrlError, match="Horovod is built from source, and there is no no-such-compiler here: load"):
+        horovod.wheel(environment(build="horovod==0.28.1", settings=settings), tmp_path, tmp_path, {}, ())
+
+
+def test_the_compiler_between_horovod_and_the_compiler(tmp_path: Path) -> None:
+    """C++17 whatever is asked for, no debug information, TensorFlow's XLA file empty; everything else as it came."""
+    wrapper = tmp_path / "c++"
+    wrapper.write_text(horovod._COMPILER)
+    wrapper.chmod(0o755)
+    words = ["-std=c++14", "-g", "-O2", "-DNAME='a b'", "/src/xla_mpi_ops.cc", "-std=gnu++11", "-o", "out file.o"]
+    done = subprocess.run(
+        [wrapper, *words], env={**os.environ, "HPCRL_CXX": "printf"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("-std=c++17")
+    done = subprocess.run(
+        [wrapper, "%s\n", *words], env={**os.environ, "HPCRL_CXX": "printf"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "-std=c++17", "-O2", "-DNAME='a b'", f"{tmp_path}/empty.cc", "-std=c++17", "-o", "out file.o",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_an_environment_that_was_changed_is_not_what_its_lock_says(tmp_path: Path) -> None:
+    path = built(tmp_path, environment()).path
+    with pytest.raises(HpcrlError, match=r"six 1\.17\.0 is there, and the lock says 1\.16\.0"):
+        check.check(environment(requirements="# pins\nsix==1.16.0\n"), path)
+    with pytest.raises(HpcrlError, match="seven is not there, and the lock says 1"):
+        check.check(environment(requirements="six==1.17.0\nseven==1\n"), path)
 
 
 def test_the_directory_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

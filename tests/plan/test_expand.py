@@ -8,7 +8,8 @@ import pytest
 from hpcrl.errors import UsageError
 from hpcrl.plan.expand import Point, expand
 from hpcrl.spec.library import Library
-from tests.builders import command_study, write_yaml
+from hpcrl.spec.study import Rule, Study
+from tests.builders import command_study, dqn_study, write_yaml
 
 
 def points(tmp_path: Path, **changes: Any) -> list[Point]:
@@ -52,3 +53,27 @@ def test_no_cell_is_left(tmp_path: Path) -> None:
 def test_ten_million_cells(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"10,000,000 cells, and 1,000,000 is the most"):
         points(tmp_path, axes={"a": list(range(1000)), "b": list(range(100))}, seeds=100)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"framework": ["numpy"], "execution": ["lazy"]}, r"numpy has no execution 'lazy' \(it has eager\)"),
+        ({"framework": ["torch"], "execution": ["fused"]}, "torch has no execution 'fused'"),
+        (
+            {"framework": ["mxnet"], "parallelism": ["native"]},
+            r"mxnet has no parallelism 'native' \(it has none, horovod\)",
+        ),
+        ({"framework": ["jax"], "execution": ["fused"], "parallelism": ["horovod"]}, "fused runs in one process"),
+    ],
+)
+def test_what_a_framework_cannot_do_is_refused_with_the_rule_that_leaves_it_out(
+    axes: dict[str, list[str]], expected: str
+) -> None:
+    study = Study.model_validate(dqn_study(axes=axes))
+    with pytest.raises(UsageError, match=expected + ".*exclude: "):
+        list(expand(study))
+    rule = {name: values[0] for name, values in axes.items()}
+    other = {"framework": "jax", "execution": "lazy"}
+    kept = study.model_copy(update={"exclude": (Rule.model_validate(rule),), "include": (other,)})
+    assert [point.config["execution"] for point in expand(kept)] == ["lazy"]

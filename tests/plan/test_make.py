@@ -42,22 +42,26 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, cluster: str) -> No
 def test_sol_dqn_on_sol() -> None:
     plan = make_plan(Library(), "sol", None, CHOICES).plan
     assert plan.study["name"] == "sol-dqn"
-    assert plan.totals["cells"] == 2 * 2 * 3 * 5
+    # Four frameworks in two modes and JAX in a third, on a core and on a GPU; and without the third on two of each.
+    assert plan.totals["cells"] == (9 + 8 + 9 + 8) * 5
     assert plan.totals["unplaced"] == 0
-    # 40 cells of one core and 20 of two, two hours each; 20 cells of one GPU and 20 of two.
-    assert plan.totals["core_hours"] == 160
-    assert plan.totals["gpu_hours"] == 120
-    # (cores + GiB/4 + 25 per A100) x hours: 20 x (1 + 2) x 2 + 20 x (1 + 2 + 25) x 2 + 20 x (2 + 4 + 50) x 2.
-    assert (plan.totals["billed"], plan.totals["billing_unit"]) == (3480, "CHE")
+    # 90 cells of one core and 80 of two, two hours each; 45 cells of one GPU and 40 of two.
+    assert plan.totals["core_hours"] == 500
+    assert plan.totals["gpu_hours"] == 250
+    # (cores + GiB/4 + 25 per A100) x hours: 45 x (1 + 2) + 40 x (2 + 4) + 45 x (1 + 2 + 25) + 40 x (2 + 4 + 50), twice.
+    assert (plan.totals["billed"], plan.totals["billing_unit"]) == (7750, "CHE")
     assert {each.key.rpartition("-")[0] for each in plan.environments} == {
-        f"{framework}-{flavour}" for framework in ("torch", "jax") for flavour in ("cpu", "cuda", "cuda-horovod")
+        f"{framework}-{flavour}{horovod}"
+        for framework in ("torch", "jax", "tensorflow", "mxnet")
+        for flavour in ("cpu", "cuda")
+        for horovod in ("", "-horovod")
     }
 
 
 def test_cirrus_has_no_place_for_gpu_cells() -> None:
     plan = make_plan(Library(), "cirrus", "sol-dqn", CHOICES).plan
-    assert plan.totals["cells"] == 20
-    assert plan.totals["unplaced"] == 40
+    assert plan.totals["cells"] == 85
+    assert plan.totals["unplaced"] == 85
     assert {each.cells for each in plan.unplaced} == {5}
 
 

@@ -1,29 +1,34 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
+from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate
-from hpcrl.rl.frameworks import MODES, make_dqn_learner
-from hpcrl.rl.frameworks.numpy.dqn import NumpyDqn, clip, forward, loss_and_gradients, targets
-from hpcrl.rl.learner import Batch, Network, initial_weights
+from hpcrl.rl.frameworks import MODES, PARALLELISM, make_dqn_learner
+from hpcrl.rl.frameworks.numpy.dqn import Learner, clip, combine, forward, loss_and_gradients, targets
+from hpcrl.rl.frameworks.numpy.optimizers import RmsProp
+from hpcrl.rl.learner import Batch, DqnSettings, Network, initial_weights
 from hpcrl.rl.replay import Replay
 from hpcrl.rl.schedules import linear
-from hpcrl.spec.study import FRAMEWORKS
+from hpcrl.rl.smoke import learn
+from hpcrl.spec import study
 from hpcrl.telemetry.phases import PhaseClock
 
 NETWORK = Network(3, (5, 4), 2)
 
 
-def weights64(seed: int = 0) -> dict[str, NDArray[np.float64]]:
+def weights64(seed: int = 0, network: Network = NETWORK) -> dict[str, NDArray[np.float64]]:
     return {
-        name: each.astype(np.float64) for name, each in initial_weights(NETWORK, np.random.default_rng(seed)).items()
+        name: each.astype(np.float64) for name, each in initial_weights(network, np.random.default_rng(seed)).items()
     }
 
 
@@ -67,17 +72,24 @@ def test_losses_by_hand() -> None:
     assert loss_and_gradients(weights, given, wanted, "mse")[0] == pytest.approx((0.25 + 16) / 2)
 
 
+def test_duelling_by_hand() -> None:
+    # V = 1, A = (2, 4): Q = 1 + (2, 4) - 3
+    assert combine(np.array([[1.0, 2.0, 4.0]])).tolist() == [[0.0, 2.0]]
+
+
+@pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("kind", ["huber", "mse"])
-def test_gradients_by_finite_differences(kind: str) -> None:
-    weights, given = weights64(), batch()
-    wanted = targets(weights, weights64(5), given, 0.9, False)
-    _, gradients = loss_and_gradients(weights, given, wanted, kind)
+def test_gradients_by_finite_differences(kind: str, dueling: bool) -> None:
+    network = Network(3, (5, 4), 2, dueling)
+    weights, given = weights64(network=network), batch()
+    wanted = targets(weights, weights64(5, network), given, 0.9, False, dueling)
+    _, gradients = loss_and_gradients(weights, given, wanted, kind, dueling)
     for name, array in weights.items():
         for index in np.ndindex(array.shape):
             values = []
             for sign in (1, -1):
                 array[index] += sign * 1e-6
-                values.append(loss_and_gradients(weights, given, wanted, kind)[0])
+                values.append(loss_and_gradients(weights, given, wanted, kind, dueling)[0])
                 array[index] -= sign * 1e-6
             assert gradients[name][index] == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-7)
 
@@ -92,7 +104,7 @@ def test_clipping_scales_to_the_joint_norm() -> None:
 
 def test_adam_by_hand() -> None:
     # After one step both corrected moments are the gradient and its square: the change is lr * g / (|g| + eps).
-    learner = NumpyDqn(NETWORK, weights64(), dtype=np.float64, max_gradient_norm=0)
+    learner = Learner(NETWORK, weights64(), DqnSettings(max_gradient_norm=0), dtype=np.float64)
     given = batch()
     before = learner.weights()
     _, gradients = loss_and_gradients(before, given, targets(before, before, given, 0.99, False), "huber")
@@ -102,8 +114,19 @@ def test_adam_by_hand() -> None:
         np.testing.assert_allclose(after, expected, atol=1e-12)
 
 
+def test_rmsprop_by_hand() -> None:
+    # v = 0.5 * 0 + 0.5 * 4^2 = 8, then 0.5 * 8 + 0.5 * 2^2 = 6; epsilon stands outside the root.
+    weights = {"w": np.array([1.0])}
+    optimizer = RmsProp(weights, epsilon=0.1, decay=0.5)
+    optimizer.apply(weights, {"w": np.array([4.0])}, 0.5)
+    first = 1 - 0.5 * 4 / (np.sqrt(8) + 0.1)
+    assert weights["w"][0] == pytest.approx(first)
+    optimizer.apply(weights, {"w": np.array([2.0])}, 0.5)
+    assert weights["w"][0] == pytest.approx(first - 0.5 * 2 / (np.sqrt(6) + 0.1))
+
+
 def test_float32_follows_float64() -> None:
-    exact, single = (NumpyDqn(NETWORK, weights64(), dtype=kind) for kind in (np.float64, np.float32))
+    exact, single = (Learner(NETWORK, weights64(), DqnSettings(), dtype=kind) for kind in (np.float64, np.float32))
     for number in range(10):
         for learner in (exact, single):
             learner.update(batch(seed=number), 2.5e-4)
@@ -140,31 +163,6 @@ def test_schedule() -> None:
     assert [linear(1.0, 0.0, 10, step) for step in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
 
 
-class Space:
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
-
-
-class Probe:
-    """A probe environment: one step; the reward is 1 for the action that the observation names (A. Jones)."""
-
-    observation_space = Space(shape=(1,))
-    action_space = Space(n=2)
-
-    def __init__(self) -> None:
-        self._random = np.random.default_rng(0)
-        self._right = 0
-
-    def reset(self, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        if seed is not None:
-            self._random = np.random.default_rng(seed)
-        self._right = int(self._random.integers(2))
-        return np.array([2.0 * self._right - 1], np.float32), {}
-
-    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), float(action == self._right), True, False, {}
-
-
 class Silent:
     def __init__(self) -> None:
         self.episodes: list[tuple[int, float, int]] = []
@@ -180,10 +178,14 @@ class Silent:
         pass
 
 
-def run(config: DqnConfig, reporter: Silent, environment: Any = Probe, **extra: Any) -> Result:
+def probe() -> Probe:
+    return Probe(5)
+
+
+def run(config: DqnConfig, reporter: Silent, environment: Any = probe, **extra: Any) -> Result:
     def make(network: Network, stream: np.random.Generator) -> Any:
         return make_dqn_learner(
-            "numpy", "eager", network, initial_weights(network, stream), config.learner_settings(), "cpu"
+            "numpy", "eager", network, dict(initial_weights(network, stream)), config.learner_settings()
         )
 
     return train(config, environment, make, 1, reporter, PhaseClock(), **extra)
@@ -194,7 +196,12 @@ SMALL = DqnConfig(
 )
 
 
-def test_a_probe_environment_is_solved() -> None:
+@pytest.mark.parametrize("number", range(1, 6))
+def test_the_probe_environments_are_solved(number: int) -> None:
+    assert learn("numpy", "eager", number) < 0.05
+
+
+def test_an_evaluation_at_the_goal_is_noted() -> None:
     found = run(SMALL, Silent(), goal=1.0)
     assert found.final_score == 1.0
     assert found.goal_step is not None
@@ -221,26 +228,80 @@ def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
 
 def test_evaluation_plays_each_environment_once() -> None:
     returns = evaluate(
-        lambda observations: (observations[:, 0] > 0).astype(np.int64), [Probe() for _ in range(5)], seed=3
+        lambda observations: (observations[:, 0] > 0).astype(np.int64), [probe() for _ in range(5)], seed=3
     )
     assert returns.tolist() == [1.0] * 5
 
 
 def test_environments_that_dqn_cannot_take() -> None:
-    class Continuous(Probe):
-        action_space = Space(shape=(1,))
+    def continuous() -> Probe:
+        environment = probe()
+        environment.action_space = SimpleNamespace(shape=(1,))
+        return environment
 
     with pytest.raises(UsageError, match="needs an environment with a vector of observations and discrete actions"):
-        run(SMALL, Silent(), Continuous)
+        run(SMALL, Silent(), continuous)
 
 
 def test_studies_know_the_frameworks_that_there_are() -> None:
-    assert FRAMEWORKS == MODES
+    assert study.FRAMEWORKS == MODES
+    assert study.PARALLELISM == PARALLELISM
 
 
 def test_unknown_frameworks_and_modes() -> None:
-    weights = initial_weights(NETWORK, np.random.default_rng(0))
+    weights = dict(initial_weights(NETWORK, np.random.default_rng(0)))
     with pytest.raises(UsageError, match="no framework 'nunpy'; did you mean 'numpy'"):
-        make_dqn_learner("nunpy", "eager", NETWORK, weights, {}, "cpu")
+        make_dqn_learner("nunpy", "eager", NETWORK, weights, DqnSettings())
     with pytest.raises(UsageError, match="numpy has no execution mode 'lazy'"):
-        make_dqn_learner("numpy", "lazy", NETWORK, weights, {}, "cpu")
+        make_dqn_learner("numpy", "lazy", NETWORK, weights, DqnSettings())
+
+
+class Alone:
+    """Ranks that all do the same, without any: a mean is then each one's own value."""
+
+    rank, ranks, name = 0, 2, "nobody"
+
+    def average(self, vector: Any) -> Any:
+        return vector
+
+    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values
+
+    def close(self) -> None: ...
+
+
+def test_ranks_share_steps_batch_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    updates = {}
+    original = Learner.update
+
+    def watched(self: Learner, given: Batch, rate: float) -> None:
+        sizes.append(len(given.actions))
+        original(self, given, rate)
+
+    monkeypatch.setattr(Learner, "update", watched)
+    for collective in (None, Alone()):
+        sizes.clear()
+        reporter = Silent()
+        result = run(SMALL, reporter, collective=collective)
+        assert result.steps == 600
+        assert result.episodes == len(reporter.episodes) == (300 if collective else 600)
+        assert set(sizes[1:]) == {32 if collective else 64}
+        updates[collective is None] = len(sizes)
+    assert updates[True] == updates[False]
+    with pytest.raises(UsageError, match="2 ranks cannot share batch_size 63"):
+        run(replace(SMALL, batch_size=63), Silent(), collective=Alone())
+
+
+def test_ranks_that_start_from_different_networks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Odd(Alone):
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return values + (np.arange(len(values)) == self.index)
+
+    with pytest.raises(HpcrlError, match="rank 0 of 2: its network has 66 weights, those of other ranks have not"):
+        run(SMALL, Silent(), collective=Odd(0))
+    with pytest.raises(HpcrlError, match="rank 0 of 2: its first weights differ from those of other ranks"):
+        run(SMALL, Silent(), collective=Odd(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -92,7 +93,7 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     key = script.read_text().partition('HPCRL_ENVIRONMENTS:-$environments}"/')[2].split()[0]
     (environment / key / "bin").mkdir(parents=True)
     (environment / key / "bin/python").symlink_to(sys.executable)
-    (environment / key / "hpcrl-environment.json").write_text("{}")
+    (environment / key / "hpcrl-environment.json").write_text(json.dumps({"key": key}))
     # The interpreter of the tests, by its real path, so that it finds its packages.
     (environment / key / "bin/python").unlink()
     (environment / key / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -131,7 +132,8 @@ def test_a_command_that_fails(tmp_path: Path, command: list[str], outcome: str, 
     [
         ({"learning_rat": 1}, "no hyperparameter 'learning_rat'; did you mean 'learning_rate'?"),
         ({"batch_size": "big"}, "batch_size: 'big' will not do; the default is 64"),
-        ({"loss": "l1"}, "neither huber nor mse"),
+        ({"loss": "l1"}, "loss: 'l1' is not huber or mse"),
+        ({"defaults": "mine"}, "defaults: 'mine' is not aligned or framework"),
     ],
 )
 def test_wrong_hyperparameters(tmp_path: Path, hyperparameters: dict[str, object], reason: str) -> None:
@@ -160,12 +162,28 @@ def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
     assert footer["outcome"] == "failed"
 
 
-def test_horovod_cells_are_refused_clearly(tmp_path: Path) -> None:
-    study = dqn_study(axes={"framework": ["torch"], "parallelism": ["horovod"]})
-    plan = planned(tmp_path / "p", study, "sol")
-    done = run_task(plan, "short-torch-cpu-horovod-1")
+def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "tasks": [2]}))
+    done = run_task(plan, JOB, 0, "--ranks", "2")
     assert done.returncode == 1
-    assert "parallelism horovod: this version plans and places such cells, but does not run them yet" in done.stderr
+    assert "this cell has 2 ranks and no parallelism" in done.stderr
+
+
+def test_an_environment_that_is_not_the_locked_one(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (tmp_path / "hpcrl-environment.json").write_text(json.dumps({"key": "numpy-cpu-0000"}))
+    done = run_task(plan, JOB, HPCRL_ENV=str(tmp_path))
+    assert done.returncode == 2
+    assert "is numpy-cpu-0000, and the plan's lock asks for numpy-cpu-" in done.stderr
+
+
+def test_a_framework_whose_environment_is_missing(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["mxnet"]}))
+    done = run_task(plan, "short-mxnet-cpu-1")
+    assert done.returncode == 1
+    assert (
+        "mxnet: mxnet is not installed in this environment: run the cell in its own (hpcrl env create)" in done.stderr
+    )
 
 
 def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:

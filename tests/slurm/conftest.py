@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -16,16 +15,12 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
-from hpcrl.formats.plan import read_plan
 from hpcrl.slurm.client import Slurm, run_command
 from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 from hpcrl.submit.status import PlanStatus, plan_status
 from hpcrl.submit.submission import Budget, submit
-from tests.builders import planned
-
-# Shared with the user's own: environments are named by their content.
-ENVIRONMENTS = Path.home() / ".cache/hpcrl/environments"
+from tests.builders import ENVIRONMENTS, built_environment, planned
 
 
 @dataclass(frozen=True)
@@ -97,11 +92,6 @@ def sol(sol_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def numpy_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+def numpy_environment() -> None:
     """The NumPy environment, built as for any user."""
-    from hpcrl.environments.build import build_all
-
-    plan = planned(tmp_path_factory.mktemp("e") / "plan", "quickstart")
-    content = json.loads((plan / "plan.json").read_text())
-    environments = [each for each in read_plan(plan).environments if each.name == "numpy"]
-    build_all(environments, content["cluster"]["environments"] | {"root": str(ENVIRONMENTS)}, lambda key, text: None)
+    built_environment("numpy")

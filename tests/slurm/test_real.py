@@ -17,8 +17,8 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.submit import submission
 from hpcrl.submit.status import cancel, plan_status
-from tests.builders import cells_of, command_study, dqn_study, planned, write_yaml
-from tests.slurm.conftest import ENVIRONMENTS, Cluster
+from tests.builders import ENVIRONMENTS, cells_of, command_study, dqn_study, planned, write_yaml
+from tests.slurm.conftest import Cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("numpy_environment")]
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("numpy_environment")]
 def test_every_script_of_sol_dqn_is_taken(sol: Cluster, tmp_path: Path) -> None:
     plan = sol.plan(tmp_path / "p", "sol-dqn")
     objections = submission.test_only(plan, sol.slurm)
-    assert len(objections) == 9
+    assert len(objections) == 19
     assert set(objections.values()) == {None}
 
 

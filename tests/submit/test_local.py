@@ -37,7 +37,7 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str
             (path / "bin").mkdir(parents=True)
             (path / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
             (path / "bin/python").chmod(0o755)
-            (path / MARKER).write_text("{}")
+            (path / MARKER).write_text(json.dumps({"key": environment.key}))
         return plan
 
     return make

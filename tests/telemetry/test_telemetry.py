@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpcrl
+from hpcrl.formats.tables import SCHEMAS
 from hpcrl.telemetry import phases, provenance
 from hpcrl.telemetry.metrics import MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
@@ -28,6 +29,10 @@ def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPat
     assert clock.seconds["other"] == 16
     assert clock.counts["act"] == 2
     assert clock.counts["other"] == 1
+
+
+def test_the_dataset_s_page_names_every_phase() -> None:
+    assert SCHEMAS["phases"].field("phase").metadata[b"description"].decode() == ", ".join(phases.PHASES)
 
 
 def test_log_outside_of_a_cell_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,11 +62,13 @@ class DqnLoss(gluon.HybridBlock):
     def hybrid_forward(
         self, F: Any, observations: Any, actions: Any, rewards: Any, following: Any, terminated: Any
     ) -> Any:
-        values = self.target(following)
-        if self._settings.double:
-            best = F.pick(values, F.argmax(self.online(following), axis=1), axis=1)
-        else:
-            best = F.max(values, axis=1)
+        # Not recorded when imperative: the backward pass through argmax and duelling takes MXNet down.
+        with autograd.pause():
+            values = self.target(following)
+            if self._settings.double:
+                best = F.pick(values, F.argmax(self.online(following), axis=1), axis=1)
+            else:
+                best = F.max(values, axis=1)
         chosen = F.pick(self.online(observations), actions, axis=1)
         return dqn_error(F, chosen, rewards, best, terminated, self._settings.gamma, self._settings.loss)
 

@@ -127,22 +127,26 @@ class Learner:
         def step(batch: Tensors, numbers: torch.Tensor) -> None:
             apply(gradient(self._online, self._target, batch), numbers)
 
-        if collective is None:
+        # torch's own optimiser classes break the graph by design, so they are left eager.
+        whole = settings.defaults == "aligned"
+        if collective is None and whole:
             self._step: Any = maybe_compile(step)
         else:
-            average = self._averaged(collective, loss, maybe_compile(gradient), maybe_compile)
-            compiled_apply = maybe_compile(apply)
-            self._step = lambda batch, numbers: compiled_apply(average(batch), numbers)
+            change = self._change(collective, loss, maybe_compile(gradient), maybe_compile)
+            second = maybe_compile(apply) if whole else apply
+            self._step = lambda batch, numbers: second(change(batch), numbers)
 
         def greedy(observations: torch.Tensor) -> torch.Tensor:
             return q_values(layers(self._online), observations, dueling).argmax(1)
 
         self._greedy: Any = maybe_compile(greedy)
 
-    def _averaged(
-        self, collective: Collective, loss: Any, gradient: Any, maybe_compile: Any
+    def _change(
+        self, collective: Collective | None, loss: Any, gradient: Any, maybe_compile: Any
     ) -> Callable[[Tensors], torch.Tensor]:
         """Return what computes the gradient of the whole cell's batch from this rank's part of it."""
+        if collective is None:
+            return lambda batch: gradient(self._online, self._target, batch)
         if not hasattr(collective, "wrap"):
             return lambda batch: collective.average(gradient(self._online, self._target, batch))
         module = _Loss(self._online, loss)
