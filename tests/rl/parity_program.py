@@ -16,7 +16,7 @@ from hpcrl.rl.learner import Batch, DqnSettings, Network, initial_weights
 CASES = [
     (loss, form, optimizer, clip)
     for loss, form, optimizer, clip in itertools.product(
-        ("huber", "mse"), ("plain", "double", "dueling"), ("adam", "rmsprop"), (10.0, 0.1)
+        ("huber", "mse"), ("plain", "double", "dueling", "both"), ("adam", "rmsprop"), (10.0, 0.1)
     )
 ]
 
@@ -34,15 +34,15 @@ def batch(draw: np.random.Generator) -> Batch:
 def main(framework: str, execution: str, part: str) -> None:
     found = []
     for loss, form, optimizer, clip in CASES if part == "all" else CASES[::5]:
-        network = Network(4, (120, 84), 2, dueling=form == "dueling")
+        network = Network(4, (120, 84), 2, dueling=form in ("dueling", "both"))
         draw = np.random.default_rng(0)
         weights = initial_weights(network, draw)
         # RMSprop's first steps, and the small gradients of duelling, divide by what float32 rounds: a larger epsilon
         # takes that noise away (NumPy's own float32 strays as far), and shows a misplaced epsilon all the more.
-        epsilon = 1e-8 if optimizer == "adam" and form != "dueling" else 1e-4
+        epsilon = 1e-8 if optimizer == "adam" and not network.dueling else 1e-4
         settings = DqnSettings(
             loss=loss,
-            double=form == "double",
+            double=form in ("double", "both"),
             optimizer=optimizer,
             optimizer_epsilon=epsilon,
             max_gradient_norm=clip,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -13,13 +14,15 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.submit import submission
 from hpcrl.submit.status import cancel, plan_status
-from tests.builders import ENVIRONMENTS, cells_of, command_study, dqn_study, planned, write_yaml
+from tests.builders import ENVIRONMENTS, built_environment, cells_of, command_study, dqn_study, planned, write_yaml
 from tests.slurm.conftest import Cluster
 
+FAULTY = Path(__file__).parents[1] / "run/faulty.py"
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("numpy_environment")]
 
 
@@ -271,8 +274,11 @@ def test_gpus_are_bound_as_asked(sol: Cluster, tmp_path: Path) -> None:
     plan = tmp_path / "plan"
     write_plan(files, plan)
     (environment,) = files.plan.environments
-    (tmp_path / "e").mkdir()
-    os.symlink(python.parent.parent, tmp_path / "e" / environment.key)  # noqa: PTH211
+    place = tmp_path / "e" / environment.key
+    place.mkdir(parents=True)
+    for each in ("bin", "lib", "pyvenv.cfg"):
+        (place / each).symlink_to(python.parent.parent / each)
+    (place / MARKER).write_text(json.dumps({"key": environment.key}))
     sol.submit(plan)
     assert sol.wait(plan).counts() == {"COMPLETED": 2}
     collect([plan], tmp_path / "dataset", sol.slurm)
@@ -296,3 +302,41 @@ def test_directive_values_reach_slurm_unchanged(sol: Cluster, tmp_path: Path, va
     shown = sol.virtual.command("squeue", "-h", "-o", "%k", "-j", done.stdout.strip())
     sol.slurm.cancel([done.stdout.strip()])
     assert shown.stdout.removesuffix("\n") == value
+
+
+def horovod_study(framework: str) -> dict[str, Any]:
+    """Two ranks on one node, with faults on demand."""
+    study = dqn_study(
+        axes={"framework": [framework], "execution": ["lazy"], "parallelism": ["horovod"]},
+        resources={"cpus": 1, "tasks": 2, "memory": "1G", "time": "00:10:00"},
+    )
+    study["workload"] |= {"environment": "faulty:Faulty-v0"}
+    return study
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "collective"), [("mxnet", "Horovod 0.28.1 over MPI"), ("jax", "mpi4py over Open MPI v")]
+)
+def test_srun_starts_the_ranks_and_they_average(sol: Cluster, tmp_path: Path, framework: str, collective: str) -> None:
+    built_environment(framework, horovod=True)
+    plan = sol.plan(tmp_path / "plan", horovod_study(framework))
+    shutil.copy(FAULTY, plan)
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    (row,) = sol.collected(plan).to_dict("records")
+    assert (row["outcome"], row["records"], row["tasks"]) == ("completed", 2, 2)
+    assert collective in row["collective"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_under_srun_fails_the_cell_with_its_error(sol: Cluster, tmp_path: Path) -> None:
+    built_environment("mxnet", horovod=True)
+    plan = sol.plan(tmp_path / "plan", horovod_study("mxnet"))
+    fault = FAULTY.read_text().replace('os.environ.get("FAULT", "")', '"error"')
+    (plan / FAULTY.name).write_text(fault)
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"FAILED": 1}
+    (row,) = sol.collected(plan).to_dict("records")
+    assert row["outcome"] == "failed"
+    assert row["reason"] == "rank 1: RuntimeError: the simulator of this rank is gone"

@@ -1,0 +1,38 @@
+"""CartPole with a fault of a rank, chosen by the variable FAULT; copied into a plan directory, where cells find it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+RANK = next(
+    (os.environ[name] for name in ("SLURM_PROCID", "HPCRL_RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ), "0"
+)
+FAULT = os.environ.get("FAULT", "")
+
+
+class Faulty(CartPoleEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = 0
+        if FAULT == "shape" and RANK == "1":
+            self.observation_space = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
+
+    def step(self, action: int) -> Any:
+        self.taken += 1
+        if self.taken == 700 and RANK == "1":
+            if FAULT == "error":
+                raise RuntimeError("the simulator of this rank is gone")
+            if FAULT == "memory":
+                raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            if FAULT == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+gymnasium.register("Faulty-v0", Faulty, max_episode_steps=1000)
