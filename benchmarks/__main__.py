@@ -1,4 +1,5 @@
-from benchmarks import job_generation, start_up
+from benchmarks import job_generation, start_up, training_speed
 
 start_up.main()
 job_generation.main()
+training_speed.main()

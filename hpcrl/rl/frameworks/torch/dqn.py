@@ -72,8 +72,8 @@ class _Loss(torch.nn.Module):
         self.flat = torch.nn.Parameter(flat)  # the same storage
         self._loss = loss
 
-    def forward(self, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
-        return self._loss(self.flat, target, batch)
+    def forward(self, batch: Tensors) -> torch.Tensor:
+        return self._loss(self.flat, batch)
 
 
 class Learner:
@@ -105,14 +105,19 @@ class Learner:
 
         self._layers = layers
 
-        def loss(flat: torch.Tensor, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
-            return dqn_loss(
-                layers(flat), layers(target), batch, settings.gamma, settings.loss, settings.double, dueling
-            )
+        def current(flat: torch.Tensor) -> Callable[[], Tensors]:
+            """Eager code has views made once, which cost as much as a layer; compiled code one vector, with one guard."""
+            views = layers(flat)
+            return (lambda: layers(flat)) if self._lazy else (lambda: views)
 
-        def tape_gradient(flat: torch.Tensor, target: torch.Tensor, batch: Tensors) -> torch.Tensor:
+        online, target = current(self._online), current(self._target)
+
+        def loss(flat: torch.Tensor, batch: Tensors) -> torch.Tensor:
+            return dqn_loss(layers(flat), target(), batch, settings.gamma, settings.loss, settings.double, dueling)
+
+        def tape_gradient(flat: torch.Tensor, batch: Tensors) -> torch.Tensor:
             leaf = flat.detach().requires_grad_()
-            return torch.autograd.grad(loss(leaf, target, batch), leaf)[0]
+            return torch.autograd.grad(loss(leaf, batch), leaf)[0]
 
         # The compiler traces torch.func.grad only; called eagerly it costs a third more than the autograd tape.
         gradient: Callable[..., torch.Tensor] = torch.func.grad(loss) if self._lazy else tape_gradient
@@ -125,7 +130,7 @@ class Learner:
                 self._optimizer.apply(self._online, change, numbers)
 
         def step(batch: Tensors, numbers: torch.Tensor) -> None:
-            apply(gradient(self._online, self._target, batch), numbers)
+            apply(gradient(self._online, batch), numbers)
 
         # torch's own optimiser classes break the graph by design, so they are left eager.
         whole = settings.defaults == "aligned"
@@ -137,7 +142,7 @@ class Learner:
             self._step = lambda batch, numbers: second(change(batch), numbers)
 
         def greedy(observations: torch.Tensor) -> torch.Tensor:
-            return q_values(layers(self._online), observations, dueling).argmax(1)
+            return q_values(online(), observations, dueling).argmax(1)
 
         self._greedy: Any = maybe_compile(greedy)
 
@@ -146,15 +151,15 @@ class Learner:
     ) -> Callable[[Tensors], torch.Tensor]:
         """Return what computes the gradient of the whole cell's batch from this rank's part of it."""
         if collective is None:
-            return lambda batch: gradient(self._online, self._target, batch)
+            return lambda batch: gradient(self._online, batch)
         if not hasattr(collective, "wrap"):
-            return lambda batch: collective.average(gradient(self._online, self._target, batch))
+            return lambda batch: collective.average(gradient(self._online, batch))
         module = _Loss(self._online, loss)
         wrapped = collective.wrap(maybe_compile(module))
 
         def average(batch: Tensors) -> torch.Tensor:
             module.flat.grad = None
-            wrapped(self._target, batch).backward()
+            wrapped(batch).backward()
             assert module.flat.grad is not None
             return module.flat.grad
 

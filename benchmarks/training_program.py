@@ -1,0 +1,71 @@
+"""Run in a framework's own environment: train by CleanRL's settings and print environment steps per second.
+
+python training_program.py FRAMEWORK EXECUTION ACTING, or sb3
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+STEPS = 50_000
+# CleanRL's dqn.py: its defaults, but for the number of steps.
+SETTINGS: dict[str, Any] = {
+    "total_steps": STEPS, "hidden": [120, 84], "learning_rate": 2.5e-4, "final_learning_rate": 2.5e-4, "batch_size": 128,
+    "buffer_size": 10_000, "learning_starts": 10_000, "target_interval": 500, "train_interval": 10, "updates": 1,
+    "initial_epsilon": 1.0, "final_epsilon": 0.05, "exploration_fraction": 0.5, "loss": "mse", "max_gradient_norm": 0.0,
+    "evaluation_interval": STEPS, "evaluation_episodes": 1,
+}  # fmt: skip
+
+
+class Silent:
+    def episode(self, step: int, value: float, length: int) -> None: ...
+
+    def evaluation(self, step: int, value: float) -> None: ...
+
+    def progress(self, step: int, total: int) -> None: ...
+
+
+def ours(framework: str, execution: str, acting: str) -> float:
+    import gymnasium
+    import numpy as np
+
+    from hpcrl.rl.algorithms.dqn import DqnConfig, train
+    from hpcrl.rl.distributed.group import Group
+    from hpcrl.rl.frameworks import make_dqn_learner
+    from hpcrl.rl.learner import DqnLearner, Network, initial_weights
+    from hpcrl.run.training import before_import
+    from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
+
+    before_import({"framework": framework}, {"cpus": 1}, Group())
+    config = DqnConfig.from_mapping(SETTINGS | {"acting": acting})
+    clock = PhaseClock()
+
+    def make(network: Network, stream: np.random.Generator) -> DqnLearner:
+        weights = dict(initial_weights(network, stream))
+        return make_dqn_learner(framework, execution, network, weights, config.learner_settings())
+
+    train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, Silent(), clock)
+    # The peers evaluate nothing, and count no time before their first step.
+    seconds = clock.total() - sum(clock.seconds[phase] for phase in (*BEFORE_TRAINING, "evaluate"))
+    return STEPS / seconds
+
+
+def sb3() -> float:
+    import torch
+    from stable_baselines3 import DQN
+
+    torch.set_num_threads(1)
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [120, 84]}, learning_rate=2.5e-4, batch_size=128,
+        buffer_size=10_000, learning_starts=10_000, target_update_interval=500, train_freq=10, gradient_steps=1,
+        exploration_initial_eps=1.0, exploration_final_eps=0.05, exploration_fraction=0.5, seed=1, device="cpu",
+    )  # fmt: skip
+    start = time.perf_counter()
+    model.learn(STEPS)
+    return STEPS / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    print(f"SPS: {sb3() if sys.argv[1] == 'sb3' else ours(*sys.argv[1:]):.0f}")
