@@ -16,6 +16,8 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/m
 
 # torch.compile needs a C++ compiler and Python's headers on the CPU.
 COMPILER := g++=g++ header:Python.h=$(PYTHON)-dev
+# Horovod is built from source over MPI; MXNet's wheel wants libquadmath.
+PARALLEL := mpicxx=libopenmpi-dev mpirun=openmpi-bin cmake=cmake g++=g++ lib:libquadmath.so.0=libquadmath0 lib:libgomp.so.1=libgomp1
 SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
   lib:libpmix.so=libpmix-dev shellcheck=shellcheck
 
@@ -26,6 +28,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
+	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	$(BIN)/python -m pytest tests
 
 check: $(STAMP)
