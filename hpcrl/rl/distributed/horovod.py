@@ -8,18 +8,25 @@ from hpcrl.errors import HpcrlError
 from hpcrl.rl.distributed.group import Group
 
 
-def join(hvd: Any, group: Group) -> str:
-    """Start Horovod and say which collective it uses.
+class Binding:
+    """A framework's binding of Horovod; `average` and `average_array` are the framework's.
 
     Raises:
         HpcrlError: Horovod sees other ranks than hpcrl started.
     """
-    hvd.init()
-    check_size("Horovod", hvd.size(), group)
-    import horovod
 
-    operations = "NCCL and " if hvd.nccl_built() else ""
-    return f"Horovod {horovod.__version__} over {operations}{'Gloo' if hvd.gloo_enabled() else 'MPI'}"
+    def __init__(self, hvd: Any, group: Group) -> None:
+        import horovod
+
+        hvd.init()
+        check_size("Horovod", hvd.size(), group)
+        operations = "NCCL and " if hvd.nccl_built() else ""
+        self.hvd = hvd
+        self.rank, self.ranks = group.rank, group.ranks
+        self.name = f"Horovod {horovod.__version__} over {operations}{'Gloo' if hvd.gloo_enabled() else 'MPI'}"
+
+    def close(self) -> None:
+        self.hvd.shutdown()
 
 
 def check_size(what: str, found: int, group: Group) -> None:

@@ -16,7 +16,6 @@ import optax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError
 from hpcrl.rl import checkpoint
 from hpcrl.rl.frameworks.jax import runtime
 from hpcrl.rl.learner import Batch, Collective, DqnSettings, Network, Weights
@@ -99,11 +98,9 @@ def make_optimizer(settings: DqnSettings) -> optax.GradientTransformation:
     own = settings.defaults == "framework"
     if settings.optimizer == "adam":
         return optax.scale_by_adam() if own else optax.scale_by_adam(b1=0.9, b2=0.999, eps=settings.optimizer_epsilon)
-    if settings.optimizer == "rmsprop":
-        if own:
-            return optax.scale_by_rms()
-        return optax.scale_by_rms(decay=settings.rmsprop_decay, eps=settings.optimizer_epsilon, eps_in_sqrt=False)
-    raise UsageError(f"jax: no optimiser {settings.optimizer!r}")
+    if own:
+        return optax.scale_by_rms()
+    return optax.scale_by_rms(decay=settings.rmsprop_decay, eps=settings.optimizer_epsilon, eps_in_sqrt=False)
 
 
 def framework_weights(network: Network, seed: int) -> Weights:

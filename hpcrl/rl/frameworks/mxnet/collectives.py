@@ -9,21 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.distributed.horovod import join
+from hpcrl.rl.distributed.horovod import Binding
 
 
-class Horovod:
+class Horovod(Binding):
     """One all-reduce of the flat gradient, waited for: Horovod takes a name again only when its last use is done."""
 
     def __init__(self, group: Group) -> None:
         import horovod.mxnet as hvd
 
-        self._hvd = hvd
-        self.rank, self.ranks = group.rank, group.ranks
-        self.name = join(hvd, group)
+        super().__init__(hvd, group)
 
     def average(self, vector: Any) -> Any:
-        averaged = self._hvd.allreduce(vector, average=True, name=f"vector.{vector.size}")
+        averaged = self.hvd.allreduce(vector, average=True, name=f"vector.{vector.size}")
         averaged.wait_to_read()
         return averaged
 
@@ -33,7 +31,7 @@ class Horovod:
 
     def close(self) -> None:
         mx.nd.waitall()
-        self._hvd.shutdown()
+        super().close()
 
 
 horovod = Horovod

@@ -6,7 +6,6 @@ from typing import Any
 
 import mxnet as mx
 
-from hpcrl.errors import UsageError
 from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
 from hpcrl.rl.learner import DqnSettings
 
@@ -94,11 +93,7 @@ def make(weights: Arrays, settings: DqnSettings) -> Adam | RmsProp | Own:
     """Return the optimiser that the settings name, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(weights, settings)
-    if settings.optimizer == "adam":
-        return Adam(weights, settings)
-    if settings.optimizer == "rmsprop":
-        return RmsProp(weights, settings)
-    raise UsageError(f"mxnet: no optimiser {settings.optimizer!r}")
+    return Adam(weights, settings) if settings.optimizer == "adam" else RmsProp(weights, settings)
 
 
 def clip(gradients: Arrays, most: float) -> None:

@@ -11,28 +11,23 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.distributed.horovod import join
+from hpcrl.rl.distributed.horovod import Binding
 
 
-class Horovod:
+class Horovod(Binding):
     """One all-reduce of the flat gradient. It stands outside tf.function: XLA cannot hold it."""
 
     def __init__(self, group: Group) -> None:
         import horovod.tensorflow as hvd
 
-        self._hvd = hvd
-        self.rank, self.ranks = group.rank, group.ranks
-        self.name = join(hvd, group)
+        super().__init__(hvd, group)
 
     def average(self, vector: Any) -> Any:
-        return self._hvd.allreduce(vector, op=self._hvd.Average, name=f"vector.{vector.shape[0]}")
+        return self.hvd.allreduce(vector, op=self.hvd.Average, name=f"vector.{vector.shape[0]}")
 
     def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         averaged: NDArray[np.float32] = self.average(tf.constant(values)).numpy()
         return averaged
-
-    def close(self) -> None:
-        self._hvd.shutdown()
 
 
 class Native:

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError
 from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
 from hpcrl.rl.learner import DqnSettings
 
@@ -112,8 +111,4 @@ def make(variables: Variables, settings: DqnSettings) -> Adam | RmsProp | Own:
     """Return the optimiser that the settings name, for variables that it changes in place."""
     if settings.defaults == "framework":
         return Own(variables, settings)
-    if settings.optimizer == "adam":
-        return Adam(variables, settings)
-    if settings.optimizer == "rmsprop":
-        return RmsProp(variables, settings)
-    raise UsageError(f"tensorflow: no optimiser {settings.optimizer!r}")
+    return Adam(variables, settings) if settings.optimizer == "adam" else RmsProp(variables, settings)

@@ -11,28 +11,23 @@ import torch
 from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.distributed.horovod import join
+from hpcrl.rl.distributed.horovod import Binding
 
 
-class Horovod:
+class Horovod(Binding):
     """One all-reduce of the flat gradient."""
 
     def __init__(self, group: Group) -> None:
         import horovod.torch as hvd
 
-        self._hvd = hvd
-        self.rank, self.ranks = group.rank, group.ranks
-        self.name = join(hvd, group)
+        super().__init__(hvd, group)
 
     def average(self, vector: Any) -> Any:
-        return self._hvd.allreduce_(vector.detach(), op=self._hvd.Average, name=f"vector.{len(vector)}")
+        return self.hvd.allreduce_(vector.detach(), op=self.hvd.Average, name=f"vector.{len(vector)}")
 
     def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         averaged: NDArray[np.float32] = self.average(torch.from_numpy(values.copy())).numpy()
         return averaged
-
-    def close(self) -> None:
-        self._hvd.shutdown()
 
 
 class Native:

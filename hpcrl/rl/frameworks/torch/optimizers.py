@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from hpcrl.errors import UsageError
 from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
 from hpcrl.rl.learner import DqnSettings
 
@@ -102,8 +101,4 @@ def make(flat: torch.Tensor, settings: DqnSettings) -> Adam | RmsProp | Own:
     """Return the optimiser that the settings name, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(flat, settings)
-    if settings.optimizer == "adam":
-        return Adam(flat, settings)
-    if settings.optimizer == "rmsprop":
-        return RmsProp(flat, settings)
-    raise UsageError(f"torch: no optimiser {settings.optimizer!r}")
+    return Adam(flat, settings) if settings.optimizer == "adam" else RmsProp(flat, settings)
