@@ -6,7 +6,8 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
 from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.run.recorder import Recorder
-from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 from hpcrl.telemetry.provenance import visible_gpus
 
 
@@ -59,6 +60,10 @@ def train_cell(
         raise UsageError(f"this cell asks for {resources['gpus']} GPUs, and {what}: it does not run on the CPU instead")
     if group.ranks > 1 and parallelism == "none":
         raise UsageError(f"this cell has {group.ranks} ranks and no parallelism: say horovod or native in the study")
+    if parallelism != "none" and group.ranks != resources["tasks"]:
+        raise UsageError(
+            f"this cell has {resources['tasks']} ranks, and {group.ranks} was started: --ranks starts them all"
+        )
     names = {field.name for field in fields(DqnConfig)}
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in names}
     hyperparameters = DqnConfig.from_mapping(settings)
@@ -119,7 +124,7 @@ def train_cell(
 
 
 class TimedCollective:
-    """A collective whose averages are a phase of their own."""
+    """A collective whose averages are a phase of their own; before the training they stay part of the preparation."""
 
     def __init__(self, collective: Collective, clock: PhaseClock) -> None:
         self._collective, self._clock = collective, clock
@@ -128,18 +133,19 @@ class TimedCollective:
             self.wrap = collective.wrap
 
     def average(self, vector: Any) -> Any:
-        before = self._clock.phase
-        self._clock.switch("communicate")
-        averaged = self._collective.average(vector)
-        self._clock.switch(before)
-        return averaged
+        with self._phase():
+            return self._collective.average(vector)
 
     def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        with self._phase():
+            return self._collective.average_array(values)
+
+    @contextmanager
+    def _phase(self) -> Iterator[None]:
         before = self._clock.phase
-        self._clock.switch("communicate")
-        averaged = self._collective.average_array(values)
+        self._clock.switch(before if before in BEFORE_TRAINING else "communicate")
+        yield
         self._clock.switch(before)
-        return averaged
 
     def close(self) -> None:
         self._collective.close()

@@ -19,8 +19,10 @@ _PACKAGES = (
     "flax",
     "optax",
     "tensorflow",
+    "tensorflow-cpu",
     "keras",
     "mxnet",
+    "mxnet-cu117",
     "horovod",
     "mpi4py",
 )

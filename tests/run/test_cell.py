@@ -169,6 +169,13 @@ def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
     assert "this cell has 2 ranks and no parallelism" in done.stderr
 
 
+def test_one_rank_does_not_pass_for_two(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["torch"], "parallelism": ["horovod"]})
+    done = run_task(planned(tmp_path / "p", study, "sol"), "short-torch-cpu-horovod-1")
+    assert done.returncode == 1
+    assert "this cell has 2 ranks, and 1 was started: --ranks starts them all" in done.stderr
+
+
 def test_an_environment_that_is_not_the_locked_one(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (tmp_path / "hpcrl-environment.json").write_text(json.dumps({"key": "numpy-cpu-0000"}))
