@@ -19,7 +19,7 @@ from hpcrl.errors import UsageError, suggestion
 if TYPE_CHECKING:
     import pandas
 
-VERSION = 1
+VERSION = 2
 INDEX = "dataset.json"
 QUARANTINE = "quarantine.json"
 

@@ -56,12 +56,13 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     if path.exists():
         raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
+    environment = dict(os.environ)
     before_import(cell.config, cell.resources, group)
     recorder = Recorder(path, clock)
     recorder.header(_facts(directory, plan, job, cell, allocation))
     # The ranks of a cell are siblings, below mpirun or the process that started them.
     root = os.getppid() if allocation.ranks > 1 else os.getpid()
-    sampler = Sampler(recorder, root, interval) if allocation.local_rank == 0 else None
+    sampler = Sampler(recorder, root, interval, environment) if allocation.local_rank == 0 else None
     suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
     checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:

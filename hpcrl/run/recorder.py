@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,12 @@ class Recorder:
 
 
 class Sampler:
-    """The sampler process of this node, and the thread that hands its readings to the recorder."""
+    """The sampler process of this node, and the thread that hands its readings to the recorder.
 
-    def __init__(self, recorder: Recorder, root: int, interval: float) -> None:
+    `environment` is the node's: a rank may have narrowed its own to one GPU.
+    """
+
+    def __init__(self, recorder: Recorder, root: int, interval: float, environment: Mapping[str, str]) -> None:
         self._recorder = recorder
         self._process: subprocess.Popen[str] | None = None
         try:
@@ -139,6 +143,7 @@ class Sampler:
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                env=environment,
             )
         except OSError as error:
             recorder.event(f"no sampler: {error}")

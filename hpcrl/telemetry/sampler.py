@@ -17,44 +17,12 @@ from typing import Any
 
 import psutil
 
+from hpcrl.telemetry.processes import ProcessTree
+
 COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
     "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
 )  # fmt: skip
-
-
-class ProcessTree:
-    """The job's own processes on this node: `root` and all below it, this sampler left out.
-
-    Under Slurm the ranks of a step are siblings below one slurmstepd, so the tree then starts there.
-    """
-
-    def __init__(self, root: int) -> None:
-        process = psutil.Process(root)
-        parent = process.parent()
-        if parent is not None and parent.name().startswith("slurmstepd"):
-            process = parent
-        self._root = process
-
-    def read(self) -> dict[str, float]:
-        """Return CPU seconds so far, resident bytes and the number of processes.
-
-        The CPU time of processes that have ended stands with the parent that waited for them, so that compilers
-        which live for less than an interval are counted too.
-        """
-        cpu_seconds = 0.0
-        rss = count = 0
-        for process in [self._root, *self._root.children(recursive=True)]:
-            if process.pid == os.getpid():
-                continue
-            try:
-                with process.oneshot():
-                    cpu_seconds += sum(process.cpu_times()[:4])  # its own and its ended children's, user and system
-                    rss += process.memory_info().rss
-                count += 1
-            except psutil.Error:
-                continue
-        return {"cpu_seconds": cpu_seconds, "rss": rss, "processes": count}
 
 
 class Gpus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -120,3 +121,22 @@ def test_jax_without_mpi_says_what_to_do(tmp_path: Path) -> None:
     done = start(tmp_path, study("horovod", "jax"), PATH="/nonexistent")
     assert done.returncode == 2
     assert "jax: has no Horovod binding and averages over MPI, and there is no mpirun here" in done.stderr
+
+
+@pytest.mark.parametrize("framework", ["jax", "mxnet"])
+def test_defaults_are_an_axis(tmp_path: Path, framework: str) -> None:
+    """The framework's own initialiser and optimiser, in a cell like any other."""
+    content = dqn_study(axes={"framework": [framework], "execution": ["lazy"], "defaults": ["framework", "aligned"]})
+    content["workload"]["hyperparameters"] |= {"total_steps": 3000}
+    plan = planned(tmp_path / "plan", content)
+    built = built_environment(framework)
+    for cell in cells_of(plan):
+        words = [built.path / "bin/python", "-m", "hpcrl.run", ".", "--cell", cell["id"]]
+        environment = {**os.environ, "PYTHONPATH": "worker.zip"}
+        subprocess.run(words, cwd=plan, env=environment, capture_output=True, check=True, timeout=120)
+    collect([plan], tmp_path / "dataset", Slurm())
+    rows = hpcrl.load(tmp_path / "dataset")
+    assert list(rows["outcome"]) == ["completed", "completed"]
+    assert {json.loads(each)["defaults"] for each in rows["config"]} == {"framework", "aligned"}
+    # Other first weights and another epsilon: other episodes from the same seed.
+    assert rows["episodes"].nunique() == 2

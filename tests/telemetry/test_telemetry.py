@@ -12,7 +12,7 @@ from hpcrl.formats.tables import SCHEMAS
 from hpcrl.telemetry import phases, provenance
 from hpcrl.telemetry.metrics import MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
-from hpcrl.telemetry.sampler import ProcessTree
+from hpcrl.telemetry.processes import ProcessTree
 
 
 def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPatch) -> None:
