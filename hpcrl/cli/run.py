@@ -15,8 +15,8 @@ from hpcrl.errors import HpcrlError
 @click.command("run", epilog="Example: hpcrl run plan --cell 3f2a")
 @click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")
 @click.option("--cell", required=True, help="The cell to run: the beginning of its id.")
-@click.option("--interval", type=float, default=1.0, show_default=True, help="Seconds between samples.")
-def command(plan: Path, cell: str, interval: float) -> int:
+@click.option("--interval", type=click.FloatRange(0.05, 3600), help="Seconds between samples, instead of the study's.")
+def command(plan: Path, cell: str, interval: float | None) -> int:
     """Run one cell on this machine, in its own environment, as its script would."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.formats.plan import WORKER, find_cell, read_plan
@@ -34,7 +34,7 @@ def command(plan: Path, cell: str, interval: float) -> int:
     }
     environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--job", job.name, "--task", task]
-    arguments += ["--ranks", found.resources.get("tasks", 1), "--interval", interval]
+    arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
     click.echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
     if code == 0:

@@ -160,16 +160,18 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         "cpu_seconds": cpu_seconds,
         "cpu_utilisation": cpu_seconds / (wall * cores) if cpu_seconds and wall else None,
         "machine_cpu_percent": _average(each.get("machine_cpu_percent") for each in group),
-        "rss_peak": max((each["rss"] for each in group if each.get("rss") is not None), default=None),
+        "rss_peak": _largest(each.get("rss") for each in group),
+        "pss_peak": _largest(each.get("pss") for each in group),
+        "cgroup_cpu_seconds": _sum(each.get("cgroup_cpu") for each in group),
+        "cgroup_memory_peak": _largest(each.get("cgroup_memory_peak") for each in group),
+        "sampler_cpu_seconds": _sum((each["footer"] or {}).get("sampler_cpu") for each in group),
+        "sampler_memory": _largest((each["footer"] or {}).get("sampler_memory") for each in group),
         "machine_memory_percent": _average(each.get("machine_memory_percent") for each in group),
         "gpu_percent": _average(each.get("gpu_percent") for each in group),
-        "gpu_memory_peak": max(
-            (each["gpu_memory"] for each in group if each.get("gpu_memory") is not None), default=None
-        ),
+        "gpu_memory_peak": _largest(each.get("gpu_memory") for each in group),
         "energy": _sum(each.get("gpu_energy") for each in group),
-        "framework_gpu_memory_peak": max(
-            (peak for each in group if (peak := (each["footer"] or {}).get("framework_gpu_memory_peak")) is not None),
-            default=None,
+        "framework_gpu_memory_peak": _largest(
+            (each["footer"] or {}).get("framework_gpu_memory_peak") for each in group
         ),
         "compiled": footer.get("compiled"),
         "collective": footer.get("collective"),
@@ -274,6 +276,10 @@ def _rank_of(outcome: str) -> int:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _average(values: Iterable[float | None]) -> float | None:

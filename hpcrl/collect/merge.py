@@ -188,7 +188,10 @@ class _Builder:
         arrays = []
         for column in self._schema:
             value = columns.get(column.name)
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and value.ndim == 2:
+                starts = np.arange(0, value.size + 1, value.shape[1], dtype=np.int32)
+                arrays.append(pa.ListArray.from_arrays(starts, pa.array(value.ravel(), column.type.value_type)))
+            elif isinstance(value, np.ndarray):
                 missing = ~np.isfinite(value)
                 if pa.types.is_integer(column.type):
                     value = np.where(missing, 0, value).astype(np.int64)
@@ -237,7 +240,8 @@ def _add(builders: dict[str, _Builder], data: RecordData) -> None:
                 "value": np.array(values),
             },
         )
-    builders["samples"].add(len(data.columns["samples"]["time"]), {**keys, **data.columns["samples"]})
+    samples = data.columns["samples"]
+    builders["samples"].add(len(samples["time"]), {**keys, **samples, **data.lists})
     if data.phases:
         builders["phases"].add(
             len(data.phases),

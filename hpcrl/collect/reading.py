@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.formats.record import RecordError, read_frames
-from hpcrl.telemetry.sampler import COLUMNS
+from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, SAMPLE_LISTS, RecordError, read_frames
 
 MAX_BYTES = 1024**3
 _HEADER: dict[str, type | tuple[type, ...]] = {
@@ -21,19 +20,28 @@ _HEADER: dict[str, type | tuple[type, ...]] = {
 _COLUMNS = {
     "episodes": ("step", "time", "value", "length"),
     "evaluations": ("step", "time", "value"),
-    "samples": COLUMNS,
+    "samples": SAMPLE_COLUMNS,
 }
+# The samples of format 1 had these columns only.
+_FIRST_SAMPLES = (
+    "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
+    "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
+)  # fmt: skip
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass
 class RecordData:
-    """What one record holds: header, footer (None: the attempt did not end by itself), columns by table."""
+    """What one record holds: header, footer (None: the attempt did not end by itself), columns by table.
+
+    `lists` are the columns of samples with one value for each core or GPU: (samples, cores) float32.
+    """
 
     header: dict[str, Any]
     footer: dict[str, Any] | None = None
     phases: dict[str, Any] | None = None
     columns: dict[str, Columns] = field(default_factory=dict)
+    lists: Columns = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
     last_time: float = 0.0
 
@@ -54,7 +62,7 @@ def read_record(path: Path) -> RecordData:
                 raise RecordError("does not begin with a header")
             data = RecordData(_header(frame.payload))
         elif frame.kind in _COLUMNS:
-            parts[frame.kind].append(_columns(frame.kind, frame.payload))
+            parts[frame.kind].append(_columns(frame.kind, frame.payload, int(data.header.get("format", 1))))
         elif frame.kind == "values":
             data.values += [_value(entry) for entry in _list(frame.payload.get("entries"))]
         elif frame.kind == "phases":
@@ -70,6 +78,10 @@ def read_record(path: Path) -> RecordData:
         data.columns[kind] = {
             name: np.concatenate([each[name] for each in chunks]) if chunks else np.zeros(0) for name in names
         }
+    for name in SAMPLE_LISTS:
+        widths = {each[name].shape[1] for each in parts["samples"] if name in each}
+        if len(widths) == 1 and all(name in each for each in parts["samples"]):
+            data.lists[name] = np.concatenate([each[name] for each in parts["samples"]])
     times = [
         data.last_time,
         *(float(each["time"].max()) for kind, each in data.columns.items() if kind == "samples" and len(each["time"])),
@@ -82,18 +94,32 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in _HEADER.items():
         if not isinstance(payload.get(name), kind):
             raise RecordError(f"has a header whose {name!r} is {payload.get(name)!r}")
+    version = payload.get("format", 1)
+    if not isinstance(version, int) or version > FORMAT:
+        raise RecordError(
+            f"has format {version!r}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
+        )
     return dict(payload)
 
 
-def _columns(kind: str, payload: Mapping[str, Any]) -> Columns:
+def _columns(kind: str, payload: Mapping[str, Any], version: int) -> Columns:
     columns: Columns = {}
     for name in _COLUMNS[kind]:
         array = payload.get(name)
+        if version == 1 and kind == "samples" and name not in _FIRST_SAMPLES and "time" in columns:
+            array = np.full(len(columns["time"]), np.nan)
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.float64:
             raise RecordError(f"has {kind} without a proper column {name!r}")
         columns[name] = array
     if len({len(each) for each in columns.values()}) > 1:
         raise RecordError(f"has {kind} with columns of different lengths")
+    for name in SAMPLE_LISTS if kind == "samples" else ():
+        array = payload.get(name)
+        if array is None:
+            continue
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != len(columns["time"]):
+            raise RecordError(f"has samples without a proper column {name!r}")
+        columns[name] = array.astype(np.float32)
     return columns
 
 
@@ -155,7 +181,7 @@ def summary(data: RecordData) -> dict[str, Any]:
     if len(samples["time"]):
         for name in ("machine_cpu_percent", "machine_memory_percent", "gpu_percent"):
             facts[name] = _mean(samples[name])
-        for name in ("cpu_seconds", "rss", "gpu_memory", "gpu_energy"):
+        for name in ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy"):
             facts[name] = _most(samples[name])
     return facts
 

@@ -40,6 +40,16 @@ KINDS = (
     "event",
     "footer",
 )
+# What a header says of its own format; 1 had fewer columns of samples.
+FORMAT = 2
+SAMPLE_COLUMNS = (
+    "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",
+    "cpu_seconds", "rss", "pss", "processes", "threads", "read_bytes", "written_bytes", "context_switches",
+    "cgroup_cpu", "cgroup_memory", "cgroup_memory_peak",
+    "gpu_percent", "gpu_memory", "gpu_own_memory", "gpu_power", "gpu_energy", "gpu_temperature", "gpu_clock", "gpu_throttle",
+)  # fmt: skip
+# One value for each core or GPU of the node: two-dimensional, float32.
+SAMPLE_LISTS = ("core_percent", "each_gpu_percent", "each_gpu_memory", "each_gpu_power")
 MAX_FRAME = 64 * 1024 * 1024
 _HEAD = struct.Struct(">BII")
 _DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "|b1"})

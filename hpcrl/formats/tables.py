@@ -31,6 +31,7 @@ def _field(name: str, kind: pa.DataType, text: str, unit: str = "") -> pa.Field:
 
 _TEXT = pa.string()
 _F64, _I64 = pa.float64(), pa.int64()
+_LIST = pa.list_(pa.float32())
 _KEYS = [
     _field("plan", _TEXT, "id of the plan"),
     _field("cell", _TEXT, "id of the cell, a hash of what it runs and asks for"),
@@ -88,6 +89,13 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("cpu_utilisation", _F64, "own CPU time / (wall time x cores asked for), mean", "1"),
             _field("machine_cpu_percent", _F64, "whole machine, mean of psutil.cpu_percent", "%"),
             _field("rss_peak", _F64, "largest resident memory of the attempt's own processes on one node", "B"),
+            _field("pss_peak", _F64, "the same with shared pages divided among who shares them", "B"),
+            _field(
+                "cgroup_cpu_seconds", _F64, "CPU time that the job's control group counted, the sampler's included", "s"
+            ),
+            _field("cgroup_memory_peak", _F64, "most memory that the job's control group counted on one node", "B"),
+            _field("sampler_cpu_seconds", _F64, "CPU time that the sampling itself took, all nodes", "s"),
+            _field("sampler_memory", _F64, "resident memory of the sampler", "B"),
             _field("machine_memory_percent", _F64, "whole machine, mean of psutil.virtual_memory().percent", "%"),
             _field("gpu_percent", _F64, "mean NVML utilisation of the GPUs that the cell asked for", "%"),
             _field("gpu_memory_peak", _F64, "largest NVML memory in use", "B"),
@@ -128,13 +136,38 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("unix_time", _F64, "wall clock", "s"),
             _field("machine_cpu_percent", _F64, "whole machine: psutil.cpu_percent", "%"),
             _field("machine_memory_percent", _F64, "whole machine: psutil.virtual_memory().percent", "%"),
+            _field("machine_swap_percent", _F64, "whole machine: psutil.swap_memory().percent", "%"),
+            _field("machine_load", _F64, "whole machine: load average over a minute"),
+            _field("core_percent", _LIST, "whole machine: psutil.cpu_percent of each core", "%"),
             _field("cpu_seconds", _F64, "CPU time of the job's own processes so far", "s"),
             _field("rss", _F64, "resident memory of the job's own processes", "B"),
+            _field("pss", _F64, "the same with shared pages divided among who shares them, every ten seconds", "B"),
             _field("processes", _I64, "the job's own processes"),
+            _field("threads", _I64, "threads of the job's own processes"),
+            _field("read_bytes", _F64, "read from disks by the job's own processes so far", "B"),
+            _field("written_bytes", _F64, "written to disks by the job's own processes so far", "B"),
+            _field("context_switches", _F64, "of the main threads of the job's own processes so far"),
+            _field(
+                "cgroup_cpu", _F64, "CPU time of the job's step as its control group counts it, with the sampler's", "s"
+            ),
+            _field(
+                "cgroup_memory",
+                _F64,
+                "memory of the job's step as its control group counts it, with its page cache",
+                "B",
+            ),
+            _field("cgroup_memory_peak", _F64, "the most of it so far", "B"),
             _field("gpu_percent", _F64, "NVML utilisation, mean over visible GPUs", "%"),
             _field("gpu_memory", _F64, "NVML memory in use, sum over visible GPUs", "B"),
+            _field("gpu_own_memory", _F64, "the part of it that NVML counts for the job's own processes", "B"),
             _field("gpu_power", _F64, "NVML power draw, sum over visible GPUs", "W"),
             _field("gpu_energy", _F64, "NVML energy counter since the first sample, sum over visible GPUs", "J"),
+            _field("gpu_temperature", _F64, "NVML temperature of the hottest visible GPU", "°C"),
+            _field("gpu_clock", _F64, "NVML clock of the multiprocessors, mean over visible GPUs", "MHz"),
+            _field("gpu_throttle", _I64, "NVML throttle reasons of any visible GPU, as bits"),
+            _field("each_gpu_percent", _LIST, "NVML utilisation of each visible GPU", "%"),
+            _field("each_gpu_memory", _LIST, "NVML memory in use of each visible GPU", "B"),
+            _field("each_gpu_power", _LIST, "NVML power draw of each visible GPU", "W"),
         ]
     ),
     "phases": pa.schema(

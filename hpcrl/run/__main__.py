@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--task", type=int, default=0)
     parser.add_argument("--cell", help="id of the cell, instead of --job and --task")
     parser.add_argument("--ranks", type=int, default=1, help="start this many ranks on this machine")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between samples")
+    parser.add_argument("--interval", type=float, help="seconds between samples, instead of the study's")
     options = parser.parse_args(arguments)
     try:
         plan = read_plan(options.plan)
@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt)
-        code = run_cell(options.plan, plan, job, cell, allocation, options.interval)
+        interval = float(options.interval or plan.study.get("sample_interval", 1.0))
+        code = run_cell(options.plan, plan, job, cell, allocation, interval)
         if code and allocation.ranks > 1:
             # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.
             sys.stdout.flush()

@@ -131,6 +131,7 @@ def _check_environment(cell: Cell) -> None:
 
 
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
+    from hpcrl.formats.record import FORMAT
     from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables, software
 
     try:
@@ -138,7 +139,7 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
     except OSError:
         worker = None
     return {
-        "format": 1,
+        "format": FORMAT,
         "hpcrl": plan.hpcrl,
         "worker": worker,
         "plan": plan.id,

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.formats.record import RecordWriter
+from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, RecordWriter
 from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
-from hpcrl.telemetry.sampler import COLUMNS
 
 FLUSH_SECONDS = 3.0
 
@@ -30,11 +29,13 @@ class Recorder:
         self._start = time.monotonic()
         self._last = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {"episodes": [], "evaluations": [], "samples": []}
+        self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
         self._progress: tuple[int, int] | None = None
         self._warned = False
         self.goal: float | None = None
         self.goal_time: float | None = None
+        self.sampler_cost: dict[str, float] = {}
 
     def header(self, facts: dict[str, Any]) -> None:
         self._append("header", facts | {"started": time.time()})
@@ -68,11 +69,18 @@ class Recorder:
         numbers = {name: float(number) for name, number in entry.items() if name not in ("time", "step")}
         self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
 
-    def sample(self, reading: dict[str, float]) -> None:
-        at = reading["monotonic"] - self._start
-        row = [at, *(float(reading.get(name, float("nan"))) for name in COLUMNS[1:])]
+    def sample(self, reading: dict[str, Any]) -> None:
+        """Take one reading of the sampler; what it did not read is NaN."""
+        nan = float("nan")
+        values = {name: nan if (value := reading.get(name)) is None else float(value) for name in SAMPLE_COLUMNS[1:]}
+        row = (reading["monotonic"] - self._start, *values.values())
+        lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
-            self._rows["samples"].append(tuple(row))
+            self._rows["samples"].append(row)
+            self._lists.append(lists)
+            self.sampler_cost = {
+                name: float(reading[name]) for name in ("sampler_cpu", "sampler_memory") if name in reading
+            }
 
     def event(self, text: str) -> None:
         self._append("event", {"time": time.monotonic() - self._start, "text": text})
@@ -87,17 +95,25 @@ class Recorder:
         names = {
             "episodes": ("step", "time", "value", "length"),
             "evaluations": ("step", "time", "value"),
-            "samples": COLUMNS,
+            "samples": SAMPLE_COLUMNS,
         }
         for kind, columns in names.items():
             with self._lock:
                 rows, self._rows[kind] = self._rows[kind], []
+                lists: list[dict[str, list[float]]] = []
+                if kind == "samples":
+                    lists, self._lists = self._lists, []
             if not rows:
                 continue
             table = np.array(rows, np.float64)
-            if not self._append(kind, {name: table[:, index] for index, name in enumerate(columns)}):
+            payload = {name: table[:, index] for index, name in enumerate(columns)}
+            for name in SAMPLE_LISTS if lists else ():
+                if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
+                    payload[name] = np.array([each[name] for each in lists], np.float32)
+            if not self._append(kind, payload):
                 with self._lock:
                     self._rows[kind] = rows + self._rows[kind]
+                    self._lists = lists + self._lists
         if self._values and self._append("values", {"entries": self._values}):
             self._values = []
         if self._progress is not None:
@@ -111,7 +127,13 @@ class Recorder:
         self._clock.total()
         seconds = {name: each for name, each in self._clock.seconds.items() if each}
         self._append("phases", {"seconds": seconds, "counts": {name: self._clock.counts[name] for name in seconds}})
-        content = {"outcome": outcome, "reason": reason, "wall_time": time.monotonic() - self._start, **facts}
+        content = {
+            "outcome": outcome,
+            "reason": reason,
+            "wall_time": time.monotonic() - self._start,
+            **facts,
+            **self.sampler_cost,
+        }
         self._append("footer", content | {"lost_frames": self._writer.lost})
         self._writer.close()
 
@@ -155,7 +177,11 @@ class Sampler:
         assert self._process is not None and self._process.stdout is not None
         for line in self._process.stdout:
             try:
-                self._recorder.sample(json.loads(line))
+                reading = json.loads(line)
+                if "event" in reading:
+                    self._recorder.event(str(reading["event"]))
+                else:
+                    self._recorder.sample(reading)
             except (ValueError, KeyError, TypeError):
                 continue
             self._recorder.flush_if_due()

@@ -1,8 +1,9 @@
-"""The sampler: one process per node that reads the machine and the job's own processes once an interval.
+"""The sampler: one process per node that reads the machine, the job's own processes and the GPUs once an interval.
 
 Run as ``python -m hpcrl.telemetry.sampler ROOT_PID INTERVAL``. It writes one JSON line per sample to standard
 output and ends when standard input closes, that is, when the process that started it is gone. It imports only
-psutil and, where there is a driver, NVML. A failing sensor is left out of the line; the rest goes on.
+psutil and, where there is a driver, NVML. A sensor that fails is noted once, in a line of its own, and the rest goes
+on. Each line says what the sampler itself has cost so far.
 """
 
 from __future__ import annotations
@@ -12,25 +13,60 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import psutil
 
+from hpcrl.telemetry.cgroup import ControlGroup
 from hpcrl.telemetry.processes import ProcessTree
 
-COLUMNS = (
-    "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
-    "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
-)  # fmt: skip
+# Shared memory is divided among processes by walking all their pages: milliseconds for a large process.
+_PSS_SECONDS = 10.0
+Reading = dict[str, Any]
+
+
+class Machine:
+    """The whole node, as the papers measured it."""
+
+    def __init__(self) -> None:
+        psutil.cpu_percent(percpu=True)  # the first call only starts the interval that the next one reports
+
+    def read(self) -> Reading:
+        cores = psutil.cpu_percent(percpu=True)
+        return {
+            "machine_cpu_percent": sum(cores) / len(cores),
+            "core_percent": cores,
+            "machine_memory_percent": psutil.virtual_memory().percent,
+            "machine_swap_percent": psutil.swap_memory().percent,
+            "machine_load": os.getloadavg()[0],
+        }
+
+
+class Own:
+    """The job's own: its processes, and its control group where Slurm made one."""
+
+    def __init__(self, root: int) -> None:
+        self.tree = ProcessTree(root)
+        self._group = ControlGroup(root)
+        self._pss_at = float("-inf")
+
+    def read(self) -> Reading:
+        reading: Reading = {**self.tree.read(), **self._group.read()}
+        if (now := time.monotonic()) - self._pss_at >= _PSS_SECONDS:
+            self._pss_at = now
+            reading["pss"] = self.tree.pss()
+        return reading
 
 
 class Gpus:
-    """NVML readings of the visible GPUs; without a driver, none."""
+    """NVML readings of the node's visible GPUs; without a driver, none."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Own) -> None:
         self._handles: list[Any] = []
-        self._energy: float | None = None
+        self._first: list[float] | None = None
+        self._own = own
         try:
             import pynvml
 
@@ -42,54 +78,77 @@ class Gpus:
         except Exception:  # whatever a vendor's library raises: there is nothing to read
             self._handles = []
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> Reading:
         if not self._handles:
             return {}
         nvml = self._nvml
-        readings: dict[str, float] = {}
-        sensors = {
-            "gpu_percent": lambda each: nvml.nvmlDeviceGetUtilizationRates(each).gpu / len(self._handles),
-            "gpu_memory": lambda each: nvml.nvmlDeviceGetMemoryInfo(each).used,
-            "gpu_power": lambda each: nvml.nvmlDeviceGetPowerUsage(each) / 1e3,
-            "gpu_energy": lambda each: nvml.nvmlDeviceGetTotalEnergyConsumption(each) / 1e3,
+        each: dict[str, list[float]] = {}
+        sensors: dict[str, Callable[[Any], float]] = {
+            "percent": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+            "memory": lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+            "power": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+            "energy": lambda gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,
+            "temperature": lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+            "clock": lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            "throttle": lambda gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+            "own_memory": self._own_memory,
         }
         for name, sensor in sensors.items():
-            try:
-                readings[name] = float(sum(map(sensor, self._handles)))
-            except nvml.NVMLError:
-                continue
-        if "gpu_energy" in readings:
-            self._energy = readings["gpu_energy"] if self._energy is None else self._energy
-            readings["gpu_energy"] -= self._energy
-        return readings
+            with suppress(nvml.NVMLError):
+                each[name] = [float(sensor(gpu)) for gpu in self._handles]
+        if "energy" in each:
+            self._first = self._first or each["energy"]
+            each["energy"] = [now - first for now, first in zip(each["energy"], self._first, strict=True)]
+        reading: Reading = {f"each_gpu_{name}": each[name] for name in ("percent", "memory", "power") if name in each}
+        merge: dict[str, Callable[[list[float]], float]] = {
+            "percent": lambda values: sum(values) / len(values),
+            "clock": lambda values: sum(values) / len(values),
+            "temperature": max,
+            "throttle": lambda values: float(_all_bits(values)),
+        }
+        return reading | {f"gpu_{name}": merge.get(name, sum)(values) for name, values in each.items()}
+
+    def _own_memory(self, gpu: Any) -> float:
+        own = set(self._own.tree.processes())
+        running = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+        return float(sum(each.usedGpuMemory or 0 for each in running if each.pid in own))
+
+
+def _all_bits(values: list[float]) -> int:
+    bits = 0
+    for value in values:
+        bits |= int(value)
+    return bits
 
 
 def main(root: int, interval: float) -> None:
     """Sample until standard input closes, and once more then, so that a short run has a sample too."""
-    tree = ProcessTree(root)
-    gpus = Gpus()
-    psutil.cpu_percent()  # the first call only starts the interval that the next one reports
+    own = Own(root)
+    sensors: list[Callable[[], Reading]] = [Machine().read, own.read, Gpus(own).read]
+    noted: set[str] = set()
     due = time.monotonic()
     last = False
     while not last:
-        due += interval
+        due = max(due + interval, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
         ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))
         last = bool(ready) and not os.read(sys.stdin.fileno(), 1)
-        sample: dict[str, float] = {"monotonic": time.monotonic(), "unix_time": time.time()}
-        for sensor in (_machine, tree.read, gpus.read):
+        sample: Reading = {"monotonic": time.monotonic(), "unix_time": time.time()}
+        for sensor in sensors:
             try:
                 sample.update(sensor())
-            except (psutil.Error, OSError) as error:
-                print(f"hpcrl sampler: {error}", file=sys.stderr)
-        sys.stdout.write(json.dumps(sample) + "\n")
-        sys.stdout.flush()
+            except Exception as error:  # whatever a sensor raises, the others go on
+                text = f"{type(error).__name__}: {error}"
+                if text not in noted:
+                    noted.add(text)
+                    print(json.dumps({"event": f"a sensor failed: {text}"}), flush=True)
+        sample["sampler_cpu"] = time.process_time()
+        sample["sampler_memory"] = _own_memory()
+        print(json.dumps(sample), flush=True)
 
 
-def _machine() -> dict[str, float]:
-    return {
-        "machine_cpu_percent": psutil.cpu_percent(),
-        "machine_memory_percent": psutil.virtual_memory().percent,
-    }
+def _own_memory() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

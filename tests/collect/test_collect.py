@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpcrl
@@ -14,7 +15,7 @@ from hpcrl.collect.merge import Collected, collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
-from hpcrl.formats.record import KINDS, MAGIC
+from hpcrl.formats.record import KINDS, MAGIC, SAMPLE_COLUMNS, RecordWriter, read_frames
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Completed, Slurm
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -144,6 +145,45 @@ def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
     assert (row["outcome"], row["reason"]) == ("oom", "rank 1: out of memory")
 
 
+def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    path = write_record(plan, cell, outcome=None)
+    header = next(iter(read_frames(path))).payload
+    path.unlink()
+    writer = RecordWriter(path)
+    writer.write("header", header | {"format": 2})
+    for start in (1.0, 3.0):
+        columns = {name: np.array([start, start + 1]) for name in SAMPLE_COLUMNS}
+        cores = np.array([[start, 10.0], [start + 1, 20.0]], np.float32)
+        writer.write("samples", columns | {"core_percent": cores})
+    writer.close()
+    gathered(tmp_path / "d", plan)
+    samples = hpcrl.load(tmp_path / "d", "samples")
+    assert [list(each) for each in samples["core_percent"]] == [[1, 10], [2, 20], [3, 10], [4, 20]]
+    assert samples["each_gpu_percent"].isna().all()
+    assert list(samples["threads"]) == [1, 2, 3, 4]
+
+
+def test_records_of_another_format(tmp_path: Path) -> None:
+    """An older one is read, its missing columns empty; a newer one is refused and named."""
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    older, newer = cells_of(plan)
+    write_record(plan, older)
+    path = write_record(plan, newer, outcome=None)
+    header = next(iter(read_frames(path))).payload
+    path.unlink()
+    writer = RecordWriter(path)
+    writer.write("header", header | {"format": 3})
+    writer.close()
+    gathered(tmp_path / "d", plan)
+    samples = hpcrl.load(tmp_path / "d", "samples")
+    assert set(samples["cell"]) == {older["id"]}
+    assert samples["pss"].isna().all()
+    (entry,) = json.loads((tmp_path / "d/quarantine.json").read_text())
+    assert entry["reason"] == "has format 3, and this hpcrl reads up to 2: collect with the hpcrl that wrote it"
+
+
 def hostile_frame(kind: str, data: bytes) -> bytes:
     return struct.pack(">BII", KINDS.index(kind), len(data), zlib.crc32(data)) + data
 
@@ -205,7 +245,7 @@ def test_datasets_that_cannot_be(tmp_path: Path) -> None:
     gathered(tmp_path / "d", plan)
     index = tmp_path / "d" / "dataset.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"version": 99}))
-    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 1"):
+    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 2"):
         gathered(tmp_path / "d", plan)
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import hpcrl
@@ -125,3 +127,39 @@ def test_only_visible_gpus_are_read(monkeypatch: pytest.MonkeyPatch, variable: s
 def test_hardware_and_software_are_plain_values() -> None:
     assert json.loads(json.dumps(provenance.hardware()))["cores_allowed"] >= 1
     assert "numpy" in provenance.software()
+
+
+def test_a_failing_sensor_is_noted_once_and_the_rest_goes_on(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from hpcrl.telemetry import sampler\n"
+        "def broken(self): raise OSError('no such sensor')\n"
+        "sampler.Machine.read = broken\n"
+        "sampler.main(int(sys.argv[1]), 0.05)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = [json.loads(process.stdout.readline()) for _ in range(4)]
+    process.communicate()
+    assert lines[0] == {"event": "a sensor failed: OSError: no such sensor"}
+    assert ["event" in line for line in lines] == [True, False, False, False]
+    assert all(line["rss"] > 1e7 and "machine_load" not in line for line in lines[1:])
+
+
+def test_the_sampler_says_what_it_costs_and_reads_every_core(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcrl.telemetry.sampler", str(os.getpid()), "0.05"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first, *_, last = [json.loads(process.stdout.readline()) for _ in range(10)]
+    process.communicate()
+    assert len(last["core_percent"]) == psutil.cpu_count()
+    assert last["machine_cpu_percent"] == pytest.approx(sum(last["core_percent"]) / len(last["core_percent"]))
+    assert first["sampler_cpu"] < last["sampler_cpu"] < first["sampler_cpu"] + 0.5
+    assert last["sampler_memory"] < 40e6
+    # Shared memory costs more to read, and is read every ten seconds.
+    assert "pss" in first
+    assert "pss" not in last
