@@ -16,6 +16,7 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.figures import figures, style, to_png, to_svg
 from hpcrl.report.groups import Line, lines, with_groups
+from hpcrl.report.summary import sentences
 from hpcrl.spec.library import packaged
 
 COLUMNS = (
@@ -74,6 +75,7 @@ def write_report(dataset: Path, study: str | None, output: Path) -> Written:
             {
                 "study": name,
                 "summary": _sentence(rows),
+                "sentences": sentences(rows),
                 "rows": shown,
                 "figures": drawn,
                 "problems": bad[["cluster", "what", "where", "seed", "outcome", "reason", "cell"]]

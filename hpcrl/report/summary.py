@@ -1,0 +1,72 @@
+"""What the numbers say, in sentences that are all computed: which is faster, by what factor, or that nothing is shown."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.statistics import Estimate, Values, holm, mann_whitney, probability_of_improvement, ratio
+
+
+def sentences(rows: pd.DataFrame) -> list[str]:
+    """Compare the configurations of one study, place by place, on completed cells.
+
+    Args:
+        rows: attempts with the columns of `with_groups`.
+    """
+    done = rows[(rows["outcome"] == "completed") & rows["training_time"].notna()]
+    found = []
+    for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
+        times = {str(what): _values(group["training_time"]) for what, group in part.groupby("what")}
+        if len(times) < 2:
+            continue
+        place = f"{where} of {cluster}" if rows["cluster"].nunique() > 1 else str(where)
+        ordered = sorted(times, key=lambda what: times[what].mean())
+        found.append(
+            f"{place}: {ordered[0]} trains fastest, in {times[ordered[0]].mean():.1f} s on average. "
+            + _steps(ordered, times)
+        )
+        scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what")}
+        if text := _scores(scores):
+            found.append(f"{place}: {text}")
+    return found
+
+
+def _values(column: pd.Series[float]) -> Values:
+    return np.asarray(column.dropna().to_numpy(float))
+
+
+def _steps(ordered: list[str], times: dict[str, Values]) -> str:
+    """Compare each configuration with the next slower one."""
+    texts = []
+    for faster, slower in pairwise(ordered):
+        factor = ratio(times[slower], times[faster])
+        if factor.low is None:
+            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} (one run: no interval)")
+        elif factor.low > 1:
+            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} ({_interval(factor)})")
+        else:
+            texts.append(f"between {faster} and {slower} no difference is shown ({_interval(factor)})")
+    return "; ".join(texts) + "."
+
+
+def _scores(scores: dict[str, Values]) -> str:
+    """Say which pairs differ in the last policies' scores beyond chance."""
+    names = [name for name in sorted(scores) if len(scores[name]) > 1]
+    if len(names) < 2:
+        return ""
+    pairs = list(combinations(names, 2))
+    stands = holm([mann_whitney(scores[first], scores[second]) for first, second in pairs])
+    shown = []
+    for (first, second), differs in zip(pairs, stands, strict=True):
+        if differs:
+            above = probability_of_improvement(scores[first], scores[second], repetitions=1).value > 0.5
+            shown.append(f"{first} above {second}" if above else f"{second} above {first}")
+    text = f"the last policies' scores show no difference in {len(pairs) - len(shown)} of {len(pairs)} pairs of configurations"
+    return text + (f"; beyond chance: {', '.join(shown)}." if shown else ".")
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
