@@ -24,6 +24,7 @@ _VERBS = {
     "run": ("hpcrl.cli.run", "Run one cell of a plan on this machine."),
     "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
     "report": ("hpcrl.cli.report", "Compare: HTML, figures and tables from a dataset."),
+    "query": ("hpcrl.cli.query", "Ask a dataset in SQL."),
     "env": ("hpcrl.cli.env", "Build, list and check software environments."),
     "cluster": ("hpcrl.cli.cluster", "List, show and check cluster profiles."),
     "study": ("hpcrl.cli.study", "List and show studies."),

@@ -1,0 +1,36 @@
+"""hpcrl query."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import click
+
+from hpcrl.cli.common import DEFAULT_DATASET, echo_json, json_option, print_table
+
+
+@click.command(
+    "query",
+    epilog='Example: hpcrl query "SELECT framework, avg(training_time) FROM cells GROUP BY framework"',
+)
+@click.argument("sql")
+@click.option(
+    "--dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Whose tables."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV to standard output.")
+@json_option
+def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
+    """Ask a dataset in SQL (DuckDB's): the tables are cells, episodes, samples and phases."""
+    from hpcrl.report.query import query
+
+    columns, rows = query(dataset, sql)
+    if as_json:
+        echo_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    else:
+        print_table(columns, rows)

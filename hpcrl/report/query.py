@@ -1,0 +1,36 @@
+"""Ask a dataset in SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.tables import SCHEMAS, read_index
+
+
+def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Run one SQL statement (DuckDB's dialect) over the tables of a dataset; return column names and rows.
+
+    The statement sees nothing but the dataset: no other file and no network.
+
+    Raises:
+        UsageError: there is no dataset, or the statement is wrong.
+    """
+    import duckdb
+    import pyarrow.dataset as arrow
+
+    read_index(dataset)
+    connection = duckdb.connect()
+    try:
+        for name, schema in SCHEMAS.items():
+            parts = sorted((dataset / name).glob("part-*.parquet"))
+            table = arrow.dataset([str(part) for part in parts], schema=schema) if parts else schema.empty_table()
+            connection.register(name, table)
+        connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+        found = connection.execute(sql)
+        return [column[0] for column in found.description or ()], found.fetchall()
+    except duckdb.Error as error:
+        raise UsageError(f"the query cannot be answered: {' '.join(str(error).split())}") from None
+    finally:
+        connection.close()

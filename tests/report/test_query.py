@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.collect.merge import collect
+from hpcrl.slurm.client import Completed, Slurm
+from tests.builders import cells_of, dqn_study, planned, write_record
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    plan = planned(tmp_path / "p", dqn_study(seeds=3))
+    for number, cell in enumerate(cells_of(plan)):
+        write_record(plan, cell, training_time=float(number))
+    collect([plan], tmp_path / "d", Slurm(lambda arguments, cwd, timeout: Completed(1, "", "")))
+    return tmp_path / "d"
+
+
+def test_all_tables_can_be_asked(hpcrl: Callable[..., Any], dataset: Path) -> None:
+    sql = "SELECT seed, training_time FROM cells WHERE outcome = 'completed' ORDER BY seed"
+    shown = hpcrl("query", sql, "--dataset", dataset, "--csv")
+    assert (shown.code, shown.out.splitlines()[0]) == (0, "seed,training_time")
+    assert len(shown.out.splitlines()) == 4
+    for table in ("episodes", "samples", "phases"):
+        shown = hpcrl("query", f"SELECT count(*) AS n FROM {table}", "--dataset", dataset, "--json")
+        assert shown.code == 0
+        assert json.loads(shown.out)[0]["n"] == {"episodes": 6, "samples": 6, "phases": 0}[table]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT sed FROM cells", "the query cannot be answered: Binder Error"),
+        ("SELEKT 1", "the query cannot be answered: Parser Error"),
+        ("SELECT * FROM read_text('/etc/passwd')", "the query cannot be answered: Permission Error"),
+        ("COPY cells TO '{}/x.csv'", "the query cannot be answered: Permission Error"),
+        ("SET enable_external_access = true", "the query cannot be answered: "),
+    ],
+)
+def test_a_query_that_is_wrong_or_reaches_out(
+    hpcrl: Callable[..., Any], dataset: Path, tmp_path: Path, sql: str, expected: str
+) -> None:
+    shown = hpcrl("query", sql.format(tmp_path), "--dataset", dataset)
+    assert shown.code == 2
+    assert expected in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_no_dataset(hpcrl: Callable[..., Any], tmp_path: Path) -> None:
+    shown = hpcrl("query", "SELECT 1", "--dataset", tmp_path)
+    assert shown.code == 2
+    assert "is not a dataset" in shown.err
