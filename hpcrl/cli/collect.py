@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, count, echo_json, json_option, progress
 
 
 @click.command("collect", epilog="Example: hpcrl collect sol-plan cirrus-plan -o dataset")
@@ -19,22 +19,36 @@ from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_opti
     show_default=True,
     help="Dataset directory.",
 )
+@click.option("--check", "only_check", is_flag=True, help="Say what would be merged and what not; write nothing.")
 @json_option
-def command(plans: tuple[Path, ...], output: Path, as_json: bool) -> None:
+def command(plans: tuple[Path, ...], output: Path, only_check: bool, as_json: bool) -> int:
     """Merge the records of any number of plans, of any clusters, into one dataset. Only new records are read.
 
     A record that cannot be read, or that is not to be trusted, is listed in quarantine.json and left out.
     """
-    from hpcrl.collect.merge import collect
+    from hpcrl.collect.merge import check, collect
     from hpcrl.slurm.client import Slurm
 
-    with progress("merging") as advance:
-        done = collect(plans or (DEFAULT_PLAN,), output, Slurm(), advance)
+    plans = plans or (DEFAULT_PLAN,)
+    if only_check:
+        done = check(plans, output)
+    else:
+        with progress("merging") as advance:
+            done = collect(plans, output, Slurm(), advance)
+    # What was left out does not spoil a dataset, but it is what a check is asked for.
+    code = int(only_check and bool(done.quarantined))
     if as_json:
         echo_json(vars(done))
-        return
-    outcomes = ", ".join(f"{count} {name}" for name, count in sorted(done.outcomes.items())) or "nothing yet"
-    click.echo(f"{done.merged} records merged, {done.unchanged} unchanged; {done.attempts} attempts; cells: {outcomes}")
+        return code
     for each in done.quarantined:
         click.echo(f"  quarantined: {each['file']}: {each['reason']}", err=True)
+    if only_check:
+        left_out = f", {len(done.quarantined)} would be quarantined" if done.quarantined else ""
+        click.echo(
+            f"{count(done.merged, 'record')} would be merged, {done.unchanged} unchanged{left_out}. Nothing was written."
+        )
+        return code
+    outcomes = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items())) or "nothing yet"
+    click.echo(f"{done.merged} records merged, {done.unchanged} unchanged; {done.attempts} attempts; cells: {outcomes}")
     click.echo(f"Dataset: {output}. Next: hpcrl report {output}")
+    return code

@@ -50,21 +50,12 @@ def collect(plans: Sequence[Path], dataset: Path, slurm: Slurm, report: Report =
     """
     opened = [(each, read_plan(each)) for each in plans]
     index = _open(dataset)
-    known: dict[str, list[Any]] = index["records"]
-    fresh: list[tuple[str, Path, Plan]] = []
     done = Collected()
-    for directory, plan in opened:
-        for path in sorted((directory / RECORDS).glob(f"*{SUFFIX}")):
-            name = f"{plan.id}/{path.name}"
-            stat = path.stat()
-            if known.get(name, [None, None])[:2] == [stat.st_size, stat.st_mtime_ns]:
-                done.unchanged += 1
-            else:
-                fresh.append((name, path, plan))
+    fresh = _fresh(opened, index["records"], done)
     quarantine = {each["record"]: each for each in _read_quarantine(dataset)}
     try:
         _forget(dataset, index, {name for name, _, _ in fresh})
-        cells = {plan.id: {cell.id for cell in read_cells(directory)} for directory, plan in opened}
+        cells = _cells(opened)
         for start in range(0, len(fresh), BATCH):
             _merge_batch(dataset, index, fresh[start : start + BATCH], cells, quarantine, done)
             report(min(start + BATCH, len(fresh)), len(fresh))
@@ -83,6 +74,52 @@ def collect(plans: Sequence[Path], dataset: Path, slurm: Slurm, report: Report =
         ) from None
     done.quarantined = sorted(quarantine.values(), key=lambda each: each["record"])
     return done
+
+
+def check(plans: Sequence[Path], dataset: Path) -> Collected:
+    """Say what :func:`collect` would merge and what it would quarantine, and write nothing.
+
+    Raises:
+        UsageError: a directory is no plan, or the dataset has another format.
+    """
+    opened = [(each, read_plan(each)) for each in plans]
+    known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}
+    done = Collected()
+    cells = _cells(opened)
+    for name, path, plan in _fresh(opened, known, done):
+        try:
+            _read(path, plan, cells)
+            done.merged += 1
+        except RecordError as error:
+            done.quarantined.append({"record": name, "file": str(path), "reason": str(error)})
+    return done
+
+
+def _fresh(
+    opened: Sequence[tuple[Path, Plan]], known: dict[str, list[Any]], done: Collected
+) -> list[tuple[str, Path, Plan]]:
+    """Return the records that are new or have grown; the others are counted."""
+    fresh: list[tuple[str, Path, Plan]] = []
+    for directory, plan in opened:
+        for path in sorted((directory / RECORDS).glob(f"*{SUFFIX}")):
+            name = f"{plan.id}/{path.name}"
+            stat = path.stat()
+            if known.get(name, [None, None])[:2] == [stat.st_size, stat.st_mtime_ns]:
+                done.unchanged += 1
+            else:
+                fresh.append((name, path, plan))
+    return fresh
+
+
+def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, set[str]]:
+    return {plan.id: {cell.id for cell in read_cells(directory)} for directory, plan in opened}
+
+
+def _read(path: Path, plan: Plan, cells: dict[str, set[str]]) -> RecordData:
+    data = read_record(path)
+    if data.header["plan"] != plan.id or data.header["cell"] not in cells[plan.id]:
+        raise RecordError("is of a cell that this plan does not have")
+    return data
 
 
 def _open(dataset: Path) -> dict[str, Any]:
@@ -158,9 +195,7 @@ def _merge_batch(
     for name, path, plan in batch:
         stat = path.stat()
         try:
-            data = read_record(path)
-            if data.header["plan"] != plan.id or data.header["cell"] not in cells[plan.id]:
-                raise RecordError("is of a cell that this plan does not have")
+            data = _read(path, plan, cells)
         except RecordError as error:
             quarantine[name] = {"record": name, "file": str(path), "reason": str(error)}
             index["records"][name] = [stat.st_size, stat.st_mtime_ns, None]

@@ -145,6 +145,21 @@ def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
     assert (row["outcome"], row["reason"]) == ("oom", "rank 1: out of memory")
 
 
+def test_a_check_reports_and_writes_nothing(tmp_path: Path, hpcrl: Any) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    good, bad = cells_of(plan)
+    write_record(plan, good)
+    shown = hpcrl("collect", plan, "-o", tmp_path / "d", "--check")
+    assert (shown.code, shown.out) == (0, "1 record would be merged, 0 unchanged. Nothing was written.\n")
+    path = write_record(plan, bad)
+    path.write_bytes(path.read_bytes().replace(b"samples", b"s@mples", 1)[:40])
+    shown = hpcrl("collect", plan, "-o", tmp_path / "d", "--check")
+    assert shown.code == 1
+    assert "1 would be quarantined" in shown.out
+    assert str(path) in shown.err
+    assert not (tmp_path / "d").exists()
+
+
 def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
