@@ -151,6 +151,8 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         "training_time": footer.get("training_time"),
         "setup_time": footer.get("setup_time"),
         "compile_time": footer.get("compile_time"),
+        "phase_time": footer.get("phase_time"),
+        "precise_phases": footer.get("precise_phases"),
         "steps": footer.get("steps") or group[0]["steps_seen"],
         "episodes": footer.get("episodes") or group[0]["episodes_seen"],
         "final_score": footer.get("final_score"),

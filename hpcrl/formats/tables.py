@@ -79,6 +79,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("training_time", _F64, "training alone: no imports, no compilation before the first step", "s"),
             _field("setup_time", _F64, "imports and building, before compiling", "s"),
             _field("compile_time", _F64, "compiling and warming up, before the first step", "s"),
+            _field(
+                "phase_time", _F64, "what timing the phases itself has cost: switches x the cost of an empty one", "s"
+            ),
+            _field("precise_phases", pa.bool_(), "whether the device was waited for at the end of every update"),
             _field("steps", _I64, "environment steps taken"),
             _field("episodes", _I64, "episodes finished"),
             _field("final_score", _F64, "mean return of the last policy over the final greedy episodes"),

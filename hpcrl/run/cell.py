@@ -69,9 +69,17 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
         if plan.workload.get("command"):
             ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
         else:
-            goal = plan.study.get("goal")
             ended = train_cell(
-                plan.workload, cell.config, cell.resources, goal, recorder, clock, interrupt.stop, checkpoint, group
+                plan.workload,
+                cell.config,
+                cell.resources,
+                plan.study.get("goal"),
+                recorder,
+                clock,
+                interrupt.stop,
+                checkpoint,
+                group,
+                bool(plan.study.get("precise_phases")),
             )
     except HpcrlError as error:
         print(f"hpcrl: {error}", file=sys.stderr)

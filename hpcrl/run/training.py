@@ -21,7 +21,7 @@ from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
 from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.run.recorder import Recorder
-from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
+from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock, switch_cost
 from hpcrl.telemetry.provenance import visible_gpus
 
 
@@ -44,6 +44,7 @@ def train_cell(
     stop: Callable[[], bool],
     checkpoint_file: Path,
     group: Group,
+    precise_phases: bool = False,
 ) -> Ended:
     """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
 
@@ -101,6 +102,7 @@ def train_cell(
         stop,
         checkpoint_file,
         timed,
+        precise_phases,
     )
     facts = {
         "steps": result.steps,
@@ -112,6 +114,8 @@ def train_cell(
         "training_time": recorder.training_time(),
         "setup_time": clock.seconds["setup"],
         "compile_time": clock.seconds["compile"],
+        "phase_time": switch_cost() * sum(clock.counts.values()),
+        "precise_phases": precise_phases,
         "compiled": learners[0].compiled(),
         "collective": collective.name if collective else None,
         "framework_gpu_memory_peak": learners[0].peak_memory(),

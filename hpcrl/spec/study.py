@@ -145,6 +145,9 @@ class Study(Model):
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
     placement: dict[Name, Pin] = Field({}, description="cluster: a partition or QOS fixed by hand")
     goal: float | None = Field(None, description="the return that counts as solved")
+    precise_phases: bool = Field(
+        False, description="wait for the device after every update, so that no phase does another's work"
+    )
     sample_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds between samples of machine, processes, GPUs"
     )

@@ -293,11 +293,15 @@ def test_killed_at_once_the_record_reads_back(tmp_path: Path) -> None:
 
 
 def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:
-    code = "import os, sys, time; sys.exit(7) if os.environ['HPCRL_RANK'] == '1' else time.sleep(60)"
-    plan = planned(
-        tmp_path / "p",
-        command_study([sys.executable, "-c", code], resources={"tasks": 2, "memory": "1G", "time": "00:10:00"}),
+    # Rank 1 fails once both are at work: a rank that is ended before it began leaves no record.
+    code = (
+        "import os, sys, time\n"
+        "while len(os.listdir(sys.argv[1])) < 2: time.sleep(0.05)\n"
+        "sys.exit(7) if os.environ['HPCRL_RANK'] == '1' else time.sleep(60)"
     )
+    command = [sys.executable, "-c", code, str(tmp_path / "p/records")]
+    resources = {"tasks": 2, "memory": "1G", "time": "00:10:00"}
+    plan = planned(tmp_path / "p", command_study(command, resources=resources))
     done = run_task(plan, "mine-numpy-cpu-1", 0, "--ranks", "2")
     assert done.returncode == 1
     records = sorted((plan / "records").iterdir())

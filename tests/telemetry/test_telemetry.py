@@ -33,6 +33,10 @@ def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPat
     assert clock.counts["other"] == 1
 
 
+def test_the_cost_of_a_switch_is_measured() -> None:
+    assert 1e-8 < phases.switch_cost() < 1e-4
+
+
 def test_the_dataset_s_page_names_every_phase() -> None:
     assert SCHEMAS["phases"].field("phase").metadata[b"description"].decode() == ", ".join(phases.PHASES)
 

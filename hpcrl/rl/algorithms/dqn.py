@@ -173,12 +173,14 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     checkpoint_file: Path | None = None,
     collective: Collective | None = None,
+    precise_phases: bool = False,
 ) -> Result:
     """Train from scratch, or on from a checkpoint, until the last step or until `stop` says so.
 
     Random streams, all from `seed`: first weights, exploration, replay; the environment is seeded once. With several
     ranks each has an environment, a replay and streams of its own; weights stay equal, since gradients are averaged.
-    Rank 0 evaluates.
+    Rank 0 evaluates. `precise_phases` waits for the device after every update, so that no phase does another's work;
+    that costs what the device would have done meanwhile.
 
     Raises:
         UsageError: the environment is not one with vector observations and discrete actions, or the ranks cannot share
@@ -199,7 +201,9 @@ def train(
         check_same_start(collective, learner.weights())
     clock.switch("compile")
     own_loop = getattr(learner, "make_loop", lambda *_: None)(config, environment, seed, reporter, clock)
-    loop: Loop = own_loop or HostLoop(config, environment, network, learner, seed, reporter, clock, collective)
+    loop: Loop = own_loop or HostLoop(
+        config, environment, network, learner, seed, reporter, clock, collective, precise_phases
+    )
     best: float | None = None
     goal_step: int | None = None
     if (saved := _common_checkpoint(checkpoint_file, collective)) is not None:
@@ -259,7 +263,9 @@ class HostLoop:
         reporter: Reporter,
         clock: PhaseClock,
         collective: Collective | None,
+        precise_phases: bool,
     ) -> None:
+        self._precise = precise_phases
         self._config, self._environment, self._learner = config, environment, learner
         self._reporter, self._clock, self._collective = reporter, clock, collective
         rank, self._ranks = (collective.rank, collective.ranks) if collective else (0, 1)
@@ -329,6 +335,8 @@ class HostLoop:
                     batch = replay.sample(share, self._draw)
                     switch("update")
                     learner.update(batch, rate)
+                    if self._precise:
+                        learner.synchronize()
                 learner.synchronize()
                 if self._weights is not None:
                     self._weights = learner.weights()
