@@ -305,7 +305,7 @@ class HostLoop:
                 action = int(explore.integers(actions))
             else:
                 switch("act")
-                action = int(act(observation[None])[0])
+                action = int(act(observation.reshape(1, -1))[0])  # [None] has other strides: compiled anew
             switch("env_step")
             following, reward, terminated, truncated, _ = environment.step(action)
             following = following.astype(np.float32)
