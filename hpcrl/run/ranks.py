@@ -38,12 +38,14 @@ def start_ranks(command: Sequence[str], ranks: int, framework: str, parallelism:
                 "jax: has no Horovod binding and averages over MPI, and there is no mpirun here: install Open MPI "
                 "(openmpi-bin), or use parallelism native"
             )
-        own: Callable[[int], dict[str, str]]
         if parallelism == "horovod":
             own = _gloo(stack, ranks)
         else:
             addresses = ",".join(f"127.0.0.1:{port}" for port in _free_ports(ranks))
-            own = lambda rank: {"HPCRL_ADDRESSES": addresses}  # noqa: E731
+
+            def own(rank: int) -> dict[str, str]:
+                return {"HPCRL_ADDRESSES": addresses}
+
         return _watch(
             [
                 subprocess.Popen(command, env={**os.environ, **shared, "HPCRL_RANK": str(rank), **own(rank)})

@@ -142,11 +142,11 @@ def main(root: int, interval: float) -> None:
                     noted.add(text)
                     print(json.dumps({"event": f"a sensor failed: {text}"}), flush=True)
         sample["sampler_cpu"] = time.process_time()
-        sample["sampler_memory"] = _own_memory()
+        sample["sampler_memory"] = _resident_memory()
         print(json.dumps(sample), flush=True)
 
 
-def _own_memory() -> int:
+def _resident_memory() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
