@@ -21,6 +21,8 @@ PARALLEL := mpicxx=libopenmpi-dev mpirun=openmpi-bin cmake=cmake g++=g++ lib:lib
 SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
   lib:libpmix.so=libpmix-dev shellcheck=shellcheck
 
+BROWSER := chromium=chromium chromedriver=chromium-driver
+
 demo: $(STAMP)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/demo $(BIN)/hpcrl
@@ -29,6 +31,7 @@ test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
+	tools/debian-packages "the report in a browser" $(BROWSER)
 	$(BIN)/python -m pytest tests
 
 check: $(STAMP)

@@ -14,7 +14,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from hpcrl.environments.build import Built, build_all
-from hpcrl.formats.record import RecordWriter, record_name
+from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, RecordWriter, record_name
 from hpcrl.plan.directory import PlanFiles, write_plan
 from hpcrl.plan.environments import render_environment
 from hpcrl.plan.make import UserChoices, make_plan
@@ -41,6 +41,7 @@ def command_study(command: list[str], **changes: Any) -> dict[str, Any]:
         "axes": {"variant": ["a"]},
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
+        "calibration_seconds": 0,
     }
     return study | changes
 
@@ -62,6 +63,7 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
         },
         "axes": {"framework": ["numpy"]},
         "goal": 5,
+        "calibration_seconds": 0,
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
     }
@@ -110,7 +112,7 @@ def write_record(
     writer.write(
         "header",
         {
-            "plan": manifest["id"], "study": manifest["study"]["name"], "cluster": manifest["cluster"]["name"],
+            "format": FORMAT, "plan": manifest["id"], "study": manifest["study"]["name"], "cluster": manifest["cluster"]["name"],
             "cell": cell["id"], "attempt": attempt, "node": node, "rank": rank, "ranks": 1, "restarts": 0,
             "started": 1.0, "config": cell["config"], "resources": cell["resources"], "workload": "dqn",
             "environment": cell["environment"], "software": {"python": "3.11"},
@@ -119,16 +121,19 @@ def write_record(
         },
     )  # fmt: skip
     count = np.arange(1.0, len(returns) + 1)
-    writer.write("episodes", {"step": 10 * count, "time": count, "value": np.array(returns), "length": 0 * count + 10})
-    nan = np.full(len(returns), np.nan)
-    gpus = {f"gpu_{name}": nan for name in ("percent", "memory", "power", "energy")}
-    writer.write(
-        "samples",
-        {
-            "time": count, "unix_time": count, "machine_cpu_percent": 0 * count + 50, "machine_memory_percent": 0 * count + 5,
-            "cpu_seconds": count, "rss": 0 * count + 1e8, "processes": 0 * count + 1, **gpus,
-        },
-    )  # fmt: skip
+    writer.write("episodes", {"table": np.column_stack([10 * count, count, returns, 0 * count + 10])})
+    read = {
+        "time": count,
+        "unix_time": count,
+        "machine_cpu_percent": 50,
+        "cpu_seconds": count,
+        "rss": 1e8,
+        "processes": 1,
+    }
+    samples = np.full((len(returns), len(SAMPLE_COLUMNS)), np.nan)
+    for name, values in read.items():
+        samples[:, SAMPLE_COLUMNS.index(name)] = values
+    writer.write("samples", {"table": samples})
     if outcome:
         facts = {"outcome": outcome, "reason": None, "wall_time": 4.0, "training_time": 3.0, "setup_time": 1.0}
         writer.write("footer", facts | {"steps": 20, "episodes": 2, "final_score": 20.0} | footer)

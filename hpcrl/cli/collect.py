@@ -19,9 +19,10 @@ from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, count, echo_json, js
     show_default=True,
     help="Dataset directory.",
 )
+@click.option("--processes", type=click.IntRange(1), help="How many read at once, instead of one for each core (8).")
 @click.option("--check", "only_check", is_flag=True, help="Say what would be merged and what not; write nothing.")
 @json_option
-def command(plans: tuple[Path, ...], output: Path, only_check: bool, as_json: bool) -> int:
+def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_check: bool, as_json: bool) -> int:
     """Merge the records of any number of plans, of any clusters, into one dataset. Only new records are read.
 
     A record that cannot be read, or that is not to be trusted, is listed in quarantine.json and left out.
@@ -34,7 +35,7 @@ def command(plans: tuple[Path, ...], output: Path, only_check: bool, as_json: bo
         done = check(plans, output)
     else:
         with progress("merging") as advance:
-            done = collect(plans, output, Slurm(), advance)
+            done = collect(plans, output, Slurm(), advance, processes)
     # What was left out does not spoil a dataset, but it is what a check is asked for.
     code = int(only_check and bool(done.quarantined))
     if as_json:
@@ -50,5 +51,9 @@ def command(plans: tuple[Path, ...], output: Path, only_check: bool, as_json: bo
         return code
     outcomes = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items())) or "nothing yet"
     click.echo(f"{done.merged} records merged, {done.unchanged} unchanged; {done.attempts} attempts; cells: {outcomes}")
+    if done.noted:
+        click.echo(
+            f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells"
+        )
     click.echo(f"Dataset: {output}. Next: hpcrl report {output}")
     return code

@@ -25,6 +25,7 @@ _VERBS = {
     "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
     "report": ("hpcrl.cli.report", "Compare: HTML, figures and tables from a dataset."),
     "query": ("hpcrl.cli.query", "Ask a dataset in SQL."),
+    "export": ("hpcrl.cli.export", "Write a dataset for other tools: CSV, TensorBoard, MLflow."),
     "env": ("hpcrl.cli.env", "Build, list and check software environments."),
     "cluster": ("hpcrl.cli.cluster", "List, show and check cluster profiles."),
     "study": ("hpcrl.cli.study", "List and show studies."),

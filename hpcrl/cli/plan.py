@@ -37,6 +37,9 @@ class _PlanGroup(click.Group):
     type=click.Choice(["parallel", "sequential", "staged"]),
     help="Order of jobs, instead of the study's.",
 )
+@click.option(
+    "--precise-phases", is_flag=True, help="Wait for the device after every update: exact phases, slower runs."
+)
 @click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
 @click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
@@ -52,6 +55,7 @@ def command(
     email: str | None,
     environments_root: str | None,
     chain: str | None,
+    precise_phases: bool,
     strict: bool,
     allow_retired: bool,
     dry_run: bool,
@@ -75,6 +79,7 @@ def command(
         email=email or settings.email,
         environments_root=environments_root or settings.environments_root,
         chain=chain,
+        precise_phases=precise_phases,
         allow_retired=allow_retired,
     )
     files = make_plan(Library(paths), cluster, study, choices)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, count, print_table
+from hpcrl.errors import UsageError, suggestion
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")
@@ -20,10 +21,33 @@ from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, print_table
     show_default=True,
     help="Directory for the report.",
 )
-def command(dataset: Path, study: str | None, output: Path) -> None:
-    """Compare what was measured: one HTML file that needs no network, PNG figures, CSV tables."""
-    from hpcrl.report.write import write_report
+@click.option(
+    "--figures",
+    default="png,svg,pdf",
+    show_default=True,
+    help="Formats of the figures' files, with commas between them; none: only those in the page.",
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    help="An older dataset: name what became slower, larger or worse since, beyond noise; the exit code is then 1.",
+)
+def command(dataset: Path, study: str | None, output: Path, figures: str, baseline: Path | None) -> int:
+    """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
+    from hpcrl.report.write import FORMATS, write_report
 
-    done = write_report(dataset, study, output)
+    formats = tuple(part for part in figures.split(",") if part not in ("", "none"))
+    if unknown := [part for part in formats if part not in FORMATS]:
+        raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
+    done = write_report(dataset, study, output, formats, baseline)
     print_table(done.columns, done.rows)
+    worse = [each for each in done.changes if each.verdict == "regression"]
+    for each in worse:
+        click.echo(
+            f"regression: {each.line}: {each.measure} is {each.estimate.value:.2f} times what it was "
+            f"(95 % interval {each.estimate.low:.2f} to {each.estimate.high:.2f})"
+        )
+    if baseline and not worse:
+        click.echo(f"No regression beyond noise in {count(len(done.changes), 'comparison')} with {baseline}.")
     click.echo(f"Report: {done.html}")
+    return int(bool(worse))

@@ -11,7 +11,7 @@ from typing import Any
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, read_cells
-from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm
+from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 # What Slurm's word for an ended job says about the attempt, whatever its record says.
 _OUTCOME = {
@@ -36,6 +36,12 @@ _WORST = (
     "completed",
 )
 _FAILURES = ("failed", "oom", "diverged")
+# What a calibration measured; a higher value is a faster machine.
+CALIBRATION = ("matrix", "memory", "python", "environment")
+EARLY_SECONDS = 2.0  # a record that began so long before its submission has another clock
+
+
+_NO_USAGE = Usage()
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Accounted:
     job: Job
     state: JobState
     submitted: float
+    usage: Usage = _NO_USAGE
 
 
 def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, Accounted]:
@@ -60,9 +67,9 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, A
         ledger.close()
     ids = [each.job_id for each in submissions if each.executor == "slurm" and each.job_id]
     try:
-        states = slurm.states(ids)
+        states, usage = slurm.states(ids), slurm.usage(ids)
     except HpcrlError:
-        states = {}  # collected on a machine without that Slurm: records speak for themselves
+        states, usage = {}, {}  # collected on a machine without that Slurm: records speak for themselves
     jobs = {job.name: job for job in plan.cell_jobs()}
     cells = {name: list(read_cells(directory, job)) for name, job in jobs.items()}
     found: dict[str, Accounted] = {}
@@ -79,14 +86,17 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, A
                 code = f"{entry.exit_code}:0" if entry and entry.exit_code is not None else None
                 elapsed = entry.ended - entry.started if entry and entry.ended and entry.started else None
                 state = JobState(name, entry.state if entry else "PENDING", code, elapsed)
-            found[name] = Accounted(cells[each.job][task], job, state, each.at)
+            found[name] = Accounted(cells[each.job][task], job, state, each.at, usage.get(name, _NO_USAGE))
     return found
 
 
 def attempt_rows(
-    plan: Plan, records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]
+    plan: Plan, cells: Mapping[str, Cell], records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]
 ) -> list[dict[str, Any]]:
-    """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first."""
+    """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first.
+
+    What a cell runs and asks for is the plan's word, not the records'.
+    """
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
         by_attempt.setdefault((each["header"]["cell"], each["header"]["attempt"]), []).append(each)
@@ -101,7 +111,8 @@ def attempt_rows(
         seen.add(base)
         found = accounted.get(base)
         last = restart == newest_restart[base]
-        rows.append(_row_of_records(plan, sorted(group, key=lambda each: each["header"]["rank"]), found, last))
+        ordered = sorted(group, key=lambda each: each["header"]["rank"])
+        rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, found, last))
     for base, found in accounted.items():
         if base not in seen and found.state.state not in WAITING:
             rows.append(_row_without_record(plan, base, found))
@@ -130,15 +141,16 @@ def _split(attempt: str) -> tuple[str, int]:
     return attempt, 0
 
 
-def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted | None, last: bool) -> dict[str, Any]:
+def _row_of_records(
+    plan: Plan, cell: Cell, group: list[Mapping[str, Any]], found: Accounted | None, last: bool
+) -> dict[str, Any]:
     head = group[0]["header"]
-    config, resources = head["config"], head["resources"]
     outcome, reason = _outcome(group, found.state if found else None, last)
     footer = group[0]["footer"] or {}
     wall = max(each["wall_time"] for each in group)
     cpu_seconds = _sum(each.get("cpu_seconds") for each in group)
-    cores = resources["cpus"] * resources.get("tasks", 1)
-    row = _identity(plan, head["cell"], head["attempt"], config, resources, head["environment"])
+    cores = cell.resources["cpus"] * cell.resources.get("tasks", 1)
+    row = _identity(plan, cell, head["attempt"])
     row |= {
         "outcome": outcome,
         "reason": reason,
@@ -168,6 +180,7 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         "cgroup_memory_peak": _largest(each.get("cgroup_memory_peak") for each in group),
         "sampler_cpu_seconds": _sum((each["footer"] or {}).get("sampler_cpu") for each in group),
         "sampler_memory": _largest((each["footer"] or {}).get("sampler_memory") for each in group),
+        "clock_offset": _farthest(each["header"].get("clock_offset") for each in group),
         "machine_memory_percent": _average(each.get("machine_memory_percent") for each in group),
         "gpu_percent": _average(each.get("gpu_percent") for each in group),
         "gpu_memory_peak": _largest(each.get("gpu_memory") for each in group),
@@ -177,13 +190,40 @@ def _row_of_records(plan: Plan, group: list[Mapping[str, Any]], found: Accounted
         ),
         "compiled": footer.get("compiled"),
         "collective": footer.get("collective"),
-        "versions": json.dumps(head["software"], sort_keys=True),
-        "variables": json.dumps(head["variables"], sort_keys=True),
-        "hardware": json.dumps(head["hardware"], sort_keys=True),
+        "versions": group[0]["software"],
+        "variables": group[0]["variables"],
+        "hardware": group[0]["hardware"],
+        **_code(group[0]["code"]),
+        **_calibration(group),
     }
     if found and last:
-        row |= _accounting(found.state)
+        row |= _accounting(found)
+    row["notes"] = "; ".join(_notes(group, found)) or None
     return row
+
+
+def _code(text: str) -> dict[str, Any]:
+    code = json.loads(text) or {}
+    return {name: code.get(name) for name in ("git_commit", "git_dirty", "modules")}
+
+
+def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the calibration measured, on the slowest node where there are several."""
+    known = [each for each in (json.loads(each["calibration"]) for each in group) if each]
+    return {f"calibration_{name}": _least(each.get(name) for each in known) for name in CALIBRATION}
+
+
+def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]:
+    texts = [text for each in group for text in each["notes"]]
+    ranks = [each["header"]["rank"] for each in group]
+    texts += [f"rank {rank} left more than one record" for rank in sorted(set(ranks)) if ranks.count(rank) > 1]
+    started = min(each["header"]["started"] for each in group)
+    if found and started < found.submitted - EARLY_SECONDS:
+        late = found.submitted - started
+        texts.append(
+            f"{group[0]['header']['node']}: its clock is {late:.0f} s behind the one of the submitting machine"
+        )
+    return list(dict.fromkeys(texts))
 
 
 def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str, Any]:
@@ -194,7 +234,7 @@ def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str,
     reason = f"it left no record; the scheduler says {state.state}" + (
         f", exit code {state.exit_code}" if state.exit_code else ""
     )
-    row = _identity(plan, found.cell.id, attempt, found.cell.config, found.cell.resources, found.cell.environment)
+    row = _identity(plan, found.cell, attempt)
     row |= {
         "outcome": outcome,
         "reason": reason,
@@ -203,20 +243,14 @@ def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str,
         "records": 0,
         "started": None,
     }
-    return row | _accounting(state)
+    return row | _accounting(found)
 
 
-def _identity(
-    plan: Plan,
-    cell: str,
-    attempt: str,
-    config: Mapping[str, Any],
-    resources: Mapping[str, Any],
-    environment: str,
-) -> dict[str, Any]:
+def _identity(plan: Plan, cell: Cell, attempt: str) -> dict[str, Any]:
+    config, resources = cell.config, cell.resources
     return {
         "plan": plan.id,
-        "cell": cell,
+        "cell": cell.id,
         "attempt": attempt,
         "study": plan.study["name"],
         "cluster": plan.cluster["name"],
@@ -226,7 +260,7 @@ def _identity(
         "parallelism": resources.get("parallelism"),
         "seed": config.get("seed"),
         "config": json.dumps(config, sort_keys=True),
-        "environment": environment,
+        "environment": cell.environment,
         "nodes": resources.get("nodes"),
         "tasks": resources.get("tasks"),
         "cpus": resources.get("cpus"),
@@ -237,12 +271,17 @@ def _identity(
     }
 
 
-def _accounting(state: JobState) -> dict[str, Any]:
+def _accounting(found: Accounted) -> dict[str, Any]:
+    state, used = found.state, found.usage
     return {
         "slurm_state": state.state,
         "slurm_exit_code": state.exit_code,
         "slurm_elapsed": state.elapsed,
         "job_id": state.key,
+        "slurm_cpu_seconds": used.cpu_seconds,
+        "slurm_memory_peak": used.memory_peak,
+        "slurm_energy": used.energy,
+        "slurm_nodes": used.nodes,
     }
 
 
@@ -282,6 +321,14 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 def _largest(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
+
+
+def _farthest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None, key=abs)
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _average(values: Iterable[float | None]) -> float | None:

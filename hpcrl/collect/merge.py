@@ -1,30 +1,48 @@
-"""Merge the records of plans into a dataset: streaming, incremental, bounded in memory, deterministic."""
+"""Merge the records of plans into a dataset: incremental, in parallel, bounded in memory, deterministic.
+
+New records are read in batches, each by one process, into one part of each table. The cells' rows are made anew from
+the records' summaries, which the dataset keeps, so that no record is read twice.
+"""
 
 from __future__ import annotations
 
+import filecmp
 import json
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hpcrl.collect.attempts import accounted_attempts, attempt_rows
-from hpcrl.collect.reading import RecordData, read_record, summary
+from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
+from hpcrl.collect.columns import SERIES, Builder
+from hpcrl.collect.reading import PROVENANCE, RecordData, read_record, summary
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import RECORDS, Plan, read_cells, read_plan
-from hpcrl.formats.record import SUFFIX, RecordError
+from hpcrl.formats.record import SUFFIX, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
-BATCH = 2_000  # records in memory at once, and in one part
-SERIES = ("episodes", "samples", "phases")
-_SUMMARIES = "records"  # one JSON summary for each record, from which the cells' rows are made
-_SUMMARY_SCHEMA = pa.schema([("plan", pa.string()), ("record", pa.string()), ("summary", pa.string())])
+# One batch: as many records as there are in one part at most, and as many bytes unless one record alone has more.
+BATCH_RECORDS = 2_000
+BATCH_BYTES = 64 * 1024**2
+CELLS = 5_000  # whose rows are in memory at once
+_SUMMARIES = "records"
+_WORD = pa.dictionary(pa.int32(), pa.string())
+_SUMMARY_SCHEMA = pa.schema(
+    [("plan", _WORD), ("cell", pa.string()), ("record", pa.string()), ("summary", pa.string())]
+    + [(name, _WORD) for name in PROVENANCE]
+)
 Report = Callable[[int, int], None]
 
 
@@ -36,43 +54,84 @@ class Collected:
     unchanged: int = 0
     attempts: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
+    noted: int = 0
     quarantined: list[dict[str, str]] = field(default_factory=list)
 
 
-def collect(plans: Sequence[Path], dataset: Path, slurm: Slurm, report: Report = lambda done, total: None) -> Collected:
+@dataclass(frozen=True)
+class _Found:
+    """A record that is new or has grown: its name in the dataset, its file, size and time, its plan."""
+
+    name: str
+    path: Path
+    size: int
+    time: int
+    plan: str
+
+
+def collect(
+    plans: Sequence[Path],
+    dataset: Path,
+    slurm: Slurm,
+    report: Report = lambda done, total: None,
+    processes: int | None = None,
+) -> Collected:
     """Merge what is new in some plans into a dataset, which is made if it is not there.
 
     Records that cannot be read are left where they are, listed with the reason in ``quarantine.json``, and counted.
+
+    Args:
+        processes: how many read at once; None: as many as there are cores, 8 at most.
 
     Raises:
         UsageError: a directory is no plan, or the dataset has another format.
         HpcrlError: the dataset cannot be written.
     """
-    opened = [(each, read_plan(each)) for each in plans]
+    opened = _opened(plans)
     index = _open(dataset)
     done = Collected()
-    fresh = _fresh(opened, index["records"], done)
-    quarantine = {each["record"]: each for each in _read_quarantine(dataset)}
+    fresh, conflicts = _fresh(opened, index["records"], done)
+    # Conflicts of the plans at hand have just been looked for anew.
+    here = {plan.id for _, plan in opened}
+    quarantine = {
+        each["record"]: each
+        for each in _read_quarantine(dataset)
+        if not (each.get("conflict") and each["record"].partition("/")[0] in here)
+    }
     try:
-        _forget(dataset, index, {name for name, _, _ in fresh})
+        _forget(dataset, index, {each.name for each in fresh})
         cells = _cells(opened)
-        for start in range(0, len(fresh), BATCH):
-            _merge_batch(dataset, index, fresh[start : start + BATCH], cells, quarantine, done)
-            report(min(start + BATCH, len(fresh)), len(fresh))
+        batches = list(_batches(fresh))
+        numbers = range(index["parts"], index["parts"] + len(batches))
+        index["parts"] += len(batches)
+        seen = 0
+        with _workers(min(processes or _cores(), len(batches))) as run:
+            work = [(dataset, number, batch, cells) for number, batch in zip(numbers, batches, strict=True)]
+            for number, batch, refused in zip(numbers, batches, run(_merge_batch, work), strict=True):
+                for each in batch:
+                    index["records"][each.name] = [each.size, each.time, None if each.name in refused else number]
+                    quarantine.pop(each.name, None)
+                quarantine |= {each.name: _refusal(each, refused[each.name]) for each in batch if each.name in refused}
+                done.merged += len(batch) - len(refused)
+                seen += len(batch)
+                report(seen, len(fresh))
+        quarantine |= conflicts
         _write_cells(dataset, opened, slurm, done)
-        write_atomically(
-            dataset / QUARANTINE,
-            json.dumps(sorted(quarantine.values(), key=lambda each: each["record"]), indent=1) + "\n",
-        )
-        index["goals"] |= {
-            plan.study["name"]: plan.study["goal"] for _, plan in opened if plan.study.get("goal") is not None
+        done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
+        write_atomically(dataset / QUARANTINE, json.dumps(done.quarantined, indent=1) + "\n")
+        index["studies"] |= {
+            plan.study["name"]: {name: plan.study.get(name) for name in ("title", "goal", "paper")}
+            for _, plan in opened
         }
         write_atomically(dataset / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
+    except BrokenProcessPool:
+        raise HpcrlError(
+            "a process that read records was ended from outside, perhaps for its memory: try --processes 1"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         raise HpcrlError(
             f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again"
         ) from None
-    done.quarantined = sorted(quarantine.values(), key=lambda each: each["record"])
     return done
 
 
@@ -82,44 +141,141 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     Raises:
         UsageError: a directory is no plan, or the dataset has another format.
     """
-    opened = [(each, read_plan(each)) for each in plans]
+    opened = _opened(plans)
     known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}
     done = Collected()
     cells = _cells(opened)
-    for name, path, plan in _fresh(opened, known, done):
+    fresh, conflicts = _fresh(opened, known, done)
+    for each in fresh:
         try:
-            _read(path, plan, cells)
+            _read(each, cells)
             done.merged += 1
         except RecordError as error:
-            done.quarantined.append({"record": name, "file": str(path), "reason": str(error)})
+            done.quarantined.append(_refusal(each, str(error)))
+    done.quarantined += conflicts.values()
     return done
+
+
+def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
+    """Open each plan once; the order in which they are named changes nothing."""
+    directories = {each.resolve(): each for each in plans}
+    opened = [(directory, read_plan(directory)) for directory in directories.values()]
+    return sorted(opened, key=lambda each: (each[1].cluster["name"], each[1].study["name"], each[1].id, each[0]))
 
 
 def _fresh(
     opened: Sequence[tuple[Path, Plan]], known: dict[str, list[Any]], done: Collected
-) -> list[tuple[str, Path, Plan]]:
-    """Return the records that are new or have grown; the others are counted."""
-    fresh: list[tuple[str, Path, Plan]] = []
+) -> tuple[list[_Found], dict[str, dict[str, str]]]:
+    """Return the records that are new or have grown, and the conflicts among copies of a plan.
+
+    Of two files for one record, as copies of a plan directory have, the one that goes on from the other counts.
+    """
+    found: dict[str, _Found] = {}
+    conflicts = {}
     for directory, plan in opened:
-        for path in sorted((directory / RECORDS).glob(f"*{SUFFIX}")):
-            name = f"{plan.id}/{path.name}"
-            stat = path.stat()
-            if known.get(name, [None, None])[:2] == [stat.st_size, stat.st_mtime_ns]:
-                done.unchanged += 1
-            else:
-                fresh.append((name, path, plan))
-    return fresh
+        try:
+            entries = sorted(os.scandir(directory / RECORDS), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if not entry.name.endswith(SUFFIX):
+                continue
+            stat = entry.stat()
+            each = _Found(f"{plan.id}/{entry.name}", Path(entry.path), stat.st_size, stat.st_mtime_ns, plan.id)
+            other = found.setdefault(each.name, each)
+            if other is not each:
+                shorter, longer = (each, other) if each.size <= other.size else (other, each)
+                if _goes_on(shorter, longer):
+                    found[each.name] = longer
+                else:
+                    reason = f"differs from {other.path}, which has the same name: one of them was changed by hand"
+                    key = f"{each.name} in {directory}"
+                    conflicts[key] = {**_refusal(each, reason), "record": key, "conflict": "yes"}
+    fresh = [each for each in found.values() if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
+    done.unchanged = len(found) - len(fresh)
+    return fresh, conflicts
+
+
+def _goes_on(shorter: _Found, longer: _Found) -> bool:
+    if shorter.size == longer.size:
+        return filecmp.cmp(shorter.path, longer.path, shallow=False)
+    with shorter.path.open("rb") as first, longer.path.open("rb") as second:
+        while block := first.read(2**20):
+            if block != second.read(len(block)):
+                return False
+    return True
 
 
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, set[str]]:
     return {plan.id: {cell.id for cell in read_cells(directory)} for directory, plan in opened}
 
 
-def _read(path: Path, plan: Plan, cells: dict[str, set[str]]) -> RecordData:
-    data = read_record(path)
-    if data.header["plan"] != plan.id or data.header["cell"] not in cells[plan.id]:
+def _read(found: _Found, cells: dict[str, set[str]]) -> RecordData:
+    data = read_record(found.path)
+    head = data.header
+    if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
         raise RecordError("is of a cell that this plan does not have")
+    if found.path.name != (name := record_name(head["cell"], head["attempt"], head["node"], head["rank"])):
+        raise RecordError(f"holds what {name} should hold: is it a copy?")
     return data
+
+
+def _refusal(found: _Found, reason: str) -> dict[str, str]:
+    return {"record": found.name, "file": str(found.path), "reason": reason}
+
+
+def _batches(fresh: list[_Found]) -> Iterator[list[_Found]]:
+    batch: list[_Found] = []
+    size = 0
+    for each in fresh:
+        if batch and (len(batch) == BATCH_RECORDS or size + each.size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += each.size
+    if batch:
+        yield batch
+
+
+def _cores() -> int:
+    return min(8, len(os.sched_getaffinity(0)))
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[Callable[..., Any]]:
+    """Give a `map` over so many processes; over this one where one is enough."""
+    if count < 2:
+        yield lambda work, arguments: (work(*each) for each in arguments)
+        return
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
+
+
+def _merge_batch(dataset: Path, number: int, batch: list[_Found], cells: dict[str, set[str]]) -> dict[str, str]:
+    """Write one part of each table; return the records that were refused, with the reason."""
+    builder = Builder()
+    summaries: dict[str, list[str | None]] = {name: [] for name in _SUMMARY_SCHEMA.names}
+    refused = {}
+    for each in batch:
+        try:
+            data = _read(each, cells)
+            row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
+            row["summary"] = json.dumps(summary(data), sort_keys=True)
+            row |= {name: json.dumps(data.header.get(name), sort_keys=True) for name in PROVENANCE}
+        except RecordError as error:
+            refused[each.name] = str(error)
+            continue
+        except RecursionError:
+            refused[each.name] = "has a header or footer that is too deep"
+            continue
+        builder.add(data)
+        for name, value in row.items():
+            summaries[name].append(value)
+    for table, content in builder.tables().items():
+        _write(_part(dataset, table, number), content)
+    columns = [pa.array(summaries[each.name], pa.string()).cast(each.type) for each in _SUMMARY_SCHEMA]
+    _write(_part(dataset, _SUMMARIES, number), pa.Table.from_arrays(columns, schema=_SUMMARY_SCHEMA))
+    return refused
 
 
 def _open(dataset: Path) -> dict[str, Any]:
@@ -132,7 +288,7 @@ def _open(dataset: Path) -> dict[str, Any]:
             (dataset / table).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpcrlError(f"{dataset}: cannot be made: {error.strerror}") from None
-    return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "goals": {}, "records": {}}
+    return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "studies": {}, "records": {}}
 
 
 def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
@@ -153,17 +309,14 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
         if number is not None:
             stale.setdefault(number, set()).add(name)
     for number, gone in stale.items():
-        summaries = pq.read_table(_part(dataset, _SUMMARIES, number))
-        whole = [
-            f"{plan}/{record}"
-            for plan, record in zip(summaries["plan"].to_pylist(), summaries["record"].to_pylist(), strict=True)
-        ]
-        keep = pa.array([name not in gone for name in whole])
+        summaries = pq.read_table(_part(dataset, _SUMMARIES, number), schema=_SUMMARY_SCHEMA)
+        keep = []
         lost = set()
-        for name, text in zip(whole, summaries["summary"].to_pylist(), strict=True):
-            if name in gone:
-                head = json.loads(text)["header"]
-                lost.add((name.partition("/")[0], head["cell"], head["attempt"], head["rank"]))
+        for row in summaries.select(["plan", "record", "summary"]).to_pylist():
+            keep.append(f"{row['plan']}/{row['record']}" not in gone)
+            if not keep[-1]:
+                head = json.loads(row["summary"])["header"]
+                lost.add((row["plan"], head["cell"], head["attempt"], head["rank"]))
         for table in SERIES:
             rows = pq.read_table(_part(dataset, table, number), schema=SCHEMAS[table])
             keys = zip(*(rows[column].to_pylist() for column in ("plan", "cell", "attempt", "rank")), strict=True)
@@ -171,7 +324,7 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
                 _part(dataset, table, number),
                 rows.filter(pa.array([key not in lost for key in keys], pa.bool_())),
             )
-        _write(_part(dataset, _SUMMARIES, number), summaries.filter(keep))
+        _write(_part(dataset, _SUMMARIES, number), summaries.filter(pa.array(keep)))
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -180,132 +333,54 @@ def _write(path: Path, table: pa.Table) -> None:
     temporary.replace(path)
 
 
-def _merge_batch(
-    dataset: Path,
-    index: dict[str, Any],
-    batch: list[tuple[str, Path, Plan]],
-    cells: dict[str, set[str]],
-    quarantine: dict[str, dict[str, str]],
-    done: Collected,
-) -> None:
-    number = index["parts"]
-    index["parts"] += 1
-    builders = {table: _Builder(SCHEMAS[table]) for table in SERIES}
-    summaries: list[dict[str, str]] = []
-    for name, path, plan in batch:
-        stat = path.stat()
-        try:
-            data = _read(path, plan, cells)
-        except RecordError as error:
-            quarantine[name] = {"record": name, "file": str(path), "reason": str(error)}
-            index["records"][name] = [stat.st_size, stat.st_mtime_ns, None]
-            continue
-        quarantine.pop(name, None)
-        _add(builders, data)
-        summaries.append({"plan": plan.id, "record": path.name, "summary": json.dumps(summary(data), sort_keys=True)})
-        index["records"][name] = [stat.st_size, stat.st_mtime_ns, number]
-        done.merged += 1
-    for table, builder in builders.items():
-        _write(_part(dataset, table, number), builder.table())
-    _write(_part(dataset, _SUMMARIES, number), pa.Table.from_pylist(summaries, schema=_SUMMARY_SCHEMA))
-
-
-class _Builder:
-    """Gathers columns of one table; a single value stands for a whole column."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._chunks: list[pa.RecordBatch] = []
-
-    def add(self, rows: int, columns: dict[str, Any]) -> None:
-        if rows == 0:
-            return
-        arrays = []
-        for column in self._schema:
-            value = columns.get(column.name)
-            if isinstance(value, np.ndarray) and value.ndim == 2:
-                starts = np.arange(0, value.size + 1, value.shape[1], dtype=np.int32)
-                arrays.append(pa.ListArray.from_arrays(starts, pa.array(value.ravel(), column.type.value_type)))
-            elif isinstance(value, np.ndarray):
-                missing = ~np.isfinite(value)
-                if pa.types.is_integer(column.type):
-                    value = np.where(missing, 0, value).astype(np.int64)
-                arrays.append(pa.array(value, column.type, mask=missing))
-            elif isinstance(value, list):
-                arrays.append(pa.array(value, column.type))
-            else:
-                arrays.append(pa.repeat(pa.scalar(value, column.type), rows))
-        self._chunks.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-
-    def table(self) -> pa.Table:
-        return pa.Table.from_batches(self._chunks, schema=self._schema).combine_chunks()
-
-
-def _add(builders: dict[str, _Builder], data: RecordData) -> None:
-    head = data.header
-    keys = {name: head[name] for name in ("plan", "cell", "attempt", "rank", "node")}
-    episodes = data.columns["episodes"]
-    count = len(episodes["step"])
-    builders["episodes"].add(
-        count,
-        {
-            **keys,
-            **episodes,
-            "kind": "train",
-            "name": "return",
-            "episode": np.arange(1, count + 1, dtype=np.float64),
-        },
-    )
-    evaluations = data.columns["evaluations"]
-    builders["episodes"].add(len(evaluations["step"]), {**keys, **evaluations, "kind": "evaluation", "name": "return"})
-    rows = [
-        (entry["time"], entry["step"], name, value) for entry in data.values for name, value in entry["values"].items()
-    ]
-    if rows:
-        times, steps, names, values = (list(column) for column in zip(*rows, strict=True))
-        named = ["return" if name in ("return", "episode_return") else name for name in names]
-        builders["episodes"].add(
-            len(rows),
-            {
-                **keys,
-                "kind": "value",
-                "name": named,
-                "step": steps,
-                "time": np.array(times),
-                "value": np.array(values),
-            },
-        )
-    samples = data.columns["samples"]
-    builders["samples"].add(len(samples["time"]), {**keys, **samples, **data.lists})
-    if data.phases:
-        builders["phases"].add(
-            len(data.phases),
-            {
-                **keys,
-                "phase": list(data.phases),
-                "seconds": [seconds for seconds, _ in data.phases.values()],
-                "count": [times for _, times in data.phases.values()],
-            },
-        )
-
-
 def _write_cells(dataset: Path, opened: Sequence[tuple[Path, Plan]], slurm: Slurm, done: Collected) -> None:
     """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are."""
-    summaries: dict[str, list[dict[str, Any]]] = {plan.id: [] for _, plan in opened}
-    for part in sorted((dataset / _SUMMARIES).glob("part-*.parquet")):
-        table = pq.read_table(part)
-        for plan_id, text in zip(table["plan"].to_pylist(), table["summary"].to_pylist(), strict=True):
-            if plan_id in summaries:
-                summaries[plan_id].append(json.loads(text))
+    parts = sorted((dataset / _SUMMARIES).glob("part-*.parquet"))
+    everything = pa.concat_tables(
+        [_SUMMARY_SCHEMA.empty_table(), *(pq.read_table(part, schema=_SUMMARY_SCHEMA) for part in parts)]
+    )
     path = _part(dataset, "cells", 0)
-    rows: list[dict[str, Any]] = []
+    pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
     if path.exists():
-        rows = [row for row in pq.read_table(path, schema=SCHEMAS["cells"]).to_pylist() if row["plan"] not in summaries]
+        before = pq.read_table(path, schema=SCHEMAS["cells"])
+        for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
+            piece = _of_plan(before, plan_id)
+            pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
     for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
-        rows += attempt_rows(plan, summaries[plan.id], accounted_attempts(directory, plan, slurm))
-    rows.sort(key=lambda row: (row["cluster"], row["study"], row["plan"], row["cell"], row["attempt_number"]))
-    _write(path, pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
-    done.attempts = len(rows)
-    for row in rows:
-        if row["latest"]:
-            done.outcomes[row["outcome"]] = done.outcomes.get(row["outcome"], 0) + 1
+        accounted = accounted_attempts(directory, plan, slurm)
+        cells = {cell.id: cell for cell in read_cells(directory)}
+        made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
+        for summaries, names in _by_cell(_of_plan(everything, plan.id), accounted):
+            rows = attempt_rows(plan, cells, summaries, {name: accounted[name] for name in names})
+            made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
+    ordered = [table for key in sorted(pieces) for table in pieces[key]]
+    table = pa.concat_tables([SCHEMAS["cells"].empty_table(), *ordered]).unify_dictionaries().combine_chunks()
+    _write(path, table)
+    done.attempts = len(table)
+    done.noted = len(table) - table["notes"].null_count
+    latest = table.filter(table["latest"])["outcome"].cast(pa.string())
+    done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
+
+
+def _of_plan(table: pa.Table, plan_id: str) -> pa.Table:
+    return table.filter(pc.equal(table["plan"].cast(pa.string()), plan_id))
+
+
+def _by_cell(
+    summaries: pa.Table, accounted: Mapping[str, Accounted]
+) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
+    """Give the summaries and the accounted attempts of so many cells at a time, in the order of the cells' ids."""
+    rows = summaries.take(pc.sort_indices(summaries, sort_keys=[("cell", "ascending"), ("record", "ascending")]))
+    cells = rows["cell"].to_pylist()
+    attempts: dict[str, list[str]] = {}
+    for name, each in accounted.items():
+        attempts.setdefault(each.cell.id, []).append(name)
+    every = sorted({*cells, *attempts})
+    for first in range(0, len(every), CELLS):
+        some = every[first : first + CELLS]
+        start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
+        chunk = [
+            json.loads(row["summary"]) | {name: row[name] for name in PROVENANCE}
+            for row in rows.slice(start, end - start).to_pylist()
+        ]
+        yield chunk, [name for cell in some for name in attempts.get(cell, ())]

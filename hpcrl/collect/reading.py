@@ -1,4 +1,4 @@
-"""One record, read without trusting it, as columns for the tables and a summary for the cell's row."""
+"""One record, read without trusting it, as tables and a summary for the cell's row."""
 
 from __future__ import annotations
 
@@ -8,42 +8,62 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, SAMPLE_LISTS, RecordError, read_frames
+from hpcrl.formats.record import FORMAT, SAMPLE_LISTS, TABLES, RecordError, read_frames
 
 MAX_BYTES = 1024**3
-_HEADER: dict[str, type | tuple[type, ...]] = {
-    "plan": str, "study": str, "cluster": str, "cell": str, "attempt": str, "node": str, "rank": int, "ranks": int,
-    "restarts": int, "started": float, "config": dict, "resources": dict, "workload": str, "environment": str,
-    "hardware": dict, "software": dict, "variables": dict,
+CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
+_TEXT, _NUMBER, _COUNT, _TRUTH, _FACTS = "text", "a number", "a whole number", "true or false", "a mapping"
+# What a header must have, and may have.
+_HEADER = {
+    "plan": _TEXT, "cell": _TEXT, "attempt": _TEXT, "node": _TEXT, "rank": _COUNT, "started": _NUMBER,
+    "hardware": _FACTS, "software": _FACTS, "variables": _FACTS,
 }  # fmt: skip
-_COLUMNS = {
-    "episodes": ("step", "time", "value", "length"),
-    "evaluations": ("step", "time", "value"),
-    "samples": SAMPLE_COLUMNS,
-}
+_HEADER_TOO = {
+    "partition": _TEXT, "qos": _TEXT, "job_id": _TEXT, "clock_offset": _NUMBER, "code": _FACTS, "calibration": _FACTS,
+}  # fmt: skip
+_HARDWARE = {"cpu": _TEXT, "threads": _COUNT, "memory": _NUMBER, "kernel": _TEXT, "gpu_driver": _TEXT}
+_CODE = {"git_commit": _TEXT, "git_dirty": _TRUTH, "modules": _TEXT}
+_FOOTER = {
+    "reason": _TEXT, "wall_time": _NUMBER, "training_time": _NUMBER, "setup_time": _NUMBER, "compile_time": _NUMBER,
+    "phase_time": _NUMBER, "precise_phases": _TRUTH, "steps": _COUNT, "episodes": _COUNT, "final_score": _NUMBER,
+    "best_score": _NUMBER, "goal_step": _COUNT, "goal_time": _NUMBER, "sampler_cpu": _NUMBER, "sampler_memory": _NUMBER,
+    "framework_gpu_memory_peak": _NUMBER, "compiled": _TEXT, "collective": _TEXT, "lost_frames": _COUNT,
+}  # fmt: skip
+OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
+# Kept in columns of their own: nearly all records of a dataset say the same.
+PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
 # The samples of format 1 had these columns only.
 _FIRST_SAMPLES = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
     "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
 )  # fmt: skip
-Columns = dict[str, np.ndarray[Any, Any]]
+_MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
+_PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
+Array = NDArray[Any]
 
 
 @dataclass
 class RecordData:
-    """What one record holds: header, footer (None: the attempt did not end by itself), columns by table.
+    """What one record holds: header, footer (None: the attempt did not end by itself), tables.
 
-    `lists` are the columns of samples with one value for each core or GPU: (samples, cores) float32.
+    `tables` are (rows, columns) float64 with the columns of :data:`hpcrl.formats.record.TABLES`; `lists` are the
+    columns of samples with one value for each core or GPU: (samples, cores) float32.
     """
 
     header: dict[str, Any]
     footer: dict[str, Any] | None = None
     phases: dict[str, Any] | None = None
-    columns: dict[str, Columns] = field(default_factory=dict)
-    lists: Columns = field(default_factory=dict)
+    tables: dict[str, Array] = field(default_factory=dict)
+    lists: dict[str, Array] = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
     last_time: float = 0.0
+
+    def column(self, table: str, name: str) -> Array:
+        column: Array = self.tables[table][:, TABLES[table].index(name)]
+        return column
 
 
 def read_record(path: Path) -> RecordData:
@@ -52,86 +72,115 @@ def read_record(path: Path) -> RecordData:
     Raises:
         RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
     """
-    if path.stat().st_size > MAX_BYTES:
-        raise RecordError(f"has {path.stat().st_size} bytes: the most is {MAX_BYTES}")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
     data: RecordData | None = None
-    parts: dict[str, list[Columns]] = {kind: [] for kind in _COLUMNS}
+    version = FORMAT
+    parts: dict[str, list[Array]] = {kind: [] for kind in TABLES}
+    lists: dict[str, list[Array]] = {name: [] for name in SAMPLE_LISTS}
     for frame in read_frames(path):
         if data is None:
             if frame.kind != "header":
                 raise RecordError("does not begin with a header")
             data = RecordData(_header(frame.payload))
-        elif frame.kind in _COLUMNS:
-            parts[frame.kind].append(_columns(frame.kind, frame.payload, int(data.header.get("format", 1))))
+            version = frame.payload.get("format", 1)
+        elif frame.kind in TABLES:
+            table = _table(frame.kind, frame.payload, version)
+            parts[frame.kind].append(table)
+            if frame.kind == "samples":
+                for name in SAMPLE_LISTS:
+                    if name in frame.payload:
+                        lists[name].append(_list_column(name, frame.payload[name], len(table)))
         elif frame.kind == "values":
             data.values += [_value(entry) for entry in _list(frame.payload.get("entries"))]
         elif frame.kind == "phases":
             data.phases = _phases(frame.payload)
-        elif frame.kind == "progress":
-            data.last_time = max(data.last_time, _number(frame.payload.get("time")))
+        elif frame.kind == "event":
+            data.events.append(str(frame.payload.get("text")))
+        elif frame.kind == "calibration":
+            data.header["calibration"] = {str(name): _number(value) for name, value in frame.payload.items()}
         elif frame.kind == "footer":
             data.footer = _footer(frame.payload)
     if data is None:
         raise RecordError("holds no whole frame")
-    for kind, names in _COLUMNS.items():
-        chunks = parts[kind]
-        data.columns[kind] = {
-            name: np.concatenate([each[name] for each in chunks]) if chunks else np.zeros(0) for name in names
-        }
-    for name in SAMPLE_LISTS:
-        widths = {each[name].shape[1] for each in parts["samples"] if name in each}
-        if len(widths) == 1 and all(name in each for each in parts["samples"]):
-            data.lists[name] = np.concatenate([each[name] for each in parts["samples"]])
-    times = [
-        data.last_time,
-        *(float(each["time"].max()) for kind, each in data.columns.items() if kind == "samples" and len(each["time"])),
-    ]
-    data.last_time = max(times)
+    for kind, names in TABLES.items():
+        data.tables[kind] = np.concatenate(parts[kind]) if parts[kind] else np.zeros((0, len(names)))
+    for name, chunks in lists.items():
+        # What some frames lack, or have for another number of cores, is left out whole.
+        if chunks and len(chunks) == len(parts["samples"]) and len({each.shape[1] for each in chunks}) == 1:
+            data.lists[name] = np.concatenate(chunks)
+    for kind in ("samples", "progress"):
+        data.last_time = float(np.nanmax(data.column(kind, "time"), initial=data.last_time))
     return data
 
 
 def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
-    for name, kind in _HEADER.items():
-        if not isinstance(payload.get(name), kind):
-            raise RecordError(f"has a header whose {name!r} is {payload.get(name)!r}")
     version = payload.get("format", 1)
     if not isinstance(version, int) or version > FORMAT:
         raise RecordError(
             f"has format {version!r}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
         )
+    _check("header", payload, _HEADER, required=True)
+    _check("header", payload, _HEADER_TOO)
+    _check("header", payload.get("code") or {}, _CODE)
+    _check("header", payload["hardware"], _HARDWARE)
+    if not all(isinstance(name, str) for name in _list(payload["hardware"].get("gpus") or [])):
+        raise RecordError("has a header whose 'gpus' are not names")
     return dict(payload)
 
 
-def _columns(kind: str, payload: Mapping[str, Any], version: int) -> Columns:
-    columns: Columns = {}
-    for name in _COLUMNS[kind]:
+def _check(where: str, payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> None:
+    for name, kind in kinds.items():
+        value = payload.get(name)
+        if not (_is(kind, value) or (value is None and not required)):
+            raise RecordError(f"has a {where} whose {name!r} is {str(value)[:60]!r}, and not {kind}")
+
+
+def _is(kind: str, value: Any) -> bool:
+    if kind == _COUNT:
+        return type(value) is int and 0 <= value < 2**62
+    if kind == _NUMBER:
+        return type(value) is float or (type(value) is int and abs(value) < 2**62)
+    return isinstance(value, {_TEXT: str, _TRUTH: bool, _FACTS: dict}[kind])
+
+
+def _table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
+    names = TABLES[kind]
+    if version >= 3:
+        table = payload.get("table")
+        if not isinstance(table, np.ndarray) or table.dtype != np.float64 or table.shape[1:] != (len(names),):
+            raise RecordError(f"has {kind} without a proper table")
+        return table
+    if kind == "progress":
+        return np.array([[_number(payload.get(name)) for name in names]])
+    columns: list[Array] = []
+    for name in names:
         array = payload.get(name)
-        if version == 1 and kind == "samples" and name not in _FIRST_SAMPLES and "time" in columns:
-            array = np.full(len(columns["time"]), np.nan)
+        if version == 1 and kind == "samples" and name not in _FIRST_SAMPLES and columns:
+            array = np.full(len(columns[0]), np.nan)
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.float64:
             raise RecordError(f"has {kind} without a proper column {name!r}")
-        columns[name] = array
-    if len({len(each) for each in columns.values()}) > 1:
+        columns.append(array)
+    if len({len(each) for each in columns}) > 1:
         raise RecordError(f"has {kind} with columns of different lengths")
-    for name in SAMPLE_LISTS if kind == "samples" else ():
-        array = payload.get(name)
-        if array is None:
-            continue
-        if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != len(columns["time"]):
-            raise RecordError(f"has samples without a proper column {name!r}")
-        columns[name] = array.astype(np.float32)
-    return columns
+    return np.stack(columns, axis=1)
+
+
+def _list_column(name: str, array: Any, rows: int) -> Array:
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != rows:
+        raise RecordError(f"has samples without a proper column {name!r}")
+    return array.astype(np.float32, copy=False)
 
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise RecordError("has values that are not a list")
+        raise RecordError(f"has {str(value)[:60]!r} where a list should be")
     return value
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RecordError(f"has {value!r} where a number should be")
+    if not _is(_NUMBER, value):
+        raise RecordError(f"has {str(value)[:60]!r} where a number should be")
     return float(value)
 
 
@@ -142,7 +191,7 @@ def _value(entry: Any) -> dict[str, Any]:
     step = entry.get("step")
     return {
         "time": _number(entry.get("time")),
-        "step": step if isinstance(step, int) else None,
+        "step": step if _is(_COUNT, step) else None,
         "values": numbers,
     }
 
@@ -151,50 +200,50 @@ def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
     seconds, counts = payload.get("seconds"), payload.get("counts")
     if not isinstance(seconds, dict) or not isinstance(counts, dict):
         raise RecordError("has phases of the wrong shape")
-    return {str(name): (_number(value), int(_number(counts.get(name, 0)))) for name, value in seconds.items()}
+    _check("phases", counts, dict.fromkeys(seconds, _COUNT))
+    return {str(name): (_number(value), counts.get(name, 0)) for name, value in seconds.items()}
 
 
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(payload.get("outcome"), str):
-        raise RecordError("has a footer without an outcome")
-    for name, value in payload.items():
-        if not (value is None or isinstance(value, str | int | float)):
-            raise RecordError(f"has a footer whose {name!r} is no plain value")
-    return dict(payload)
+    if payload.get("outcome") not in OUTCOMES:
+        raise RecordError(f"has a footer whose outcome is {str(payload.get('outcome'))[:60]!r}")
+    _check("footer", payload, _FOOTER)
+    return {name: payload.get(name) for name in ("outcome", *_FOOTER)}
 
 
 def summary(data: RecordData) -> dict[str, Any]:
     """Return what the cell's row needs of one record, as plain values."""
-    samples = data.columns["samples"]
+    head = data.header
+    steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
     facts: dict[str, Any] = {
-        "header": {name: data.header[name] for name in _HEADER}
-        | {name: data.header.get(name) for name in ("job", "partition", "qos", "job_id")},
+        "header": {name: head.get(name) for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE},
         "footer": data.footer,
-        "wall_time": _number(data.footer["wall_time"])
-        if data.footer and "wall_time" in data.footer
-        else data.last_time,
-        "episodes_seen": len(data.columns["episodes"]["step"]),
-        "steps_seen": _last(data.columns["episodes"]["step"]),
+        "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
+        "episodes_seen": len(steps),
+        "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
+        "best_seen": float(returns.max()) if len(returns) else None,
+        "notes": _notes(data),
     }
-    evaluations = data.columns["evaluations"]["value"]
-    facts["best_seen"] = float(evaluations.max()) if len(evaluations) else None
-    if len(samples["time"]):
-        for name in ("machine_cpu_percent", "machine_memory_percent", "gpu_percent"):
-            facts[name] = _mean(samples[name])
-        for name in ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy"):
-            facts[name] = _most(samples[name])
+    samples = data.tables["samples"]
+    known = np.isfinite(samples)
+    counts = known.sum(axis=0)
+    means = np.where(known, samples, 0).sum(axis=0) / np.maximum(counts, 1)
+    most = np.where(known, samples, -np.inf).max(axis=0, initial=-np.inf)
+    for wanted, values in ((_MEANS, means), (_PEAKS, most)):
+        for name in wanted:
+            index = TABLES["samples"].index(name)
+            facts[name] = float(values[index]) if counts[index] else None
     return facts
 
 
-def _last(values: np.ndarray[Any, Any]) -> int | None:
-    return int(values[-1]) if len(values) else None
-
-
-def _mean(values: np.ndarray[Any, Any]) -> float | None:
-    good = values[np.isfinite(values)]
-    return float(good.mean()) if len(good) else None
-
-
-def _most(values: np.ndarray[Any, Any]) -> float | None:
-    good = values[np.isfinite(values)]
-    return float(good.max()) if len(good) else None
+def _notes(data: RecordData) -> list[str]:
+    """Return what a reader of the numbers should know of this record."""
+    node = data.header["node"]
+    found = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
+    if data.footer and (lost := data.footer.get("lost_frames")):
+        found.append(f"{node}: {lost} frames could not be written and are lost")
+    times = data.column("samples", "unix_time") - data.column("samples", "time")
+    times = times[np.isfinite(times)]
+    if len(times) and (strayed := float(times.max() - times.min())) > CLOCK_SECONDS:
+        found.append(f"{node}: its wall clock was set by {strayed:.1f} s in the meantime")
+    return found

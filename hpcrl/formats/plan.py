@@ -6,7 +6,7 @@
     environments/    conda YAML and requirements of each software environment
     worker.zip       the part of hpcrl that runs inside a cell
 
-The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/`` beside these and change none of them.
+The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/`` beside these and change none of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ WORKER = "worker.zip"
 RECORDS = "records"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
+CLOCKS = "clocks"
 STAGES = ("environments", "cells", "collect", "report")
 
 

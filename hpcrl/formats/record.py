@@ -5,27 +5,27 @@ File: ``RECORDS/<cell>.<attempt>.<node>.<rank>.rec``. It begins with a magic lin
     kind      1 byte    (:data:`KINDS`)
     length    4 bytes   big-endian, of the payload
     crc       4 bytes   CRC-32 of the payload
-    payload   a pickle of built-in types only; an array is the tuple ("nd", dtype, shape, bytes)
+    payload   a pickle of built-in types only: {"facts": JSON text, an array's name: ("nd", dtype, shape, bytes), ...}
 
 Each frame is one write, so a crash loses at most the frame that was being written; the reader stops at the
-last whole one. Reading trusts nothing: the unpickler constructs no class and calls no function.
+last whole one. Reading trusts nothing: :mod:`hpcrl.formats.pickles` can build nothing but plain values.
 """
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import pickle
-import re
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpcrl.formats.pickles import PickleError, loads
 
 MAGIC = b"hpcrl-record 1\n"
 SUFFIX = ".rec"
@@ -39,9 +39,11 @@ KINDS = (
     "values",
     "event",
     "footer",
+    "calibration",
 )
-# What a header says of its own format; 1 had fewer columns of samples.
-FORMAT = 2
+# What a header says of its own format. 1 had fewer columns of samples; 1 and 2 had an array for each column and
+# no JSON; both are still read.
+FORMAT = 3
 SAMPLE_COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",
     "cpu_seconds", "rss", "pss", "processes", "threads", "read_bytes", "written_bytes", "context_switches",
@@ -50,7 +52,17 @@ SAMPLE_COLUMNS = (
 )  # fmt: skip
 # One value for each core or GPU of the node: two-dimensional, float32.
 SAMPLE_LISTS = ("core_percent", "each_gpu_percent", "each_gpu_memory", "each_gpu_power")
+# The columns of the frames that are one table: float64, (rows, columns), named `table`.
+TABLES = {
+    "episodes": ("step", "time", "value", "length"),
+    "evaluations": ("step", "time", "value"),
+    "samples": SAMPLE_COLUMNS,
+    "progress": ("step", "total", "time"),
+}
 MAX_FRAME = 64 * 1024 * 1024
+MAX_FACTS = 2 * 1024 * 1024  # of a frame's JSON: whatever it says, it then takes less than 100 MB
+_MOST_LAYOUTS, _MOST_BETWEEN = 64, 4096  # of a record, and bytes of a frame that are not its arrays
+_BLOCK = 1024 * 1024  # bytes read at once
 _HEAD = struct.Struct(">BII")
 _DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "|b1"})
 
@@ -59,8 +71,7 @@ class RecordError(Exception):
     """A record that cannot be read, and why."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     kind: str
     payload: dict[str, Any]
 
@@ -71,7 +82,7 @@ def record_name(cell: str, attempt: str, node: str, rank: int) -> str:
 
 
 class RecordWriter:
-    """Appends frames to a new record. A full or vanished disk is noted and survived: it never raises."""
+    """Appends frames to a new record. A full, read-only or vanished disk is noted and survived: it never raises."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,8 +93,12 @@ class RecordWriter:
         self._pending = MAGIC
 
     def write(self, kind: str, payload: dict[str, Any]) -> bool:
-        """Append one frame; return whether it is in the file."""
-        data = pickle.dumps(_encode(payload), protocol=4)
+        """Append one frame of plain facts and arrays; return whether it is in the file.
+
+        Raises:
+            TypeError: a value has no place in a record.
+        """
+        data = pickle.dumps(_encoded(payload), protocol=3)
         frame = self._pending + _HEAD.pack(KINDS.index(kind), len(data), zlib.crc32(data)) + data
         try:
             if self._handle is None:
@@ -94,6 +109,8 @@ class RecordWriter:
                 written += os.write(self._handle, frame[written:])
             self._size += len(frame)
             self._pending = b""
+            if os.fstat(self._handle).st_nlink == 0:
+                self.problem = f"{self.path}: has been deleted"
             return True
         except OSError as error:
             self.lost += 1
@@ -120,117 +137,124 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Fra
         RecordError: it is no record, or a frame is damaged, hostile or too large. A record that merely
             ends in the middle of a frame is read up to there.
     """
+    layouts: dict[tuple[int, int], _Layout] = {}
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
-            if magic != MAGIC:
-                raise RecordError("is empty" if not magic else "is not a record of this format (wrong first line)")
-            while len(head := file.read(_HEAD.size)) == _HEAD.size:
-                number, length, checksum = _HEAD.unpack(head)
-                if number >= len(KINDS) or length > MAX_FRAME:
-                    raise RecordError(f"has a damaged frame at byte {file.tell() - _HEAD.size}")
-                data = file.read(length)
-                if len(data) < length:
-                    return
-                kind = KINDS[number]
-                if kinds is not None and kind not in kinds:
+        with path.open("rb", buffering=0) as file:
+            block = file.read(_BLOCK)
+            if not block.startswith(MAGIC):
+                raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
+            before, at = 0, len(MAGIC)  # of the file before this block; in this block
+            while True:
+                start = at + _HEAD.size
+                length = _HEAD.unpack_from(block, at)[1] if start <= len(block) else 0
+                if start > len(block) or start + length > len(block):
+                    if length > MAX_FRAME:
+                        raise RecordError(f"has a damaged frame at byte {before + at}")
+                    more = file.read(max(_BLOCK, length))
+                    if not more:
+                        return
+                    before += at
+                    block, at = block[at:] + more, 0
                     continue
-                if zlib.crc32(data) != checksum:
-                    raise RecordError(f"has a damaged frame at byte {file.tell() - length} (wrong checksum)")
-                payload = _decoded(loads(data), len(data))
-                if not isinstance(payload, dict):
-                    raise RecordError(f"has a {kind} frame that is not a mapping")
-                yield Frame(kind, payload)
+                number, length, checksum = _HEAD.unpack_from(block, at)
+                if number >= len(KINDS) or length > MAX_FRAME:
+                    raise RecordError(f"has a damaged frame at byte {before + at}")
+                kind = KINDS[number]
+                end = start + length
+                if kinds is None or kind in kinds:
+                    if zlib.crc32(memoryview(block)[start:end]) != checksum:
+                        raise RecordError(f"has a damaged frame at byte {before + at} (wrong checksum)")
+                    layout = layouts.get((number, length))
+                    payload = layout.read(block, start) if layout else None
+                    if payload is None:
+                        payload, layout = _decoded(kind, block[start:end])
+                        if layout and len(layouts) < _MOST_LAYOUTS:
+                            layouts[number, length] = layout
+                    yield Frame(kind, payload)
+                at = end
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}") from None
 
 
-# LONG_BINPUT or PUT with a memo index beyond a million, for which C's unpickler would allocate up to 64 GiB.
-_HUGE_MEMO = re.compile(rb"r(?:..[\x10-\xff].|...[\x01-\xff])|p\d{7}", re.DOTALL)
+def _encoded(payload: dict[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    for name, value in payload.items():
+        if isinstance(value, np.ndarray):
+            array = np.ascontiguousarray(value)
+            if array.dtype.str not in _DTYPES:
+                raise TypeError(f"{name}: an array of {array.dtype} does not go into a record")
+            arrays[name] = ("nd", array.dtype.str, array.shape, array.tobytes())
+        else:
+            facts[name] = value
+    return {"facts": json.dumps(facts, default=_plain, separators=(",", ":")), **arrays} if facts else arrays
 
 
-class _Refusals:
-    def find_class(self, module: str, name: str) -> Any:
-        raise RecordError(f"names {module}.{name}: a record holds built-in types only")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise RecordError("holds a persistent id: a record holds built-in types only")
-
-
-class _NoTrust(_Refusals, pickle.Unpickler):
-    """C's unpickler, refusing every name."""
-
-
-class _NoTrustNoArray(_Refusals, pickle._Unpickler):
-    """Python's own unpickler, whose memo is a dictionary: slower, and no index makes it allocate."""
-
-
-def loads(data: bytes) -> Any:
-    """Unpickle built-in types only.
-
-    Raises:
-        RecordError: the pickle names a class or function, is damaged, or would need far more memory than it has bytes.
-    """
-    try:
-        chosen = _NoTrustNoArray if _HUGE_MEMO.search(data) else _NoTrust
-        return chosen(io.BytesIO(data)).load()
-    except RecordError:
-        raise
-    except (MemoryError, OverflowError, RecursionError) as error:
-        raise RecordError(f"has a frame that is too large or too deep ({type(error).__name__})") from None
-    except Exception as error:  # whatever nonsense makes an unpickler raise
-        raise RecordError(f"has a damaged frame ({type(error).__name__}: {error})") from None
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        array = np.ascontiguousarray(value)
-        if array.dtype.str not in _DTYPES:
-            raise TypeError(f"an array of {array.dtype} does not go into a record")
-        return ("nd", array.dtype.str, array.shape, array.tobytes())
+def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, dict):
-        return {key: _encode(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_encode(each) for each in value]
-    if value is None or isinstance(value, str | int | float | bool | bytes):
-        return value
     raise TypeError(f"{type(value).__name__} does not go into a record")
 
 
-def _decoded(value: Any, length: int) -> Any:
-    """Rebuild the arrays of a payload that was unpickled from `length` bytes.
+class _Layout:
+    """Where a frame's arrays lie among its other bytes. A frame of the same layout need not be unpickled again."""
 
-    Raises:
-        RecordError: it refers to itself, or to its parts so often that it would grow beyond what its bytes could hold.
-    """
-    budget = length  # each value of an honest pickle takes a byte at least
+    def __init__(self, payload: dict[str, Any], data: bytes, places: list[tuple[int, int]]) -> None:
+        arrays = ((name, value) for name, value in payload.items() if isinstance(value, np.ndarray))
+        self._payload = payload
+        self._arrays = [
+            (name, value.shape, value.dtype, place) for (name, value), (place, _) in zip(arrays, places, strict=True)
+        ]
+        ends = [0, *(place + size for place, size in places)]
+        starts = [*(place for place, _ in places), len(data)]
+        self._between = [(start, data[start:end]) for start, end in zip(ends, starts, strict=True)]
 
-    def rebuilt(value: Any) -> Any:
-        nonlocal budget
-        budget -= 1
-        if budget < 0:
-            raise RecordError("has a frame that unfolds to more than its bytes can hold")
-        if isinstance(value, tuple):
-            return _array(value)
-        if isinstance(value, dict):
-            return {key: rebuilt(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [rebuilt(each) for each in value]
-        return value
+    def read(self, block: bytes, at: int) -> dict[str, Any] | None:
+        """Read a frame of the same length that begins at a byte of `block`; None if it has other facts or shapes."""
+        for place, text in self._between:
+            if not block.startswith(text, at + place):
+                return None
+        payload = dict(self._payload)
+        for name, shape, dtype, place in self._arrays:
+            payload[name] = np.ndarray(shape, dtype, block, at + place)
+        return payload
 
+
+def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], _Layout | None]:
+    places: list[tuple[int, int]] = []
     try:
-        return rebuilt(value)
-    except RecursionError:
-        raise RecordError("has a frame that is too deep") from None
+        raw = loads(data, places)
+    except PickleError as error:
+        raise RecordError(f"has a {kind} frame that {error}") from None
+    if not isinstance(raw, dict):
+        raise RecordError(f"has a {kind} frame that is not a mapping")
+    text = raw.get("facts")
+    facts = _facts(kind, text) if isinstance(text, str) else {}
+    # Other values stand in records of format 1 and 2.
+    rest = {name: each for name, each in raw.items() if each is not text}
+    payload = {name: _array(kind, each) if isinstance(each, tuple) else each for name, each in rest.items()} | facts
+    arrays = sum(isinstance(each, np.ndarray) for each in payload.values())
+    small = len(data) - sum(size for _, size in places) < _MOST_BETWEEN
+    return payload, _Layout(payload, data, places) if small and 0 < arrays == len(places) else None
 
 
-def _array(value: tuple[Any, ...]) -> NDArray[Any]:
+def _facts(kind: str, text: str) -> dict[str, Any]:
+    if len(text) > MAX_FACTS:
+        raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the most is {MAX_FACTS}")
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"has a {kind} frame whose facts are no JSON ({error})") from None
+    if not isinstance(facts, dict):
+        raise RecordError(f"has a {kind} frame whose facts are not a mapping")
+    return facts
+
+
+def _array(kind: str, value: tuple[Any, ...]) -> NDArray[Any]:
     match value:
         case ("nd", str() as dtype, tuple() as shape, bytes() as data) if dtype in _DTYPES:
             try:
                 return np.frombuffer(data, dtype=dtype).reshape(shape)
             except (ValueError, TypeError) as error:
-                raise RecordError(f"has a damaged array ({error})") from None
-    raise RecordError("holds a tuple that is not an array")
+                raise RecordError(f"has a {kind} frame with a damaged array ({error})") from None
+    raise RecordError(f"has a {kind} frame with a tuple that is not an array")

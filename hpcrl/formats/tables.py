@@ -19,7 +19,7 @@ from hpcrl.errors import UsageError, suggestion
 if TYPE_CHECKING:
     import pandas
 
-VERSION = 2
+VERSION = 3
 INDEX = "dataset.json"
 QUARANTINE = "quarantine.json"
 
@@ -32,13 +32,14 @@ def _field(name: str, kind: pa.DataType, text: str, unit: str = "") -> pa.Field:
 _TEXT = pa.string()
 _F64, _I64 = pa.float64(), pa.int64()
 _LIST = pa.list_(pa.float32())
+_WORD = pa.dictionary(pa.int32(), pa.string())  # text of few different values
 _KEYS = [
-    _field("plan", _TEXT, "id of the plan"),
-    _field("cell", _TEXT, "id of the cell, a hash of what it runs and asks for"),
-    _field("attempt", _TEXT, "one execution of the cell: Slurm job id and restart count, or local-..."),
+    _field("plan", _WORD, "id of the plan"),
+    _field("cell", _WORD, "id of the cell, a hash of what it runs and asks for"),
+    _field("attempt", _WORD, "one execution of the cell: Slurm job id and restart count, or local-..."),
 ]
 _RANK = [
-    _field("node", _TEXT, "node that the rank ran on"),
+    _field("node", _WORD, "node that the rank ran on"),
     _field("rank", _I64, "rank within the job"),
 ]
 
@@ -46,32 +47,32 @@ SCHEMAS: dict[str, pa.Schema] = {
     "cells": pa.schema(
         [
             *_KEYS,
-            _field("study", _TEXT, "name of the study"),
-            _field("cluster", _TEXT, "name of the cluster profile that the plan was made for"),
+            _field("study", _WORD, "name of the study"),
+            _field("cluster", _WORD, "name of the cluster profile that the plan was made for"),
             _field("attempt_number", _I64, "1 for the first attempt of the cell, in order of start"),
             _field("latest", pa.bool_(), "whether this is the cell's newest attempt"),
             _field(
                 "outcome",
-                _TEXT,
+                _WORD,
                 "completed, failed, timeout, oom, cancelled, preempted, diverged, node_fail, running, lost",
             ),
             _field("reason", _TEXT, "why it did not complete"),
-            _field("workload", _TEXT, "algorithm, or `command`"),
-            _field("framework", _TEXT, "framework of built-in training"),
-            _field("execution", _TEXT, "eager, lazy, xla, fused"),
-            _field("parallelism", _TEXT, "none, horovod, native"),
+            _field("workload", _WORD, "algorithm, or `command`"),
+            _field("framework", _WORD, "framework of built-in training"),
+            _field("execution", _WORD, "eager, lazy, xla, fused"),
+            _field("parallelism", _WORD, "none, horovod, native"),
             _field("seed", _I64, "seed of the cell"),
             _field("config", _TEXT, "every axis value, as JSON"),
-            _field("environment", _TEXT, "key of the software environment"),
+            _field("environment", _WORD, "key of the software environment"),
             _field("nodes", _I64, "nodes asked for"),
             _field("tasks", _I64, "ranks asked for"),
             _field("cpus", _I64, "cores per rank asked for"),
             _field("gpus", _I64, "GPUs asked for, of the whole cell"),
-            _field("gpu_type", _TEXT, "GPU type asked for"),
+            _field("gpu_type", _WORD, "GPU type asked for"),
             _field("memory_mib", _I64, "memory per rank asked for", "MiB"),
             _field("time_limit", _I64, "time limit", "s"),
-            _field("partition", _TEXT, "partition that the plan chose"),
-            _field("qos", _TEXT, "QOS that the plan chose"),
+            _field("partition", _WORD, "partition that the plan chose"),
+            _field("qos", _WORD, "QOS that the plan chose"),
             _field("job_id", _TEXT, "Slurm job id, with the array index"),
             _field("records", _I64, "records merged (one for each rank)"),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
@@ -105,14 +106,29 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("gpu_memory_peak", _F64, "largest NVML memory in use", "B"),
             _field("framework_gpu_memory_peak", _F64, "most that the framework's own allocator held on a GPU", "B"),
             _field("energy", _F64, "NVML energy of the GPUs over the attempt", "J"),
-            _field("compiled", _TEXT, "what the framework's compiler really did"),
-            _field("collective", _TEXT, "what averaged the gradients of several ranks, and over which transport"),
-            _field("versions", _TEXT, "package versions, as JSON"),
-            _field("variables", _TEXT, "environment variables that change how libraries compute, as JSON"),
-            _field("hardware", _TEXT, "CPU, memory, GPUs, kernel, as JSON"),
-            _field("slurm_state", _TEXT, "state that Slurm accounted"),
-            _field("slurm_exit_code", _TEXT, "exit code and signal that Slurm accounted"),
+            _field("compiled", _WORD, "what the framework's compiler really did"),
+            _field("collective", _WORD, "what averaged the gradients of several ranks, and over which transport"),
+            _field("versions", _WORD, "package versions, as JSON"),
+            _field("variables", _WORD, "environment variables that change how libraries compute, as JSON"),
+            _field("hardware", _WORD, "CPU, memory, GPUs, kernel, as JSON"),
+            _field("slurm_state", _WORD, "state that Slurm accounted"),
+            _field("slurm_exit_code", _WORD, "exit code and signal that Slurm accounted"),
             _field("slurm_elapsed", _F64, "elapsed time that Slurm accounted", "s"),
+            _field("slurm_cpu_seconds", _F64, "CPU time that Slurm accounted", "s"),
+            _field("slurm_memory_peak", _F64, "largest resident memory of a task that Slurm saw", "B"),
+            _field("slurm_energy", _F64, "energy that Slurm accounted, where the site measures it", "J"),
+            _field("slurm_nodes", _TEXT, "node list that Slurm accounted"),
+            _field("git_commit", _TEXT, "commit of the directory that the command ran in, where it is a git work tree"),
+            _field("git_dirty", pa.bool_(), "whether that work tree had changes"),
+            _field("modules", _TEXT, "environment modules that were loaded"),
+            _field("calibration_matrix", _F64, "product of float32 matrices on the cell's cores", "GFLOP/s"),
+            _field("calibration_memory", _F64, "memory read and written by copying on one core", "GB/s"),
+            _field("calibration_python", _F64, "turns of an empty Python loop on one core, millions", "1/s"),
+            _field("calibration_environment", _F64, "CartPole-v1 steps on one core", "1/s"),
+            _field(
+                "clock_offset", _F64, "how far a node's wall clock was ahead of the first node's, the farthest", "s"
+            ),
+            _field("notes", _TEXT, "what else a reader of the numbers should know"),
         ]
     ),
     "episodes": pa.schema(
@@ -121,10 +137,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("rank", _I64, "rank within the job"),
             _field(
                 "kind",
-                _TEXT,
+                _WORD,
                 "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command",
             ),
-            _field("name", _TEXT, "`return`, or the name of a reported value"),
+            _field("name", _WORD, "`return`, or the name of a reported value"),
             _field("episode", _I64, "number of the episode, from 1"),
             _field("step", _I64, "environment steps taken by then"),
             _field("time", _F64, "training time by then (a command's own: wall time)", "s"),
@@ -137,7 +153,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             *_KEYS,
             *_RANK,
             _field("time", _F64, "since the start of the record, monotonic clock", "s"),
-            _field("unix_time", _F64, "wall clock", "s"),
+            _field("unix_time", _F64, "wall clock, aligned to the one of the job's first node", "s"),
             _field("machine_cpu_percent", _F64, "whole machine: psutil.cpu_percent", "%"),
             _field("machine_memory_percent", _F64, "whole machine: psutil.virtual_memory().percent", "%"),
             _field("machine_swap_percent", _F64, "whole machine: psutil.swap_memory().percent", "%"),
@@ -179,7 +195,9 @@ SCHEMAS: dict[str, pa.Schema] = {
             *_KEYS,
             _field("rank", _I64, "rank within the job"),
             _field(
-                "phase", _TEXT, "setup, compile, env_step, act, replay, update, communicate, fused, evaluate, other"
+                "phase",
+                _WORD,
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "how often it was entered"),
@@ -224,5 +242,11 @@ def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.Dat
     read_index(directory)
     parts = sorted((directory / table).glob("part-*.parquet"))
     if not parts:
-        return SCHEMAS[table].empty_table().to_pandas()
-    return pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts]).to_pandas()
+        return _plain(SCHEMAS[table]).empty_table().to_pandas()
+    rows = pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts])
+    return rows.cast(_plain(SCHEMAS[table])).to_pandas()
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with text in place of words: joined with other text it needs no care."""
+    return pa.schema([field.with_type(_TEXT) if field.type == _WORD else field for field in schema])

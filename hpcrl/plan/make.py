@@ -34,12 +34,13 @@ _STAGE_RESOURCES = {
 
 @dataclass(frozen=True)
 class UserChoices:
-    """What is the user's own: account, e-mail, where environments go, the chain, and whether a retired site will do."""
+    """What is the user's own: account, e-mail, where environments go, chain, phases, whether a retired site will do."""
 
     account: str | None = None
     email: str | None = None
     environments_root: str | None = None
     chain: str | None = None
+    precise_phases: bool = False
     allow_retired: bool = False
 
 
@@ -54,6 +55,8 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
     study = library.study(study_name or profile.default_study)
     if choices.chain:
         study = study.model_copy(update={"chain": choices.chain})
+    if choices.precise_phases:
+        study = study.model_copy(update={"precise_phases": True})
     renderer = Renderer(library)
     environments: dict[tuple[str, FlavourName, bool], Environment] = {}
 
@@ -69,12 +72,13 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
         files[f"environments/{environment.key}.yaml"] = environment.conda
         files[f"environments/{environment.key}.txt"] = environment.requirements
     cell_jobs = [job for job in jobs if job.stage == "cells"]
+    settings = study.model_dump(mode="json", exclude_none=True)
     plan = Plan(
-        id=_digest(files),
+        id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}),
         hpcrl=hpcrl.__version__,
-        study=study.model_dump(mode="json", exclude_none=True, exclude={"workload"}),
+        study={name: value for name, value in settings.items() if name != "workload"},
         cluster=_cluster_facts(profile, choices),
-        workload=study.workload.model_dump(mode="json", exclude_none=True),
+        workload=settings["workload"],
         chain=study.chain,
         jobs=jobs,
         environments=sorted(environments.values(), key=lambda each: each.key),

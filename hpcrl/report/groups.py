@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hpcrl.report.statistics import Values
+
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
 
 
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour` and `dash`."""
+    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `dash`.
+
+    Also `threads`, of the whole machine.
+    """
     rows = cells[cells["latest"].astype(bool)].copy()
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
     rows["where"] = [_where(dict(row)) for row in rows.to_dict("records")]
     rows["colour"] = [str(config.get("framework") or what) for config, what in zip(configs, rows["what"], strict=True)]
+    threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
+    rows["threads"] = rows["hardware"].map(threads).astype(float)
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
 
@@ -109,30 +116,68 @@ def _median(values: pd.Series[Any]) -> float | None:
 
 
 def curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, points: int = 120, window: int = 20) -> pd.DataFrame:
-    """Return smoothed training returns against `by` (``episode`` or ``time``): mean, lowest and highest over seeds.
+    """Return smoothed training returns against `by` (``episode`` or ``time``), as :func:`banded` does.
 
-    Each seed's returns are averaged over the last `window` episodes, then read off on a common grid that ends
-    where the shortest seed of the group ends, so that no mean changes its seeds on the way.
+    Each seed's returns are averaged over the last `window` episodes.
+    """
+    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"].isin(["train", "value"]))]
+
+    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
+        ordered = seed.sort_values("time")
+        x = np.arange(1.0, len(ordered) + 1) if by == "episode" else ordered["time"].to_numpy(float)
+        return x, ordered["value"].rolling(window, min_periods=1).mean().to_numpy(float)
+
+    return banded(rows, wanted, series, points)
+
+
+def usage_curves(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Return the job's cores in use (`what` is ``cpu``) or GiB of memory (``memory``) against time, as :func:`banded`."""
+    first = samples[samples["rank"] == 0]
+
+    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
+        # A job of many processes is not looked at in every sample.
+        ordered = seed[seed["cpu_seconds"].notna()].sort_values("time")
+        x = ordered["time"].to_numpy(float)
+        if what == "memory":
+            return x, ordered["rss"].to_numpy(float) / 1024**3
+        spent = ordered["cpu_seconds"].to_numpy(float)
+        apart = max(1, len(x) // 60)  # differences over a second say little more than noise
+        return x[apart:], (spent[apart:] - spent[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
+
+    return banded(rows, first, series)
+
+
+def banded(
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    series: Callable[[pd.DataFrame], tuple[Values, Values]],
+    points: int = 120,
+) -> pd.DataFrame:
+    """Return mean, lowest and highest over seeds of one series for each seed, for each line of the comparison.
+
+    The series are read off on a common grid that ends where the shortest seed of the line ends, so that no mean
+    changes its seeds on the way.
+
+    Args:
+        series: gives x and y of one seed from its rows of `table`.
     """
     keys = ["plan", "cell", "attempt"]
-    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"].isin(["train", "value"]))]
-    named = wanted.merge(rows[[*keys, *KEYS, "colour", "dash"]], on=keys)
+    named = table.merge(rows[[*keys, *KEYS, "colour", "dash"]], on=keys)
     out = []
     for group_key, group in named.groupby([*KEYS, "colour", "dash"], sort=True):
-        series = []
+        found = []
         for _, seed in group.groupby(keys, sort=True):
-            ordered = seed.sort_values("time")
-            x = np.arange(1, len(ordered) + 1) if by == "episode" else ordered["time"].to_numpy(float)
-            y = ordered["value"].rolling(window, min_periods=1).mean().to_numpy(float)
-            if len(x) > 1:
-                series.append((x, y))
-        if not series:
+            x, y = series(seed)
+            good = np.isfinite(x) & np.isfinite(y)
+            if good.sum() > 1:
+                found.append((x[good], y[good]))
+        if not found:
             continue
-        grid = np.linspace(max(x[0] for x, _ in series), min(x[-1] for x, _ in series), points)
-        values = np.array([np.interp(grid, x, y) for x, y in series])
+        grid = np.linspace(max(x[0] for x, _ in found), min(x[-1] for x, _ in found), points)
+        values = np.array([np.interp(grid, x, y) for x, y in found])
         frame = pd.DataFrame({"x": grid, "mean": values.mean(0), "low": values.min(0), "high": values.max(0)})
         for name, value in zip([*KEYS, "colour", "dash"], group_key, strict=True):
             frame[name] = str(value)
-        out.append(frame.assign(seeds=len(series)))
+        out.append(frame.assign(seeds=len(found)))
     columns = ["x", "mean", "low", "high", *KEYS, "colour", "dash", "seeds"]
     return pd.concat(out, ignore_index=True) if out else pd.DataFrame(columns=columns)

@@ -9,6 +9,8 @@ import pandas as pd
 
 from hpcrl.report.statistics import Estimate, Values, holm, mann_whitney, probability_of_improvement, ratio
 
+MOST = 12  # configurations of one place that are compared pair by pair: the fastest
+
 
 def sentences(rows: pd.DataFrame) -> list[str]:
     """Compare the configurations of one study, place by place, on completed cells.
@@ -23,12 +25,14 @@ def sentences(rows: pd.DataFrame) -> list[str]:
         if len(times) < 2:
             continue
         place = f"{where} of {cluster}" if rows["cluster"].nunique() > 1 else str(where)
-        ordered = sorted(times, key=lambda what: times[what].mean())
+        ordered = sorted(times, key=lambda what: times[what].mean())[:MOST]
+        if len(times) > MOST:
+            place += f", the {MOST} fastest of {len(times)} configurations"
         found.append(
             f"{place}: {ordered[0]} trains fastest, in {times[ordered[0]].mean():.1f} s on average. "
             + _steps(ordered, times)
         )
-        scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what")}
+        scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
         if text := _scores(scores):
             found.append(f"{place}: {text}")
     return found

@@ -87,8 +87,11 @@ class DqnLearner(Protocol):
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the greedy actions (n,) for observations (n, inputs)."""
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
-        """Take one gradient step on a batch."""
+    def transfer(self, batch: Batch) -> Any:
+        """Hand a batch over to the framework and its device."""
+
+    def update(self, batch: Any, learning_rate: float) -> None:
+        """Take one gradient step on a batch that was handed over."""
 
     def sync_target(self) -> None:
         """Copy the online network's weights into the target network."""

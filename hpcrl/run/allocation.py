@@ -34,6 +34,7 @@ class Allocation:
     restarts: int
     key: str | None
     addresses: tuple[str, ...] = ()
+    nodes: int = 1
 
 
 def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
@@ -54,6 +55,7 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
             restarts=restarts,
             key=key,
             addresses=_addresses(environment, ranks) if ranks > 1 else (),
+            nodes=int(environment.get("SLURM_STEP_NUM_NODES", "1")) if ranks > 1 else 1,
         )
     rank = int(next((environment[name] for name in _RANK_VARIABLES if name in environment), "0"))
     return Allocation(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import CHECKPOINTS, RECORDS, WORKER, Cell, Job, Plan, read_cells
+from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, WORKER, Cell, Job, Plan, read_cells
 from hpcrl.run.allocation import Allocation, limit_threads
 from hpcrl.run.placeholders import fill
 
@@ -48,9 +48,15 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     from hpcrl.run.interrupt import Interrupt
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.training import Ended, before_import, train_cell
+    from hpcrl.telemetry.calibration import Calibration
     from hpcrl.telemetry.phases import PhaseClock
 
     interrupt = Interrupt(allocation.ranks)
+    first_on_node = allocation.local_rank == 0
+    clock_offset = _clock_offset(directory, cell, allocation) if first_on_node else None
+    calibration = Calibration(directory, allocation.node)
+    seconds = float(plan.study.get("calibration_seconds", 0))
+    calibrated = calibration.measure(seconds) if first_on_node and seconds else None
     clock = PhaseClock()
     path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
     if path.exists():
@@ -59,10 +65,12 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     environment = dict(os.environ)
     before_import(cell.config, cell.resources, group)
     recorder = Recorder(path, clock)
-    recorder.header(_facts(directory, plan, job, cell, allocation))
+    recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
+    if calibrated:
+        recorder.calibration(calibrated)
     # The ranks of a cell are siblings, below mpirun or the process that started them.
     root = os.getppid() if allocation.ranks > 1 else os.getpid()
-    sampler = Sampler(recorder, root, interval, environment) if allocation.local_rank == 0 else None
+    sampler = Sampler(recorder, root, interval, environment) if first_on_node else None
     suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
     checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:
@@ -105,6 +113,8 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
             reason = f"the time limit came near after {allocation.restarts} requeues"
     elif outcome == "preempted":
         reason = reason or "ended by TERM; a checkpoint was kept"
+    if first_on_node and not calibrated and (calibrated := calibration.read()):
+        recorder.calibration(calibrated)
     if outcome == "completed":
         checkpoint.unlink(missing_ok=True)
     recorder.footer(outcome, reason, ended.facts)
@@ -138,9 +148,26 @@ def _check_environment(cell: Cell) -> None:
         )
 
 
+def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float | None:
+    """Return by how many seconds this node's wall clock is ahead of the first node's; None if nobody can say."""
+    if allocation.nodes == 1:
+        return None
+    from hpcrl.telemetry.clocks import offset, serve
+
+    file = directory / CLOCKS / f"{cell.id}.{allocation.attempt}"
+    try:
+        if allocation.rank == 0:
+            serve(file)
+            return 0.0
+        found = offset(file)
+    except OSError:  # a full disk, or no sockets: the cell runs all the same
+        return None
+    return found[0] if found else None
+
+
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
     from hpcrl.formats.record import FORMAT
-    from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables, software
+    from hpcrl.telemetry.provenance import code, hardware, numeric_variables, slurm_variables, software
 
     try:
         worker = hashlib.sha256((directory / WORKER).read_bytes()).hexdigest()[:16]
@@ -171,4 +198,5 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "software": software(),
         "variables": numeric_variables(),
         "slurm": slurm_variables(),
+        "code": code(),
     }

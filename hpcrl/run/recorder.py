@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, RecordWriter
+from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
 from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 
-FLUSH_SECONDS = 3.0
+FLUSH_SECONDS = 5.0
+_VALUES = 200  # reported entries in one frame
 
 
 class Recorder:
@@ -28,10 +29,9 @@ class Recorder:
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._last = self._start
-        self._rows: dict[str, list[tuple[float, ...]]] = {"episodes": [], "evaluations": [], "samples": []}
+        self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
-        self._progress: tuple[int, int] | None = None
         self._warned = False
         self.goal: float | None = None
         self.goal_time: float | None = None
@@ -57,7 +57,8 @@ class Recorder:
         self._rows["evaluations"].append((step, at, value))
 
     def progress(self, step: int, total: int) -> None:
-        self._progress = (step, total)
+        # The last word before a flush is enough.
+        self._rows["progress"] = [(step, total, time.monotonic() - self._start)]
         self.flush_if_due()
 
     # What everything else calls.
@@ -82,6 +83,10 @@ class Recorder:
                 name: float(reading[name]) for name in ("sampler_cpu", "sampler_memory") if name in reading
             }
 
+    def calibration(self, facts: dict[str, Any]) -> None:
+        """Take what a calibration of this node measured."""
+        self._append("calibration", facts)
+
     def event(self, text: str) -> None:
         self._append("event", {"time": time.monotonic() - self._start, "text": text})
 
@@ -92,12 +97,7 @@ class Recorder:
     def flush(self) -> None:
         """Append what has gathered; what the disk does not take is kept for the next time."""
         self._last = time.monotonic()
-        names = {
-            "episodes": ("step", "time", "value", "length"),
-            "evaluations": ("step", "time", "value"),
-            "samples": SAMPLE_COLUMNS,
-        }
-        for kind, columns in names.items():
+        for kind in TABLES:
             with self._lock:
                 rows, self._rows[kind] = self._rows[kind], []
                 lists: list[dict[str, list[float]]] = []
@@ -105,8 +105,7 @@ class Recorder:
                     lists, self._lists = self._lists, []
             if not rows:
                 continue
-            table = np.array(rows, np.float64)
-            payload = {name: table[:, index] for index, name in enumerate(columns)}
+            payload = {"table": np.array(rows, np.float64)}
             for name in SAMPLE_LISTS if lists else ():
                 if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
                     payload[name] = np.array([each[name] for each in lists], np.float32)
@@ -114,12 +113,8 @@ class Recorder:
                 with self._lock:
                     self._rows[kind] = rows + self._rows[kind]
                     self._lists = lists + self._lists
-        if self._values and self._append("values", {"entries": self._values}):
-            self._values = []
-        if self._progress is not None:
-            step, total = self._progress
-            self._append("progress", {"step": step, "total": total, "time": time.monotonic() - self._start})
-            self._progress = None
+        while self._values and self._append("values", {"entries": self._values[:_VALUES]}):
+            del self._values[:_VALUES]
 
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> None:
         """Append the last frames and close the record."""
@@ -140,7 +135,7 @@ class Recorder:
     def _append(self, kind: str, payload: dict[str, Any]) -> bool:
         with self._lock:
             done = self._writer.write(kind, payload)
-        if not done and not self._warned:
+        if self._writer.problem and not self._warned:
             self._warned = True
             print(
                 f"hpcrl: the record cannot be written ({self._writer.problem}); the workload goes on",

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError
@@ -52,6 +52,16 @@ class JobState:
     exit_code: str | None = None
     elapsed: float | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What Slurm accounted for one array task: CPU seconds, most memory of a task of it (bytes), energy (J), nodes."""
+
+    cpu_seconds: float | None = None
+    memory_peak: float | None = None
+    energy: float | None = None
+    nodes: str | None = None
 
 
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]+)\]))?$")
@@ -107,6 +117,24 @@ class Slurm:
                 )
         return states
 
+    def usage(self, job_ids: Sequence[str]) -> dict[str, Usage]:
+        """Return what each array task of some jobs used, as far as accounting has heard of it. One call in all."""
+        if not job_ids:
+            return {}
+        wanted = ",".join(dict.fromkeys(job_ids))
+        fields = "JobID,Partition,TotalCPU,MaxRSS,ConsumedEnergyRaw,NodeList"
+        done = self._run(["sacct", "-n", "-P", "--noconvert", "-o", fields, "-j", wanted], None, 120.0)
+        found: dict[str, Usage] = {}
+        for line in done.out.splitlines() if done.code == 0 else ():
+            job, partition, cpu, memory, energy, nodes = (line.split("|") + [""] * 6)[:6]
+            key, _, step = job.partition(".")
+            if not step and partition:  # the job itself; without a partition accounting has not fully heard of it
+                found[key] = Usage(_cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
+            elif step and key in found and memory:
+                peak = max(found[key].memory_peak or 0.0, float(memory.rstrip("K")) * (1024 if "K" in memory else 1))
+                found[key] = replace(found[key], memory_peak=peak)
+        return found
+
     def find_by_comment(self, comment: str) -> str | None:
         """Return the id of the job with a comment, queued or accounted; None where Slurm has none."""
         queued = self._checked("squeue", "-h", "-t", "all", "-o", "%A|%F|%k")
@@ -148,6 +176,17 @@ def _keys(text: str) -> list[str]:
         if first.isdigit():
             keys += [f"{job}_{index}" for index in range(int(first), int(last or first) + 1)]
     return keys
+
+
+def _cpu_seconds(text: str) -> float | None:
+    """Read ``[days-][hours:]minutes:seconds[.fraction]``."""
+    days, _, clock = text.rpartition("-")
+    try:
+        parts = [float(part) for part in clock.split(":")]
+        seconds = sum(part * 60.0**power for power, part in enumerate(reversed(parts)))
+        return seconds + 86_400.0 * int(days or 0)
+    except ValueError:
+        return None
 
 
 def array_key(environment: Mapping[str, str] = os.environ) -> str | None:

@@ -151,6 +151,9 @@ class Study(Model):
     sample_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds between samples of machine, processes, GPUs"
     )
+    calibration_seconds: float = Field(
+        10.0, ge=0, le=600, description="how long the first cell on each node measures how fast the node is; 0: not"
+    )
 
     @model_validator(mode="after")
     def _axes(self) -> Study:

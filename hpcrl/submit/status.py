@@ -170,10 +170,11 @@ def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:
         try:
             for frame in read_frames(path, frozenset({"progress", "footer"})):
                 if frame.kind == "progress":
-                    progress = (int(frame.payload["step"]), int(frame.payload["total"]))
+                    step, total, _ = frame.payload["table"][-1]
+                    progress = (int(step), int(total))
                 else:
                     reason = frame.payload.get("reason")
-        except (RecordError, KeyError, TypeError, ValueError):
+        except (RecordError, KeyError, TypeError, ValueError, IndexError, OverflowError):
             continue
         details[cell] = _Detail(progress, reason)
     return details

@@ -5,7 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 
 # `compile` is all that happens once before the first step; `fused` is a compiled loop that cannot be looked into.
-PHASES = ("setup", "compile", "env_step", "act", "replay", "update", "communicate", "fused", "evaluate", "other")
+PHASES = (
+    "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
+)  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from typing import Any
 
 import psutil
+
+from hpcrl.telemetry.cgroup import allowed_memory
 
 _PACKAGES = (
     "numpy",
@@ -36,7 +39,9 @@ def hardware() -> dict[str, Any]:
         "threads": psutil.cpu_count() or 0,
         "cores_allowed": len(os.sched_getaffinity(0)),
         "memory": psutil.virtual_memory().total,
+        "memory_allowed": allowed_memory(),
         "gpus": visible_gpus(),
+        "gpu_driver": gpu_driver(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "host": platform.node(),
@@ -52,6 +57,17 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def gpu_driver() -> str | None:
+    """Return the version of the NVIDIA driver; None without one."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # any failure of a vendor's library means: no driver to report
+        return None
 
 
 def visible_gpus() -> list[str]:
@@ -113,7 +129,30 @@ def numeric_variables() -> dict[str, str]:
         "HOROVOD_",
         "OMPI_MCA_",
     )
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(wanted)}
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(wanted) and not name.endswith("_DIR")  # where caches lie changes no number
+    }
+
+
+def code() -> dict[str, Any]:
+    """Return the git commit of the working directory, whether it has changes, and the environment modules loaded."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    return {
+        "git_commit": commit,
+        "git_dirty": None if changes is None else bool(changes),
+        "modules": os.environ.get("LOADEDMODULES") or None,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):  # no git here, or a file system that hangs
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def slurm_variables() -> dict[str, str]:

@@ -24,6 +24,7 @@ from hpcrl.telemetry.processes import ProcessTree
 
 # Shared memory is divided among processes by walking all their pages: milliseconds for a large process.
 _PSS_SECONDS = 10.0
+_TREE_SHARE = 0.003  # of one core at most, at one sample a second
 Reading = dict[str, Any]
 
 
@@ -45,18 +46,28 @@ class Machine:
 
 
 class Own:
-    """The job's own: its processes, and its control group where Slurm made one."""
+    """The job's own: its control group where Slurm made one, and its processes.
 
-    def __init__(self, root: int) -> None:
+    A job of hundreds of processes is looked at more rarely than once an interval, so that looking costs little.
+    """
+
+    def __init__(self, root: int, interval: float) -> None:
         self.tree = ProcessTree(root)
         self._group = ControlGroup(root)
-        self._pss_at = float("-inf")
+        self._share = _TREE_SHARE * max(1.0, 1.0 / interval)
+        self._tree_at = self._pss_at = float("-inf")
 
-    def read(self) -> Reading:
-        reading: Reading = {**self.tree.read(), **self._group.read()}
-        if (now := time.monotonic()) - self._pss_at >= _PSS_SECONDS:
-            self._pss_at = now
+    def read(self, last: bool = False) -> Reading:
+        reading: Reading = dict(self._group.read())
+        if not last and time.monotonic() < self._tree_at:
+            return reading
+        before = time.process_time()
+        reading |= self.tree.read()
+        now, spent = time.monotonic(), time.process_time()
+        self._tree_at = now + (spent - before) / self._share
+        if now >= self._pss_at:
             reading["pss"] = self.tree.pss()
+            self._pss_at = now + max(_PSS_SECONDS, (time.process_time() - spent) / self._share)
         return reading
 
 
@@ -123,11 +134,11 @@ def _all_bits(values: list[float]) -> int:
 
 def main(root: int, interval: float) -> None:
     """Sample until standard input closes, and once more then, so that a short run has a sample too."""
-    own = Own(root)
-    sensors: list[Callable[[], Reading]] = [Machine().read, own.read, Gpus(own).read]
+    last = False
+    own = Own(root, interval)
+    sensors: list[Callable[[], Reading]] = [Machine().read, lambda: own.read(last), Gpus(own).read]
     noted: set[str] = set()
     due = time.monotonic()
-    last = False
     while not last:
         due = max(due + interval, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
         ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))

@@ -2,20 +2,30 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import hpcrl
+from hpcrl.collect import merge
 from hpcrl.collect.merge import Collected, collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
-from hpcrl.formats.record import KINDS, MAGIC, SAMPLE_COLUMNS, RecordWriter, read_frames
+from hpcrl.formats.record import FORMAT, KINDS, MAGIC, SAMPLE_COLUMNS, RecordWriter, read_frames
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Completed, Slurm
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -163,16 +173,11 @@ def test_a_check_reports_and_writes_nothing(tmp_path: Path, hpcrl: Any) -> None:
 def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
-    path = write_record(plan, cell, outcome=None)
-    header = next(iter(read_frames(path))).payload
-    path.unlink()
-    writer = RecordWriter(path)
-    writer.write("header", header | {"format": 2})
-    for start in (1.0, 3.0):
-        columns = {name: np.array([start, start + 1]) for name in SAMPLE_COLUMNS}
-        cores = np.array([[start, 10.0], [start + 1, 20.0]], np.float32)
-        writer.write("samples", columns | {"core_percent": cores})
-    writer.close()
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        for start in (1.0, 3.0):
+            rows = np.array([[start], [start + 1]]).repeat(len(SAMPLE_COLUMNS), axis=1)
+            cores = np.array([[start, 10.0], [start + 1, 20.0]], np.float32)
+            writer.write("samples", {"table": rows, "core_percent": cores})
     gathered(tmp_path / "d", plan)
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert [list(each) for each in samples["core_percent"]] == [[1, 10], [2, 20], [3, 10], [4, 20]]
@@ -180,23 +185,205 @@ def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
     assert list(samples["threads"]) == [1, 2, 3, 4]
 
 
-def test_records_of_another_format(tmp_path: Path) -> None:
-    """An older one is read, its missing columns empty; a newer one is refused and named."""
-    plan = planned(tmp_path / "p", dqn_study(seeds=2))
-    older, newer = cells_of(plan)
-    write_record(plan, older)
-    path = write_record(plan, newer, outcome=None)
-    header = next(iter(read_frames(path))).payload
+@contextmanager
+def rewritten(path: Path, **header: Any) -> Iterator[RecordWriter]:
+    """Begin a record anew with the same header, or some changes to it."""
+    facts = next(iter(read_frames(path))).payload
     path.unlink()
     writer = RecordWriter(path)
-    writer.write("header", header | {"format": 3})
+    writer.write("header", facts | header)
+    yield writer
     writer.close()
-    gathered(tmp_path / "d", plan)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
+    """It had nested values, an array for each column, and in version 1 fewer columns of samples."""
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    path = write_record(plan, cell)
+    header = next(iter(read_frames(path))).payload | {"format": version}
+    names = SAMPLE_COLUMNS if version == 2 else ("time", "unix_time", *FIRST_SAMPLES)
+
+    def columns(*names: str) -> dict[str, Any]:
+        arrays = {name: np.array([3.0, 4.0]) for name in names}
+        return {name: ("nd", "<f8", array.shape, array.tobytes()) for name, array in arrays.items()}
+
+    frames = {
+        "header": header,
+        "samples": columns(*names),
+        "episodes": columns("step", "time", "value", "length"),
+        "values": {"entries": [{"time": 1.0, "step": 7, "values": {"loss": 0.5}}]},
+        "phases": {"seconds": {"act": 2.0}, "counts": {"act": 9}},
+        "footer": {"outcome": "completed", "wall_time": 4.0},
+    }
+    path.write_bytes(MAGIC + b"".join(hostile_frame(kind, pickle.dumps(payload)) for kind, payload in frames.items()))
+    assert gathered(tmp_path / "d", plan).merged == 1
     samples = hpcrl.load(tmp_path / "d", "samples")
-    assert set(samples["cell"]) == {older["id"]}
-    assert samples["pss"].isna().all()
+    assert list(samples["rss"]) == [3, 4]
+    assert samples["pss"].isna().all() == (version == 1)
+    assert list(hpcrl.load(tmp_path / "d", "episodes")["value"]) == [3, 4, 0.5]
+    assert list(hpcrl.load(tmp_path / "d", "phases")["count"]) == [9]
+    assert hpcrl.load(tmp_path / "d")["outcome"][0] == "completed"
+
+
+FIRST_SAMPLES = (
+    "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
+    "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
+)  # fmt: skip
+
+
+def test_a_newer_format_is_refused_and_named(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell), format=FORMAT + 1):
+        pass
+    gathered(tmp_path / "d", plan)
     (entry,) = json.loads((tmp_path / "d/quarantine.json").read_text())
-    assert entry["reason"] == "has format 3, and this hpcrl reads up to 2: collect with the hpcrl that wrote it"
+    assert entry["reason"] == (
+        f"has format {FORMAT + 1}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
+    )
+
+
+def test_copies_of_a_plan_are_one(tmp_path: Path) -> None:
+    """Of two files for one record the one that goes on from the other counts; what differs is reported."""
+    plan = planned(tmp_path / "p", dqn_study(seeds=3))
+    same, grown, changed = cells_of(plan)
+    write_record(plan, same)
+    write_record(plan, grown, outcome=None)
+    write_record(plan, changed)
+    copy = tmp_path / "copy"
+    shutil.copytree(plan, copy)
+    (longer,) = copy.glob(f"records/{grown['id']}*")
+    tail = hostile_frame("footer", pickle.dumps({"facts": '{"outcome":"completed"}'}, 3))
+    longer.write_bytes(longer.read_bytes() + tail)
+    (other,) = copy.glob(f"records/{changed['id']}*")
+    other.unlink()
+    write_record(copy, changed, returns=(1.0, 1.0))
+    done = gathered(tmp_path / "d", plan, copy, plan)
+    assert (done.merged, done.outcomes) == (3, {"completed": 3})
+    (entry,) = done.quarantined
+    assert f"differs from {copy}" in entry["reason"]
+    again = gathered(tmp_path / "d", copy, plan)
+    assert (again.merged, again.unchanged, again.quarantined) == (0, 3, done.quarantined)
+    assert gathered(tmp_path / "d", copy).quarantined == []
+
+
+def test_a_renamed_record_is_not_counted_twice(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    path = write_record(plan, cell)
+    shutil.copy(path, path.with_name(f"old-{path.name}"))
+    done = gathered(tmp_path / "d", plan)
+    assert done.merged == 1
+    assert done.quarantined[0]["reason"] == f"holds what {path.name} should hold: is it a copy?"
+
+
+def test_several_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=5))
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    monkeypatch.setattr(merge, "BATCH_RECORDS", 2)
+    for name, processes in (("one", 1), ("two", 2)):
+        collect([plan], tmp_path / name, no_slurm(), processes=processes)
+    files = [sorted((tmp_path / name).rglob("*.parquet")) for name in ("one", "two")]
+    assert len(files[0]) == 3 * 4 + 1
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
+def test_what_a_reader_should_know_is_noted(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell)) as writer:
+        rows = np.ones((3, len(SAMPLE_COLUMNS)))
+        rows[:, SAMPLE_COLUMNS.index("unix_time")] = [100, 100, 160]
+        writer.write("samples", {"table": rows})
+        writer.write("event", {"text": "a sensor failed: NVMLError"})
+        writer.write("footer", {"outcome": "completed", "lost_frames": 2})
+    assert gathered(tmp_path / "d", plan).noted == 1
+    assert hpcrl.load(tmp_path / "d")["notes"][0].split("; ") == [
+        "n1: a sensor failed: NVMLError",
+        "n1: 2 frames could not be written and are lost",
+        "n1: its wall clock was set by 60.0 s in the meantime",
+    ]
+
+
+def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 2, "memory": "1G"}), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
+    assert claimed is not None
+    ledger.submitted(claimed.token, "7")
+    ledger.close()
+    write_record(plan, cell, "7_0-0", rank=0)
+    with rewritten(write_record(plan, cell, "7_0-0", rank=1, node="n2"), clock_offset=5.0) as writer:
+        writer.write("samples", {"table": np.full((1, len(SAMPLE_COLUMNS)), 100.0)})
+        writer.write("footer", {"outcome": "completed"})
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert row["clock_offset"] == 5
+    assert "n1: its clock is " in row["notes"]
+    samples = hpcrl.load(tmp_path / "d", "samples")
+    assert list(samples.loc[samples["node"] == "n2", "unix_time"]) == [95]
+
+
+def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
+    assert claimed is not None
+    ledger.submitted(claimed.token, "7")
+    ledger.close()
+    write_record(plan, cell, "7_0-0")
+    usage = "7_0|htc|01:02:03.5||500|c[1-2]\n7_0.batch||00:00:01|2048||c1\n7_0.0||1-00:00:01|4096K||c[1-2]\n8_0||||\n"
+
+    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
+        if arguments[0] == "squeue":
+            return Completed(0, "", "")
+        return Completed(0, usage if "--noconvert" in arguments else "7_0|COMPLETED|0:0|9|htc\n", "")
+
+    collect([plan], tmp_path / "d", Slurm(answer))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["slurm_state"], row["slurm_elapsed"], row["slurm_cpu_seconds"]) == ("COMPLETED", 9, 3723.5)
+    assert (row["slurm_memory_peak"], row["slurm_energy"], row["slurm_nodes"]) == (4096 * 1024, 500, "c[1-2]")
+
+
+def test_provenance_has_its_columns(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    code = {"git_commit": "abc", "git_dirty": True, "modules": "gcc/12:cuda/12"}
+    with rewritten(write_record(plan, cell), code=code) as writer:
+        writer.write(
+            "calibration", {"matrix": 90.0, "memory": 20.0, "python": 50.0, "environment": 1e5, "unix_time": 1.0}
+        )
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["git_commit"], row["git_dirty"], row["modules"]) == ("abc", True, "gcc/12:cuda/12")
+    assert (row["calibration_matrix"], row["calibration_environment"]) == (90, 1e5)
+
+
+@pytest.mark.parametrize("table", list(SCHEMAS))
+def test_tables_open_with_pandas_polars_and_duckdb(tmp_path: Path, table: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    gathered(tmp_path / "d", plan)
+    files = str(tmp_path / "d" / table / "*.parquet")
+    rows = len(hpcrl.load(tmp_path / "d", table))
+    names = SCHEMAS[table].names
+    (file,) = (tmp_path / "d" / table).glob("*.parquet")
+    assert list(pd.read_parquet(file).columns) == names
+    opened = pl.read_parquet(files)
+    assert (opened.height, opened.columns) == (rows, names)
+    relation = duckdb.read_parquet(files)
+    assert (len(relation.fetchall()), relation.columns) == (rows, names)
+    schema = pq.read_schema(file)
+    assert {name: schema.field(name).metadata for name in names} == {
+        name: SCHEMAS[table].field(name).metadata for name in names
+    }
+    assert str(schema.field("plan").type).startswith("dictionary")
 
 
 def hostile_frame(kind: str, data: bytes) -> bytes:
@@ -213,7 +400,7 @@ class Pwn:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (MAGIC + hostile_frame("header", pickle.dumps({"x": Pwn()})), "a record holds built-in types only"),
+        (MAGIC + hostile_frame("header", pickle.dumps({"x": Pwn()})), "a record holds plain values only"),
         (MAGIC + hostile_frame("header", pickle.dumps({"cell": 3})), "has a header whose 'plan'"),
         (MAGIC + hostile_frame("footer", pickle.dumps({"outcome": "completed"})), "does not begin with a header"),
         (MAGIC, "holds no whole frame"),
@@ -260,7 +447,7 @@ def test_datasets_that_cannot_be(tmp_path: Path) -> None:
     gathered(tmp_path / "d", plan)
     index = tmp_path / "d" / "dataset.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"version": 99}))
-    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 2"):
+    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 3"):
         gathered(tmp_path / "d", plan)
 
 
@@ -269,3 +456,46 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
         hpcrl.load(tmp_path)
     with pytest.raises(UsageError, match="no table 'cell'; did you mean 'cells'"):
         hpcrl.load(tmp_path, "cell")
+
+
+HEADER = ("plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format")
+KEYS = (
+    "outcome",
+    "wall_time",
+    "steps",
+    "entries",
+    "seconds",
+    "counts",
+    "table",
+    "core_percent",
+    "time",
+    "text",
+    "matrix",
+)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+NESTED = st.recursive(
+    PLAIN, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act")), each)
+)
+ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 30)).map(np.ones)
+FRAMES = st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), NESTED | ARRAYS, max_size=4))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.dictionaries(st.sampled_from(HEADER), NESTED, max_size=3), frames=st.lists(FRAMES, max_size=4))
+def test_whatever_a_record_says_the_others_are_merged(
+    tmp_path: Path, header: dict[str, Any], frames: list[tuple[str, dict[str, Any]]]
+) -> None:
+    plan = tmp_path / "p"
+    if not plan.exists():
+        planned(plan, dqn_study(seeds=2))
+    for path in (plan / "records").iterdir():
+        path.unlink()
+    shutil.rmtree(tmp_path / "d", ignore_errors=True)
+    good, odd = cells_of(plan)
+    write_record(plan, good)
+    with rewritten(write_record(plan, odd, outcome=None), **header) as writer:
+        for kind, payload in frames:
+            writer.write(kind, payload)
+    done = gathered(tmp_path / "d", plan)
+    assert done.merged + len(done.quarantined) == 2
+    assert done.outcomes["completed"] >= 1

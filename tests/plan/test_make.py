@@ -18,7 +18,7 @@ from hpcrl.plan.diff import diff_plans
 from hpcrl.plan.directory import write_plan
 from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.spec.library import Library
-from tests.builders import cells_of, command_study, planned, write_yaml
+from tests.builders import cells_of, command_study, dqn_study, planned, write_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOICES = UserChoices(account="lab")
@@ -37,6 +37,17 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path, cluster: str) -> No
         planned(tmp_path / "elsewhere" / "b", "sol-dqn" if cluster != "workstation" else "quickstart", cluster)
     )
     assert first == second
+
+
+def test_what_is_measured_is_part_of_a_plan(tmp_path: Path) -> None:
+    """Else records of two plans would be taken for copies of each other."""
+    plans = [
+        read_plan(planned(tmp_path / "a", dqn_study())),
+        read_plan(planned(tmp_path / "b", dqn_study(), precise_phases=True)),
+        read_plan(planned(tmp_path / "c", dqn_study(sample_interval=0.5))),
+    ]
+    assert len({plan.id for plan in plans}) == 3
+    assert [plan.study["precise_phases"] for plan in plans] == [False, True, False]
 
 
 def test_sol_dqn_on_sol() -> None:

@@ -82,8 +82,12 @@ def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path)
     assert "http" not in markup
     assert 'src="' not in markup
     figures = sorted(path.name for path in (tmp_path / "r/figures").iterdir())
-    assert len([name for name in figures if name.endswith(".png")]) == 5
-    assert (tmp_path / "r/figures" / figures[0]).stat().st_size > 5000
+    stems = {name.partition(".")[0] for name in figures}
+    assert figures == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "pdf"))
+    assert (tmp_path / "r/figures/short-final-score.pdf").read_bytes().startswith(b"%PDF")
+    assert min((tmp_path / "r/figures" / name).stat().st_size for name in figures) > 4000
+    latex = (tmp_path / "r/short.tex").read_text()
+    assert r"\toprule" in latex and "numpy &" in latex and r"CPU (\%)" in latex
     summary = pd.read_csv(tmp_path / "r/summary.csv")
     assert list(summary["final_score"]) == [50, 250]
     assert len(done.rows) == 2
@@ -94,7 +98,7 @@ def test_failed_cells_stay_in_the_report(tmp_path: Path) -> None:
     write_record(plan, cells_of(plan)[0], outcome="timeout", reason="</script><b>late</b>", final_score=None)
     collect([plan], tmp_path / "d", no_slurm())
     text = write_report(tmp_path / "d", None, tmp_path / "r").html.read_text()
-    assert "Cells that did not complete" in text
+    assert "1 cells did not complete" in text
     assert "&lt;/script&gt;&lt;b&gt;late" in text
     assert "<b>late" not in text
 

@@ -33,7 +33,8 @@ def main(framework: str, execution: str, parallelism: str, out: str) -> None:
         whole = batch(draw)
         part = np.arange(128).reshape(group.ranks, -1)[group.rank]
         exact.update(whole, 2.5e-4)
-        learner.update(Batch(**{name: values[part] for name, values in vars(whole).items()}), 2.5e-4)
+        own = Batch(**{name: values[part] for name, values in vars(whole).items()})
+        learner.update(learner.transfer(own), 2.5e-4)
         mine = learner.weights()
         strays.append(max(float(np.abs(each - mine[name]).max()) for name, each in exact.weights().items()))
     facts = {

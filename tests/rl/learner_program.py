@@ -147,7 +147,7 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
         fresh(framework)
         settings = DqnSettings(defaults="framework", optimizer=optimizer, loss="mse", max_gradient_norm=0.0)
         learner = make_dqn_learner(framework, execution, NETWORK, weights, settings)
-        learner.update(given, rate)
+        learner.update(learner.transfer(given), rate)
         restored = make_dqn_learner(framework, execution, NETWORK, weights, settings)
         restored.load_state({name: np.array(each) for name, each in learner.state().items()})
         strays = []
@@ -161,8 +161,8 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
                 step = gradient / np.sqrt(0.1 * size**2 + (1e-7 if framework == "tensorflow" else 1e-8))
             strays.append(np.abs(exact[name] - rate * step - learner.weights()[name]).max() / rate)
         found[optimizer] = float(max(strays))
-        learner.update(given, rate)
-        restored.update(given, rate)
+        learner.update(learner.transfer(given), rate)
+        restored.update(restored.transfer(given), rate)
         same = all((each == restored.weights()[name]).all() for name, each in learner.weights().items())
         found[f"{optimizer} restored"] = float(same)
     return found

@@ -54,7 +54,7 @@ def main(framework: str, execution: str, part: str) -> None:
         for number in range(1, 11):
             given = batch(draw)
             exact.update(given, 2.5e-4)
-            learner.update(given, 2.5e-4)
+            learner.update(learner.transfer(given), 2.5e-4)
             if number == 5:
                 exact.sync_target()
                 learner.sync_target()

@@ -108,7 +108,7 @@ def test_adam_by_hand() -> None:
     given = batch()
     before = learner.weights()
     _, gradients = loss_and_gradients(before, given, targets(before, before, given, 0.99, False), "huber")
-    learner.update(given, 0.01)
+    learner.update(learner.transfer(given), 0.01)
     for name, after in learner.weights().items():
         expected = before[name] - 0.01 * gradients[name] / (np.abs(gradients[name]) + 1e-8)
         np.testing.assert_allclose(after, expected, atol=1e-12)
@@ -129,7 +129,7 @@ def test_float32_follows_float64() -> None:
     exact, single = (Learner(NETWORK, weights64(), DqnSettings(), dtype=kind) for kind in (np.float64, np.float32))
     for number in range(10):
         for learner in (exact, single):
-            learner.update(batch(seed=number), 2.5e-4)
+            learner.update(learner.transfer(batch(seed=number)), 2.5e-4)
     for name, each in exact.weights().items():
         np.testing.assert_allclose(single.weights()[name], each, atol=1e-6)
 

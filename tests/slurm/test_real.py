@@ -14,6 +14,7 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.collect.reading import read_record
 from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
@@ -97,7 +98,13 @@ def test_two_nodes_give_one_record_each(sol: Cluster, tmp_path: Path) -> None:
     assert {rank for *_, rank, _ in names} == {"r0", "r1"}
     (row,) = sol.collected(plan).to_dict("records")
     assert (row["outcome"], row["records"], row["slurm_state"]) == ("completed", 2, "COMPLETED")
+    assert row["slurm_cpu_seconds"] > 0
+    assert row["slurm_memory_peak"] > 1e6
+    assert len(sol.slurm.host_names(row["slurm_nodes"])) == 2
     assert hpcrl.load(plan.parent / "dataset", "samples")["node"].nunique() == 2
+    offsets = [read_record(path).header["clock_offset"] for path in (plan / "records").iterdir()]
+    assert all(abs(offset) < 1 for offset in offsets), offsets  # two nodes of one machine
+    assert sorted(offset == 0 for offset in offsets) == [False, True]
 
 
 def long_training(**hyperparameters: Any) -> dict[str, Any]:

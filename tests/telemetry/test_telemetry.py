@@ -167,3 +167,30 @@ def test_the_sampler_says_what_it_costs_and_reads_every_core(tmp_path: Path) -> 
     # Shared memory costs more to read, and is read every ten seconds.
     assert "pss" in first
     assert "pss" not in last
+
+
+def test_the_commit_and_changes_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        return subprocess.run(["git", *identity, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("LOADEDMODULES", "gcc/12:cuda/12")
+    assert provenance.code() == {"git_commit": None, "git_dirty": None, "modules": "gcc/12:cuda/12"}
+    git("init", "-q")
+    (tmp_path / "train.py").write_text("pass")
+    git("add", "train.py")
+    git("commit", "-q", "-m", "first")
+    assert provenance.code()["git_commit"] == git("rev-parse", "HEAD")
+    assert provenance.code()["git_dirty"] is False
+    (tmp_path / "plan").mkdir()  # what stands beside the code changes nothing of it
+    (tmp_path / "plan" / "x").touch()
+    assert provenance.code()["git_dirty"] is False
+    (tmp_path / "train.py").write_text("raise SystemExit")
+    assert provenance.code()["git_dirty"] is True
+
+
+def test_without_git_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert provenance.code()["git_commit"] is None

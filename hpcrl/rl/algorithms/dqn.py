@@ -332,7 +332,9 @@ class HostLoop:
                 rate = config.rate(step)
                 for _ in range(config.updates):
                     switch("replay")
-                    batch = replay.sample(share, self._draw)
+                    sampled = replay.sample(share, self._draw)
+                    switch("transfer")
+                    batch = learner.transfer(sampled)
                     switch("update")
                     learner.update(batch, rate)
                     if self._precise:
@@ -381,6 +383,7 @@ def _warm_up(learner: DqnLearner, network: Network, config: DqnConfig, ranks: in
             learner.act(np.zeros((count, network.inputs), np.float32))
     replay = Replay(1, network.inputs)
     replay.add(np.zeros(network.inputs, np.float32), 0, 0.0, np.zeros(network.inputs, np.float32), False)
-    learner.update(replay.sample(config.batch_size // ranks, np.random.default_rng(0)), config.learning_rate)
+    batch = replay.sample(config.batch_size // ranks, np.random.default_rng(0))
+    learner.update(learner.transfer(batch), config.learning_rate)
     learner.sync_target()
     learner.load_state(before)

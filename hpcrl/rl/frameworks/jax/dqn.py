@@ -192,11 +192,15 @@ class Learner:
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         return np.asarray(self._greedy(self._online, observations))
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def transfer(self, batch: Batch) -> tuple[Any, ...]:
         arrays = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
+        # On the CPU a call takes NumPy's arrays as they are, faster than it is told to.
+        return arrays if self._device.platform == "cpu" else tuple(self._put(arrays))
+
+    def update(self, batch: tuple[Any, ...], learning_rate: float) -> None:
         self._steps += 1
         self._online, self._slots = self._step(
-            self._online, self._slots, self._target, arrays, np.float32(learning_rate)
+            self._online, self._slots, self._target, batch, np.float32(learning_rate)
         )
 
     def sync_target(self) -> None:

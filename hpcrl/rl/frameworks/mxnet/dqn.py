@@ -128,10 +128,13 @@ class Learner:
     def _array(self, values: NDArray[Any]) -> Any:
         return mx.nd.array(values, ctx=self._context, dtype=np.float32)
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def transfer(self, batch: Batch) -> list[Any]:
         arrays = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
+        return [self._array(each) for each in arrays]
+
+    def update(self, batch: list[Any], learning_rate: float) -> None:
         with autograd.record():
-            loss = self._loss(*[self._array(each) for each in arrays])
+            loss = self._loss(*batch)
         loss.backward()
         gradients = self._gradients
         if self._collective is not None:

@@ -129,6 +129,9 @@ class Learner:
         actions: NDArray[np.int64] = q_values(self._online, observations, self._dueling).argmax(axis=1)
         return actions
 
+    def transfer(self, batch: Batch) -> Batch:
+        return batch
+
     def update(self, batch: Batch, learning_rate: float) -> None:
         known = self._settings
         wanted = targets(self._online, self._target, batch, known.gamma, known.double, self._dueling)

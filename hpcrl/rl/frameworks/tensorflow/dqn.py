@@ -117,10 +117,12 @@ class Learner:
         actions: NDArray[np.int64] = self._greedy(tf.convert_to_tensor(observations)).numpy()
         return actions
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
+    def transfer(self, batch: Batch) -> Tensors:
         arrays = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
-        numbers = tf.convert_to_tensor(self._optimizer.numbers(learning_rate))
-        self._step([tf.convert_to_tensor(each) for each in arrays], numbers)
+        return [tf.convert_to_tensor(each) for each in arrays]
+
+    def update(self, batch: Tensors, learning_rate: float) -> None:
+        self._step(batch, tf.convert_to_tensor(self._optimizer.numbers(learning_rate)))
 
     def sync_target(self) -> None:
         self._sync()

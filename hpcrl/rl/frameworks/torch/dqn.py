@@ -170,12 +170,12 @@ class Learner:
             actions = self._greedy(torch.from_numpy(observations).to(self._device))
         return actions.cpu().numpy()
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
-        tensors = [
-            torch.from_numpy(each).to(self._device, non_blocking=True)
-            for each in (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
-        ]
-        self._step(tensors, self._optimizer.numbers(learning_rate).to(self._device))
+    def transfer(self, batch: Batch) -> Tensors:
+        arrays = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
+        return [torch.from_numpy(each).to(self._device, non_blocking=True) for each in arrays]
+
+    def update(self, batch: Tensors, learning_rate: float) -> None:
+        self._step(batch, self._optimizer.numbers(learning_rate).to(self._device))
 
     def sync_target(self) -> None:
         self._target.copy_(self._online)

@@ -1,0 +1,143 @@
+"""What measuring costs: the sampler's own CPU and memory, beside a plain psutil walk, and its effect on a training.
+
+    python -m benchmarks.sampling
+
+First with 430 other processes on the machine: the sampler watches a job of three processes, then one of 430. The peer
+does what a sampler without care does: psutil's cpu and memory of every process below the job. Then a training (DQN
+in NumPy, one core, the sampler on the same core) runs in turn with and without the sampler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+PROCESSES, SECONDS, TURNS, STEPS = 430, 30, 12, 30_000
+_JOB = """
+import subprocess, sys, time
+children = [subprocess.Popen(["sleep", "1000"]) for _ in range(int(sys.argv[1]))]
+print("ready", flush=True)
+try:
+    sys.stdin.read()
+finally:
+    for child in children:
+        child.kill()
+"""
+_WALK = """
+import psutil, sys, time
+root = psutil.Process(int(sys.argv[1]))
+until = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until:
+    for each in [root, *root.children(recursive=True)]:
+        each.cpu_times(), each.memory_info()
+    psutil.cpu_percent(percpu=True), psutil.virtual_memory()
+    time.sleep(1)
+"""
+_TRAINING = """
+import os, sys, time
+from pathlib import Path
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
+import gymnasium
+from hpcrl.rl.algorithms.dqn import DqnConfig, train
+from hpcrl.rl.frameworks import make_dqn_learner
+from hpcrl.rl.learner import initial_weights
+from hpcrl.run.recorder import Recorder, Sampler
+from hpcrl.telemetry.phases import PhaseClock
+
+config = DqnConfig.from_mapping({"total_steps": int(sys.argv[2]), "evaluation_interval": 10**9})
+for turn in range(int(sys.argv[3])):
+    for sampled in ((True, False), (False, True))[turn % 2]:
+        clock = PhaseClock()
+        recorder = Recorder(Path(sys.argv[1]) / f"{turn}-{sampled}.rec", clock)
+        sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ)) if sampled else None
+        make = lambda network, generator: make_dqn_learner(
+            "numpy", "eager", network, dict(initial_weights(network, generator)), config.learner_settings(), "cpu", None)
+        train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, recorder, clock, None, lambda: False, None)
+        print(sampled, recorder.training_time(), flush=True)
+        if sampler:
+            sampler.stop()
+"""
+
+
+def cost(own: int, others: int) -> dict[str, float]:
+    """Return the sampler's and the plain walk's share of one core (%), and the sampler's memory (MiB)."""
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", _JOB, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for number in (own, others)
+    ]
+    try:
+        for job in jobs:
+            assert job.stdout is not None
+            job.stdout.readline()
+        sampler = subprocess.Popen(
+            [sys.executable, "-m", "hpcrl.telemetry.sampler", str(jobs[0].pid), "1.0"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert sampler.stdin is not None and sampler.stdout is not None
+        time.sleep(3)  # imports
+        samples = [json.loads(sampler.stdout.readline())]
+        while samples[-1]["monotonic"] - samples[0]["monotonic"] < SECONDS:
+            samples.append(json.loads(sampler.stdout.readline()))
+        sampler.stdin.close()
+        sampler.wait()
+        spent = samples[-1]["sampler_cpu"] - samples[1]["sampler_cpu"]
+        elapsed = samples[-1]["monotonic"] - samples[1]["monotonic"]
+        imports = _children_seconds([sys.executable, "-c", "import psutil"])
+        walked = _children_seconds([sys.executable, "-c", _WALK, str(jobs[0].pid), str(SECONDS)]) - imports
+    finally:
+        for job in jobs:
+            job.communicate("")
+    return {
+        "sampler": 100 * spent / elapsed,
+        "walk": 100 * walked / SECONDS,
+        "memory": samples[-1]["sampler_memory"] / 2**20,
+    }
+
+
+def _children_seconds(command: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def effect() -> tuple[float, float]:
+    """Return the steps per second with the sampler over those without: median over turns, and its standard error."""
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-c", _TRAINING, directory, str(STEPS), str(TURNS)]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout.split(
+            "\n"
+        )
+    times: dict[str, list[float]] = {"True": [], "False": []}
+    for line in filter(None, lines):
+        sampled, seconds = line.split()
+        times[sampled].append(float(seconds))
+    ratios = [without / with_it for with_it, without in zip(times["True"], times["False"], strict=True)]
+    return statistics.median(ratios), 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
+
+
+def main() -> None:
+    print(f"Share of one core at 1 Hz over {SECONDS} s; a plain psutil walk beside it")
+    for name, own, others in (("3 own processes, 430 others", 2, PROCESSES), ("430 own processes", PROCESSES - 1, 0)):
+        found = cost(own, others)
+        print(
+            f"  {name:<30} sampler {found['sampler']:.2f} %, {found['memory']:.0f} MiB; plain walk {found['walk']:.2f} %"
+        )
+    ratio, error = effect()
+    print(
+        f"Training with the sampler: {ratio:.4f} times the steps per second without (+- {error:.4f}, {TURNS} turns each)"
+    )
+
+
+if __name__ == "__main__":
+    main()

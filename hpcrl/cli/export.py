@@ -1,0 +1,28 @@
+"""hpcrl export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcrl.cli.common import DEFAULT_DATASET
+
+
+@click.command("export", epilog="Example: hpcrl export dataset --to tensorboard -o runs")
+@click.argument("dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, metavar="[DATASET]")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["csv", "openrlbenchmark", "tensorboard", "mlflow"]),
+    default="csv",
+    show_default=True,
+    help="Which tool's format.",
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to make.")
+def command(dataset: Path, kind: str, output: Path) -> None:
+    """Write a dataset for other tools. TensorBoard and MLflow need their own package beside hpcrl."""
+    from hpcrl.report.export import export
+
+    done = export(dataset, kind, output)
+    click.echo(f"{done} {'tables' if kind == 'csv' else 'runs'} written to {output}")

@@ -1,0 +1,91 @@
+"""What a user would do well to ask for next time, from how cells used what they had, as jobstats tells it.
+
+The thresholds are here, and docs/user-guide.md names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+CPU_LOW = 0.5  # of the cores asked for
+GPU_LOW = 0.15  # utilisation
+MEMORY_LOW = 0.2  # of the memory asked for, where that is more than
+MEMORY_SMALL = 2.0  # GiB, which nobody need save
+TIME_LOW = 0.1  # of the time limit, where that is more than
+TIME_SHORT = 10.0  # minutes
+OTHERS_BUSY = 0.15  # of the whole machine, in use by others
+START_LONG = 0.5  # of the wall time, before the first step
+_MOST_NAMES = 3
+
+_TEXTS = {
+    "cpu": "{used} of the {asked} cores in use: ask for fewer.",
+    "gpu": "the GPUs are busy {used} of the time: a larger batch, more environments, or no GPU.",
+    "memory": "at most {used} of the {asked} GiB of memory asked for in use: ask for less.",
+    "time": "over after {used} of the {asked} minutes asked for: a shorter limit starts sooner.",
+    "others": "others used {used} of the machine meanwhile: times may have suffered.",
+    "start": "{used} of the time passes before the first step: train for longer, or compile less.",
+}
+
+
+@dataclass(frozen=True)
+class _Waste:
+    kind: str
+    used: float
+    asked: float = 0.0
+
+
+def advice(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each thing that was hardly used by some configurations, which it names.
+
+    Args:
+        rows: attempts with the columns of `with_groups`.
+    """
+    done = rows[(rows["outcome"] == "completed") & rows["wall_time"].notna()]
+    found: dict[str, list[tuple[str, _Waste]]] = {}
+    every = 0
+    for (what, where), group in done.groupby(["what", "where"], sort=True):
+        every += 1
+        for waste in _wasted(group):
+            found.setdefault(waste.kind, []).append((f"{what} ({where})", waste))
+    return [_sentence(kind, found[kind], every) for kind in _TEXTS if kind in found]
+
+
+def _sentence(kind: str, found: list[tuple[str, _Waste]], every: int) -> str:
+    names = [name for name, _ in found]
+    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    if len(names) > _MOST_NAMES:
+        who = f"All {every} configurations" if len(names) == every else f"{len(names)} of {every} configurations"
+    share = "{:.0%}" if kind in ("cpu", "gpu", "others", "start") else "{:.1f}"
+    used = _span([waste.used for _, waste in found], share)
+    return f"{who}: {_TEXTS[kind].format(used=used, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"
+
+
+def _span(values: list[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
+    """Give what one configuration in one place hardly used; means over seeds, the largest seed where it is a limit."""
+    first = group.iloc[0]
+    cores, used = float(first["cpus"] * first["tasks"]), float(group["cpu_utilisation"].mean())
+    if cores > 1 and used < CPU_LOW:
+        yield _Waste("cpu", used, cores)
+    gpu = float(group["gpu_percent"].mean()) / 100
+    if first["gpus"] > 0 and gpu < GPU_LOW:
+        yield _Waste("gpu", gpu)
+    asked, peak = float(first["memory_mib"] * first["tasks"]) / 1024, float(group["rss_peak"].max()) / 1024**3
+    if asked > MEMORY_SMALL and peak < MEMORY_LOW * asked:
+        yield _Waste("memory", peak, asked)
+    limit, longest = float(first["time_limit"]) / 60, float(group["wall_time"].max()) / 60
+    if limit > TIME_SHORT and longest < TIME_LOW * limit:
+        yield _Waste("time", longest, limit)
+    own = group["cpu_seconds"] / group["wall_time"] / group["threads"]
+    if (others := float((group["machine_cpu_percent"] / 100 - own).mean())) > OTHERS_BUSY:
+        yield _Waste("others", others)
+    before = (group["setup_time"].fillna(0) + group["compile_time"].fillna(0)) / group["wall_time"]
+    if (start := float(before.mean())) > START_LONG:
+        yield _Waste("start", start)

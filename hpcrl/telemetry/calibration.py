@@ -1,0 +1,128 @@
+"""How fast this node is at four simple things, so that clusters can be compared on normalised terms.
+
+Measured once for each node of a plan, by the first cell there, on the cell's own cores; the cells after it, and those
+beside it, record the same result. What is measured is kept in the plan directory, ``calibration/NODE.json``.
+
+Run as ``python -m hpcrl.telemetry.calibration SECONDS`` it prints the result as JSON: in a process of its own it leaves
+nothing in a cell's memory, and no library imported that the next cell would have to import itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DIRECTORY = "calibration"
+
+
+def measure(seconds: float) -> dict[str, float]:
+    """Measure for so many seconds in all; each value is the median of the rates of many short repetitions.
+
+    Returns:
+        ``matrix``: GFLOP/s of a product of two 1,024 x 1,024 float32 matrices, on the threads that NumPy has;
+        ``memory``: GB/s read and written by copying 64 MiB, one thread;
+        ``python``: millions of turns of an empty loop a second;
+        ``environment``: CartPole-v1 steps a second, where gymnasium is installed;
+        ``unix_time``: when it was measured.
+    """
+    import numpy as np
+
+    side, size = 1024, 64 * 1024**2
+    left = np.random.default_rng(0).random((side, side), np.float32)
+    product = np.empty_like(left)
+    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
+    target.fill(0)  # its pages exist from here on
+    parts: dict[str, tuple[float, Callable[[], object]]] = {
+        "matrix": (2 * side**3 / 1e9, lambda: np.matmul(left, left, out=product)),
+        "memory": (2 * size / 1e9, lambda: np.copyto(target, source)),
+        "python": (0.1, _loop),
+    }
+    if (steps := _cartpole()) is not None:
+        parts["environment"] = (1_000.0, steps)
+    result = {name: work / _median_seconds(once, seconds / len(parts)) for name, (work, once) in parts.items()}
+    return result | {"unix_time": time.time()}
+
+
+def _median_seconds(once: Callable[[], object], budget: float) -> float:
+    once()
+    taken: list[float] = []
+    until = time.perf_counter() + budget
+    while not taken or time.perf_counter() < until:
+        start = time.perf_counter()
+        once()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _loop() -> None:
+    for _ in range(100_000):
+        pass
+
+
+def _cartpole() -> Callable[[], None] | None:
+    try:
+        import gymnasium
+    except ImportError:  # a user's own command needs none
+        return None
+    environment = gymnasium.make("CartPole-v1")
+    environment.reset(seed=0)
+
+    def steps() -> None:
+        for index in range(1_000):
+            _, _, terminated, truncated, _ = environment.step(index % 2)
+            if terminated or truncated:
+                environment.reset()
+
+    return steps
+
+
+class Calibration:
+    """The calibration of this node for one plan: whoever comes first measures, the others read.
+
+    Args:
+        directory: the plan's.
+        node: name of this node.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        self._file = directory / DIRECTORY / f"{node}.json"
+
+    def measure(self, seconds: float) -> dict[str, float] | None:
+        """Measure if nobody on this node does or did; return the result, None if somebody else has it in hand."""
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            handle = os.open(self._file.with_suffix(".claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError:
+            return self.read()
+        os.close(handle)
+        command = [sys.executable, "-m", "hpcrl.telemetry.calibration", str(seconds)]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=10 * seconds + 60)
+            result: dict[str, float] = json.loads(done.stdout)
+        except (OSError, subprocess.SubprocessError, ValueError):
+            return None
+        temporary = self._file.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps(result))
+            temporary.replace(self._file)
+        except OSError:
+            pass  # a full disk: this cell has the result all the same
+        return result
+
+    def read(self) -> dict[str, float] | None:
+        """Return what was measured on this node; None if nothing was yet."""
+        try:
+            result: dict[str, float] = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return None
+        return result
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(float(sys.argv[1]))))

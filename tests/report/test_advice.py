@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcrl.report.advice import advice
+
+GIB = 1024**3
+
+
+def cells(**changes: Any) -> pd.DataFrame:
+    """Two cells that use well what they have."""
+    row = {
+        "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "gpus": 0,
+        "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "rss_peak": 2.0 * GIB, "time_limit": 3600,
+        "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
+        "compile_time": 1.0,
+    }  # fmt: skip
+    return pd.DataFrame([row | changes] * 2)
+
+
+def test_nothing_is_said_of_what_is_used_well() -> None:
+    assert advice(cells()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cpu_utilisation": 0.3}, "30% of the 2 cores in use"),
+        ({"gpus": 1, "gpu_percent": 4.0}, "the GPUs are busy 4% of the time"),
+        ({"rss_peak": 0.5 * GIB}, "at most 0.5 of the 4 GiB of memory asked for in use"),
+        ({"wall_time": 300.0, "cpu_seconds": 540.0}, "over after 5.0 of the 60 minutes asked for"),
+        ({"machine_cpu_percent": 95.0}, "others used 50% of the machine"),
+        ({"setup_time": 1500.0}, "75% of the time passes before the first step"),
+    ],
+)
+def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
+    (said,) = advice(cells(**changes))
+    assert said.startswith("torch eager (2 cores): ")
+    assert text in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu_utilisation": 0.3, "cpus": 1},
+        {"rss_peak": 0.1 * GIB, "memory_mib": 1024},
+        {"wall_time": 10.0, "time_limit": 600, "cpu_seconds": 18.0},
+        {"outcome": "failed", "cpu_utilisation": 0.1},
+    ],
+)
+def test_small_things_are_left_alone(changes: dict[str, Any]) -> None:
+    assert advice(cells(**changes)) == []
+
+
+def test_the_same_advice_is_given_once() -> None:
+    several = [cells(cpu_utilisation=0.3 + 0.01 * number, what=f"jax {number}") for number in range(4)]
+    assert advice(pd.concat(several[:2])) == [
+        "jax 0 (2 cores) and jax 1 (2 cores): 30% to 31% of the 2 cores in use: ask for fewer."
+    ]
+    assert advice(pd.concat(several)) == ["All 4 configurations: 30% to 33% of the 2 cores in use: ask for fewer."]
+    assert advice(pd.concat([*several, cells()])) == [
+        "4 of 5 configurations: 30% to 33% of the 2 cores in use: ask for fewer."
+    ]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcrl.collect.merge import collect
+from hpcrl.formats.tables import SCHEMAS
+from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.collect.test_collect import no_slurm
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell, returns=(10.0, 20.0, 30.0))
+    collect([plan], tmp_path / "d", no_slurm())
+    return tmp_path / "d"
+
+
+def test_csv(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    shown = hpcrl("export", dataset, "--to", "csv", "-o", tmp_path / "out")
+    assert (shown.code, shown.out) == (0, f"4 tables written to {tmp_path / 'out'}\n")
+    for name, schema in SCHEMAS.items():
+        assert list(pd.read_csv(tmp_path / "out" / f"{name}.csv").columns) == schema.names
+    assert list(pd.read_csv(tmp_path / "out/episodes.csv")["value"]) == [10, 20, 30] * 2
+
+
+def test_openrlbenchmark(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    assert hpcrl("export", dataset, "--to", "openrlbenchmark", "-o", tmp_path / "out").code == 0
+    files = sorted((tmp_path / "out").rglob("*.csv"))
+    assert len(files) == 2
+    table = pd.read_csv(files[0])
+    assert list(table.columns) == ["global_step", "_runtime", "charts/episodic_return", "charts/episodic_length"]
+    assert list(table["charts/episodic_return"]) == [10, 20, 30]
+
+
+def test_tensorboard(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert hpcrl("export", dataset, "--to", "tensorboard", "-o", tmp_path / "out").code == 0
+    runs = sorted((tmp_path / "out").iterdir())
+    assert len(runs) == 2
+    opened = reading.EventAccumulator(str(runs[0]))
+    opened.Reload()
+    tags = opened.Tags()["tensors"]
+    assert "train/return" in tags
+    assert "cell/final_score" in tags
+    assert [event.step for event in opened.Tensors("train/return")] == [10, 20, 30]
+
+
+def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    assert hpcrl("export", dataset, "--to", "mlflow", "-o", tmp_path / "out").code == 0
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    experiment = client.get_experiment_by_name("short")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 2
+    assert runs[0].data.params["framework"] == "numpy"
+    assert runs[0].data.metrics["final_score"] == 20
+    history = client.get_metric_history(runs[0].info.run_id, "train/return")
+    assert [(each.step, each.value) for each in history] == [(10, 10), (20, 20), (30, 30)]
+
+
+def test_what_exists_is_kept(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    shown = hpcrl("export", dataset, "--to", "csv", "-o", dataset)
+    assert shown.code == 2
+    assert "exists already: choose another directory" in shown.err

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hpcrl.telemetry import sampler
+from hpcrl.telemetry.sampler import Own
+
+
+class Clocks:
+    """Both of the sampler's clocks, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.spent = 100.0, 1.0
+        monkeypatch.setattr(sampler.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(sampler.time, "process_time", lambda: self.spent)
+
+
+@pytest.mark.parametrize(("interval", "cost", "gap"), [(1.0, 0.03, 10.0), (0.05, 0.03, 0.5), (1.0, 0.0003, 0.1)])
+def test_a_large_job_is_looked_at_more_rarely(
+    monkeypatch: pytest.MonkeyPatch, interval: float, cost: float, gap: float
+) -> None:
+    """So that looking costs 0.3 % of a core at one sample a second, and in proportion at more."""
+    clocks = Clocks(monkeypatch)
+    own = Own(os.getpid(), interval)
+
+    def read() -> dict[str, float]:
+        clocks.spent += cost
+        return {"rss": 1.0}
+
+    monkeypatch.setattr(own.tree, "read", read)
+    monkeypatch.setattr(own.tree, "pss", lambda: 2.0)
+    assert own.read() == {"rss": 1.0, "pss": 2.0}
+    clocks.now += 0.99 * gap
+    assert own.read() == {}
+    assert own.read(last=True)["rss"] == 1.0
+    clocks.now += 1.01 * gap
+    assert own.read()["rss"] == 1.0
