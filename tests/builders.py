@@ -27,8 +27,10 @@ ENVIRONMENTS = Path.home() / ".cache/hpcrl/environments"
 
 def write_yaml(path: Path, content: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
+    yaml = YAML(typ="safe")
+    yaml.allow_unicode = False  # ruamel writes U+0085 and U+2028 as line breaks, which are read as spaces
     with path.open("w", encoding="utf-8") as file:
-        YAML(typ="safe").dump(content, file)
+        yaml.dump(content, file)
     return path
 
 

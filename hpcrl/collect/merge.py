@@ -25,11 +25,11 @@ import pyarrow.parquet as pq
 
 from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
 from hpcrl.collect.columns import SERIES, Builder
-from hpcrl.collect.reading import PROVENANCE, RecordData, read_record, summary
+from hpcrl.collect.reading import PROVENANCE, RecordData, read_record, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
-from hpcrl.formats.plan import RECORDS, Plan, read_cells, read_plan
-from hpcrl.formats.record import SUFFIX, RecordError, record_name
+from hpcrl.formats.plan import RECORDS, Cell, Plan, read_cells, read_plan
+from hpcrl.formats.record import SUFFIX, Layout, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
@@ -106,7 +106,8 @@ def collect(
         index["parts"] += len(batches)
         seen = 0
         with _workers(min(processes or _cores(), len(batches))) as run:
-            work = [(dataset, number, batch, cells) for number, batch in zip(numbers, batches, strict=True)]
+            ids = _ids(cells)
+            work = [(dataset, number, batch, ids) for number, batch in zip(numbers, batches, strict=True)]
             for number, batch, refused in zip(numbers, batches, run(_merge_batch, work), strict=True):
                 for each in batch:
                     index["records"][each.name] = [each.size, each.time, None if each.name in refused else number]
@@ -116,14 +117,14 @@ def collect(
                 seen += len(batch)
                 report(seen, len(fresh))
         quarantine |= conflicts
-        _write_cells(dataset, opened, slurm, done)
+        _write_cells(dataset, opened, cells, slurm, done)
         done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
         write_atomically(dataset / QUARANTINE, json.dumps(done.quarantined, indent=1) + "\n")
         index["studies"] |= {
             plan.study["name"]: {name: plan.study.get(name) for name in ("title", "goal", "paper")}
             for _, plan in opened
         }
-        write_atomically(dataset / INDEX, json.dumps(index, indent=1, sort_keys=True) + "\n")
+        write_atomically(dataset / INDEX, json.dumps(index, sort_keys=True) + "\n")
     except BrokenProcessPool:
         raise HpcrlError(
             "a process that read records was ended from outside, perhaps for its memory: try --processes 1"
@@ -144,11 +145,12 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     opened = _opened(plans)
     known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}
     done = Collected()
-    cells = _cells(opened)
+    cells = _ids(_cells(opened))
+    layouts: dict[tuple[int, int], Layout] = {}
     fresh, conflicts = _fresh(opened, known, done)
     for each in fresh:
         try:
-            _read(each, cells)
+            _read(each, cells, layouts)
             done.merged += 1
         except RecordError as error:
             done.quarantined.append(_refusal(each, str(error)))
@@ -206,12 +208,16 @@ def _goes_on(shorter: _Found, longer: _Found) -> bool:
     return True
 
 
-def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, set[str]]:
-    return {plan.id: {cell.id for cell in read_cells(directory)} for directory, plan in opened}
+def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:
+    return {plan.id: {cell.id: cell for cell in read_cells(directory)} for directory, plan in opened}
 
 
-def _read(found: _Found, cells: dict[str, set[str]]) -> RecordData:
-    data = read_record(found.path)
+def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
+    return {plan: set(some) for plan, some in cells.items()}
+
+
+def _read(found: _Found, cells: dict[str, set[str]], layouts: dict[tuple[int, int], Layout]) -> RecordData:
+    data = read_record(found.path, layouts)
     head = data.header
     if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
         raise RecordError("is of a cell that this plan does not have")
@@ -253,27 +259,30 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
 
 def _merge_batch(dataset: Path, number: int, batch: list[_Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
-    builder = Builder()
-    summaries: dict[str, list[str | None]] = {name: [] for name in _SUMMARY_SCHEMA.names}
     refused = {}
+    layouts: dict[tuple[int, int], Layout] = {}
+    read = []
     for each in batch:
         try:
-            data = _read(each, cells)
-            row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
-            row["summary"] = json.dumps(summary(data), sort_keys=True)
-            row |= {name: json.dumps(data.header.get(name), sort_keys=True) for name in PROVENANCE}
+            read.append((each, _read(each, cells, layouts)))
         except RecordError as error:
             refused[each.name] = str(error)
-            continue
+    builder = Builder()
+    kept: dict[str, list[str]] = {name: [] for name in _SUMMARY_SCHEMA.names}
+    for (each, data), summary in zip(read, summaries([data for _, data in read]), strict=True):
+        row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
+        try:
+            row["summary"] = json.dumps(summary, sort_keys=True)
+            row |= {name: json.dumps(data.header.get(name), sort_keys=True) for name in PROVENANCE}
         except RecursionError:
-            refused[each.name] = "has a header or footer that is too deep"
+            refused[each.name] = "has a header that is too deep"
             continue
         builder.add(data)
         for name, value in row.items():
-            summaries[name].append(value)
+            kept[name].append(value)
     for table, content in builder.tables().items():
         _write(_part(dataset, table, number), content)
-    columns = [pa.array(summaries[each.name], pa.string()).cast(each.type) for each in _SUMMARY_SCHEMA]
+    columns = [pa.array(kept[each.name], pa.string()).cast(each.type) for each in _SUMMARY_SCHEMA]
     _write(_part(dataset, _SUMMARIES, number), pa.Table.from_arrays(columns, schema=_SUMMARY_SCHEMA))
     return refused
 
@@ -309,10 +318,10 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
         if number is not None:
             stale.setdefault(number, set()).add(name)
     for number, gone in stale.items():
-        summaries = pq.read_table(_part(dataset, _SUMMARIES, number), schema=_SUMMARY_SCHEMA)
+        known = pq.read_table(_part(dataset, _SUMMARIES, number), schema=_SUMMARY_SCHEMA)
         keep = []
         lost = set()
-        for row in summaries.select(["plan", "record", "summary"]).to_pylist():
+        for row in known.select(["plan", "record", "summary"]).to_pylist():
             keep.append(f"{row['plan']}/{row['record']}" not in gone)
             if not keep[-1]:
                 head = json.loads(row["summary"])["header"]
@@ -324,16 +333,24 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
                 _part(dataset, table, number),
                 rows.filter(pa.array([key not in lost for key in keys], pa.bool_())),
             )
-        _write(_part(dataset, _SUMMARIES, number), summaries.filter(pa.array(keep)))
+        _write(_part(dataset, _SUMMARIES, number), known.filter(pa.array(keep)))
 
 
 def _write(path: Path, table: pa.Table) -> None:
     temporary = path.with_name(f".{path.name}")
-    pq.write_table(table, temporary, compression="zstd")
+    # Numbers hardly repeat: to look for a dictionary of them costs half of the writing.
+    words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
+    pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
     temporary.replace(path)
 
 
-def _write_cells(dataset: Path, opened: Sequence[tuple[Path, Plan]], slurm: Slurm, done: Collected) -> None:
+def _write_cells(
+    dataset: Path,
+    opened: Sequence[tuple[Path, Plan]],
+    cells: dict[str, dict[str, Cell]],
+    slurm: Slurm,
+    done: Collected,
+) -> None:
     """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are."""
     parts = sorted((dataset / _SUMMARIES).glob("part-*.parquet"))
     everything = pa.concat_tables(
@@ -348,10 +365,9 @@ def _write_cells(dataset: Path, opened: Sequence[tuple[Path, Plan]], slurm: Slur
             pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
     for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
         accounted = accounted_attempts(directory, plan, slurm)
-        cells = {cell.id: cell for cell in read_cells(directory)}
         made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
-        for summaries, names in _by_cell(_of_plan(everything, plan.id), accounted):
-            rows = attempt_rows(plan, cells, summaries, {name: accounted[name] for name in names})
+        for some, names in _by_cell(_of_plan(everything, plan.id), accounted):
+            rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
             made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
     ordered = [table for key in sorted(pieces) for table in pieces[key]]
     table = pa.concat_tables([SCHEMAS["cells"].empty_table(), *ordered]).unify_dictionaries().combine_chunks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.formats.record import FORMAT, SAMPLE_LISTS, TABLES, RecordError, read_frames
+from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Layout, RecordError, read_frames
 
 MAX_BYTES = 1024**3
 CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
@@ -30,6 +30,7 @@ _FOOTER = {
     "phase_time": _NUMBER, "precise_phases": _TRUTH, "steps": _COUNT, "episodes": _COUNT, "final_score": _NUMBER,
     "best_score": _NUMBER, "goal_step": _COUNT, "goal_time": _NUMBER, "sampler_cpu": _NUMBER, "sampler_memory": _NUMBER,
     "framework_gpu_memory_peak": _NUMBER, "compiled": _TEXT, "collective": _TEXT, "lost_frames": _COUNT,
+    "malformed_values": _COUNT,
 }  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
 # Kept in columns of their own: nearly all records of a dataset say the same.
@@ -42,6 +43,8 @@ _FIRST_SAMPLES = (
 _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
 _PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
 Array = NDArray[Any]
+_FLOAT = np.dtype(np.float64)
+_KINDS = frozenset(KINDS) - {"progress"}
 
 
 @dataclass
@@ -66,8 +69,8 @@ class RecordData:
         return column
 
 
-def read_record(path: Path) -> RecordData:
-    """Read and check a record.
+def read_record(path: Path, layouts: dict[tuple[int, int], Layout] | None = None) -> RecordData:
+    """Read and check a record; `layouts` is as for `read_frames`.
 
     Raises:
         RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
@@ -78,7 +81,7 @@ def read_record(path: Path) -> RecordData:
     version = FORMAT
     parts: dict[str, list[Array]] = {kind: [] for kind in TABLES}
     lists: dict[str, list[Array]] = {name: [] for name in SAMPLE_LISTS}
-    for frame in read_frames(path):
+    for frame in read_frames(path, _KINDS, layouts):
         if data is None:
             if frame.kind != "header":
                 raise RecordError("does not begin with a header")
@@ -109,9 +112,20 @@ def read_record(path: Path) -> RecordData:
         # What some frames lack, or have for another number of cores, is left out whole.
         if chunks and len(chunks) == len(parts["samples"]) and len({each.shape[1] for each in chunks}) == 1:
             data.lists[name] = np.concatenate(chunks)
-    for kind in ("samples", "progress"):
-        data.last_time = float(np.nanmax(data.column(kind, "time"), initial=data.last_time))
+    if len(times := data.column("samples", "time")):
+        data.last_time = float(np.fmax.reduce(times, initial=0.0))  # but NaN
+    elif data.footer is None:
+        data.last_time = _last_progress(path, version)
     return data
+
+
+def _last_progress(path: Path, version: int) -> float:
+    """Return the time of the last progress that was made, for a record that has nothing else to tell it."""
+    column = TABLES["progress"].index("time")
+    found = [
+        _table(frame.kind, frame.payload, version)[:, column] for frame in read_frames(path, frozenset({"progress"}))
+    ]
+    return float(np.fmax.reduce(np.concatenate(found), initial=0.0)) if found else 0.0
 
 
 def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +162,7 @@ def _table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
     names = TABLES[kind]
     if version >= 3:
         table = payload.get("table")
-        if not isinstance(table, np.ndarray) or table.dtype != np.float64 or table.shape[1:] != (len(names),):
+        if not isinstance(table, np.ndarray) or table.dtype is not _FLOAT or table.shape[1:] != (len(names),):
             raise RecordError(f"has {kind} without a proper table")
         return table
     if kind == "progress":
@@ -211,39 +225,61 @@ def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {name: payload.get(name) for name in ("outcome", *_FOOTER)}
 
 
-def summary(data: RecordData) -> dict[str, Any]:
-    """Return what the cell's row needs of one record, as plain values."""
-    head = data.header
-    steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
-    facts: dict[str, Any] = {
-        "header": {name: head.get(name) for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE},
-        "footer": data.footer,
-        "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
-        "episodes_seen": len(steps),
-        "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
-        "best_seen": float(returns.max()) if len(returns) else None,
-        "notes": _notes(data),
-    }
-    samples = data.tables["samples"]
-    known = np.isfinite(samples)
-    counts = known.sum(axis=0)
-    means = np.where(known, samples, 0).sum(axis=0) / np.maximum(counts, 1)
-    most = np.where(known, samples, -np.inf).max(axis=0, initial=-np.inf)
-    for wanted, values in ((_MEANS, means), (_PEAKS, most)):
-        for name in wanted:
-            index = TABLES["samples"].index(name)
-            facts[name] = float(values[index]) if counts[index] else None
-    return facts
+def summaries(records: Sequence[RecordData]) -> list[dict[str, Any]]:
+    """Return what the cells' rows need of each record, as plain values."""
+    means, peaks, strayed = _statistics([data.tables["samples"] for data in records])
+    found = []
+    for data, mean, peak, stray in zip(records, means, peaks, strayed, strict=True):
+        head = data.header
+        steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
+        found.append(
+            {
+                "header": {name: head.get(name) for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE},
+                "footer": data.footer,
+                "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
+                "episodes_seen": len(steps),
+                "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
+                "best_seen": float(returns.max()) if len(returns) else None,
+                "notes": _notes(data, stray),
+                **{name: value if value == value else None for name, value in zip(_MEANS, mean, strict=True)},
+                **{name: value if value == value else None for name, value in zip(_PEAKS, peak, strict=True)},
+            }
+        )
+    return found
 
 
-def _notes(data: RecordData) -> list[str]:
+def _statistics(tables: Sequence[Array]) -> tuple[list[list[float]], list[list[float]], list[float]]:
+    """Return for each table of samples the means of `_MEANS`, the peaks of `_PEAKS` (NaN where nothing was read), and
+    by how many seconds the wall clock strayed from the monotonic one."""
+    names = TABLES["samples"]
+    filled = [index for index, table in enumerate(tables) if len(table)]
+    means, peaks = np.full((len(tables), len(names)), np.nan), np.full((len(tables), len(names) + 2), np.nan)
+    if filled:
+        rows = np.concatenate([tables[index] for index in filled])
+        with np.errstate(invalid="ignore"):  # infinite ones are left out below
+            apart = rows[:, names.index("unix_time")] - rows[:, names.index("time")]
+        rows = np.column_stack([rows, apart, -apart])
+        lengths = [len(tables[index]) for index in filled]
+        starts = np.cumsum([0, *lengths[:-1]])
+        known = np.isfinite(rows)
+        counts = np.add.reduceat(known, starts, dtype=np.int64)
+        most = np.maximum.reduceat(np.where(known, rows, -np.inf), starts)
+        peaks[filled] = np.where(counts > 0, most, np.nan)
+        sums = np.add.reduceat(np.where(known, rows, 0.0), starts)
+        means[filled] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[:, :-2]
+    wanted = [[names.index(name) for name in some] for some in (_MEANS, _PEAKS)]
+    strayed = np.nan_to_num(peaks[:, -2] + peaks[:, -1])
+    return means[:, wanted[0]].tolist(), peaks[:, wanted[1]].tolist(), strayed.tolist()
+
+
+def _notes(data: RecordData, strayed: float) -> list[str]:
     """Return what a reader of the numbers should know of this record."""
-    node = data.header["node"]
+    node, footer = data.header["node"], data.footer or {}
     found = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
-    if data.footer and (lost := data.footer.get("lost_frames")):
+    if lost := footer.get("lost_frames"):
         found.append(f"{node}: {lost} frames could not be written and are lost")
-    times = data.column("samples", "unix_time") - data.column("samples", "time")
-    times = times[np.isfinite(times)]
-    if len(times) and (strayed := float(times.max() - times.min())) > CLOCK_SECONDS:
+    if malformed := footer.get("malformed_values"):
+        found.append(f"{node}: {malformed} reported values had a wrong form and are left out")
+    if strayed > CLOCK_SECONDS:
         found.append(f"{node}: its wall clock was set by {strayed:.1f} s in the meantime")
     return found

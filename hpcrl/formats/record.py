@@ -61,7 +61,7 @@ TABLES = {
 }
 MAX_FRAME = 64 * 1024 * 1024
 MAX_FACTS = 2 * 1024 * 1024  # of a frame's JSON: whatever it says, it then takes less than 100 MB
-_MOST_LAYOUTS, _MOST_BETWEEN = 64, 4096  # of a record, and bytes of a frame that are not its arrays
+_MOST_LAYOUTS, _MOST_BETWEEN = 500, 4096  # remembered; bytes of such a frame that are not its arrays
 _BLOCK = 1024 * 1024  # bytes read at once
 _HEAD = struct.Struct(">BII")
 _DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "|b1"})
@@ -130,14 +130,19 @@ class RecordWriter:
             self._handle = None
 
 
-def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Frame]:
+def read_frames(
+    path: Path, kinds: frozenset[str] | None = None, layouts: dict[tuple[int, int], Layout] | None = None
+) -> Iterator[Frame]:
     """Read the whole frames of a record, all kinds or only some (the others are not even unpickled).
+
+    Args:
+        layouts: what was learnt of frames read before, and is learnt here; give the same one for many records.
 
     Raises:
         RecordError: it is no record, or a frame is damaged, hostile or too large. A record that merely
             ends in the middle of a frame is read up to there.
     """
-    layouts: dict[tuple[int, int], _Layout] = {}
+    layouts = {} if layouts is None else layouts
     try:
         with path.open("rb", buffering=0) as file:
             block = file.read(_BLOCK)
@@ -146,21 +151,18 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None) -> Iterator[Fra
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
             while True:
                 start = at + _HEAD.size
-                length = _HEAD.unpack_from(block, at)[1] if start <= len(block) else 0
-                if start > len(block) or start + length > len(block):
-                    if length > MAX_FRAME:
-                        raise RecordError(f"has a damaged frame at byte {before + at}")
+                number, length, checksum = _HEAD.unpack_from(block, at) if start <= len(block) else (0, 0, 0)
+                if number >= len(KINDS) or length > MAX_FRAME:
+                    raise RecordError(f"has a damaged frame at byte {before + at}")
+                end = start + length
+                if end > len(block) or not length:
                     more = file.read(max(_BLOCK, length))
                     if not more:
                         return
                     before += at
                     block, at = block[at:] + more, 0
                     continue
-                number, length, checksum = _HEAD.unpack_from(block, at)
-                if number >= len(KINDS) or length > MAX_FRAME:
-                    raise RecordError(f"has a damaged frame at byte {before + at}")
                 kind = KINDS[number]
-                end = start + length
                 if kinds is None or kind in kinds:
                     if zlib.crc32(memoryview(block)[start:end]) != checksum:
                         raise RecordError(f"has a damaged frame at byte {before + at} (wrong checksum)")
@@ -196,8 +198,11 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not go into a record")
 
 
-class _Layout:
-    """Where a frame's arrays lie among its other bytes. A frame of the same layout need not be unpickled again."""
+class Layout:
+    """Where a frame's arrays lie among its other bytes. A frame of the same layout need not be unpickled again:
+
+    the same bytes around the arrays unpickle to the same value around them, whoever wrote them.
+    """
 
     def __init__(self, payload: dict[str, Any], data: bytes, places: list[tuple[int, int]]) -> None:
         arrays = ((name, value) for name, value in payload.items() if isinstance(value, np.ndarray))
@@ -220,7 +225,7 @@ class _Layout:
         return payload
 
 
-def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], _Layout | None]:
+def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], Layout | None]:
     places: list[tuple[int, int]] = []
     try:
         raw = loads(data, places)
@@ -235,7 +240,7 @@ def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], _Layout | None]:
     payload = {name: _array(kind, each) if isinstance(each, tuple) else each for name, each in rest.items()} | facts
     arrays = sum(isinstance(each, np.ndarray) for each in payload.values())
     small = len(data) - sum(size for _, size in places) < _MOST_BETWEEN
-    return payload, _Layout(payload, data, places) if small and 0 < arrays == len(places) else None
+    return payload, Layout(payload, data, places) if small and 0 < arrays == len(places) else None
 
 
 def _facts(kind: str, text: str) -> dict[str, Any]:

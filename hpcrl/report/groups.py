@@ -76,11 +76,15 @@ class Line:
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
-    """Summarise each group; `goal_step` and `goal_time` are medians over the seeds that reached the goal."""
+    """Summarise each group; `goal_step` and `goal_time` are medians over the seeds that reached the goal.
+
+    `training_time` is of completed cells: what a part of the training took would pass for the whole.
+    """
     out = []
     for names, group in rows.groupby(list(KEYS), sort=True):
         study, cluster, what, where = (str(name) for name in names)
         final = group["final_score"].dropna()
+        whole = group[group["outcome"] == "completed"]
         out.append(
             Line(
                 study=study,
@@ -94,7 +98,7 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 at_goal=int(group["goal_step"].notna().sum()),
                 goal_step=_median(group["goal_step"]),
                 goal_time=_median(group["goal_time"]),
-                training_time=_mean(group["training_time"]),
+                training_time=_mean(whole["training_time"]),
                 setup_time=_mean(group["setup_time"]),
                 compile_time=_mean(group["compile_time"]),
                 cpu=_mean(group["cpu_utilisation"] * 100),

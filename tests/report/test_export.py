@@ -52,6 +52,7 @@ def test_tensorboard(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -
     assert [event.step for event in opened.Tensors("train/return")] == [10, 20, 30]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
 def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
     mlflow = pytest.importorskip("mlflow")
     assert hpcrl("export", dataset, "--to", "mlflow", "-o", tmp_path / "out").code == 0

@@ -9,7 +9,7 @@ from hpcrl.report.figures import papers
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
-        "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "parallelism": "none", "seed": 1,
+        "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
         "final_score": 1000.0, "training_time": 10.0, "machine_cpu_percent": 50.0, "machine_memory_percent": 5.0,
         "gpu_percent": float("nan"),
     } | changes  # fmt: skip
@@ -31,7 +31,7 @@ def test_the_thirteen_figures_of_the_sol_paper() -> None:
         [
             row("jax", "lazy"),
             row("jax", "lazy", seed=2, final_score=500.0),
-            row("jax", "eager", final_score=float("nan")),
+            row("jax", "eager", final_score=float("nan"), outcome="timeout"),
             row("jax", "lazy", tasks=2, parallelism="horovod"),
             row("jax", "fused"),
             row("torch", "lazy"),
@@ -51,6 +51,7 @@ def test_the_thirteen_figures_of_the_sol_paper() -> None:
     }
     (bar,) = [each["value"] for each in bars(drawn[0].chart) if each["task"] == "lazy, CPU"]
     assert bar == 750
+    assert notes(drawn[2].chart)["JAX", "eager, CPU"] == "did not end"
     assert "Not run: lazy, GPU; eager, GPU; eager, Horovod (2 CPU ranks)." in drawn[0].text
     assert notes(drawn[9].chart)["JAX", "lazy, CPU"] == "no GPU in it"
     assert set(notes(drawn[6].chart).values()) == {"not run"}

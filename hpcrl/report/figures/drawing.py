@@ -14,6 +14,7 @@ DASHES = {"": [1, 0], "eager": [1, 0], "lazy": [6, 3], "fused": [2, 2]}
 GREY = "#7F7F7F"
 ROW = 26  # pixels of a line of the comparison
 WIDTH = 560
+_FAR = 10  # times as long a line makes an axis logarithmic
 MOST_LINES = 60  # in one figure; the table has them all
 
 
@@ -122,16 +123,27 @@ def dots_and_means(
 
 
 def bands(
-    data: pd.DataFrame, x_title: str, y_title: str, rule: float | None = None, y_format: str = ".1f"
+    data: pd.DataFrame,
+    x_title: str,
+    y_title: str,
+    rule: float | None = None,
+    y_format: str = ".1f",
+    logarithmic: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw lines with a band from the lowest to the highest seed; one panel for each place if there are several.
 
     Args:
         data: what :func:`hpcrl.report.groups.banded` returns.
         rule: where a dashed horizontal line goes.
+        logarithmic: whether x may be, where one line ends far beyond another.
     """
     data = data.assign(place=place_names(data))
-    x = alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6))
+    ends = data.groupby(["cluster", "where", "what"])["x"].max()
+    scale: Any = alt.Undefined
+    if logarithmic and ends.max() > _FAR * ends.min():
+        data = data[data["x"] > ends.min() / 20]  # before that nothing has happened
+        scale, x_title = alt.Scale(type="log", nice=False), f"{x_title}, logarithmic"
+    x = alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6), scale=scale)
     y = alt.Y("mean:Q", title=y_title)
     encodings: dict[str, Any] = {"x": x, "color": colour(data), **dash(data)}
     base = alt.Chart(data)

@@ -71,12 +71,12 @@ _PARTS = {
 
 
 def times(rows: pd.DataFrame) -> Figure | None:
-    known = rows[rows["training_time"].notna()]
+    known = rows[rows["training_time"].notna() & (rows["outcome"] == "completed")]
     if known.empty:
         return None
     long = known.melt(id_vars=["line"], value_vars=list(_PARTS), var_name="part")
     chart = stacked(long, rows, _PARTS, "time (s), mean over seeds")
-    text = "Wall time until the first step (imports and building, then compiling and warming up), and of training."
+    text = "Wall time until the first step (imports and building, then compiling and warming up), and of training, of completed cells."
     return Figure("training-time", "Training time", text, chart)
 
 
@@ -141,7 +141,7 @@ def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, axis: str, goal
     data = curves(rows.drop(columns="line"), episodes, by)
     if data.empty:
         return None
-    chart = bands(data, axis, "return (mean of 20 episodes)", goal)
+    chart = bands(data, axis, "return (mean of 20 episodes)", goal, logarithmic=by == "time")
     name = {"episode": "return-by-episode", "time": "return-by-time"}[by]
     title = {"episode": "Return against episodes", "time": "Return against time"}[by]
     text = "Training returns, the last 20 episodes averaged. Lines are means over seeds, bands span the seeds; a line ends where its shortest seed ends."

@@ -53,7 +53,7 @@ def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str)
         return None
     name = {"cpu": "CPU against time", "memory": "Memory against time"}[what]
     text = "The job's own processes on its first node, from the start of the record: imports and compiling are in it. Lines are means over seeds, bands span the seeds."
-    return Figure(f"{what}-by-time", name, text, bands(data, "wall time (s)", title, y_format=".2f"))
+    return Figure(f"{what}-by-time", name, text, bands(data, "wall time (s)", title, y_format=".2f", logarithmic=True))
 
 
 # phase -> name and colour
@@ -73,7 +73,8 @@ _PHASES = {
 def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
     keys = ["plan", "cell", "attempt"]
     own = phases[(phases["rank"] == 0) & phases["phase"].isin(_PHASES)]
-    long = own.merge(rows[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
+    whole = rows[rows["outcome"] == "completed"]
+    long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
     if long.empty:
         return None
     # A phase that a seed never entered took it no time.
@@ -81,7 +82,7 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
     long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
     used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
     chart = stacked(long, rows, used, "time (s), mean over seeds")
-    text = "Training time by phase, of the first rank. Work that a GPU still has to do is counted where it is waited for, unless the study says precise_phases."
+    text = "Training time by phase, of the first rank of completed cells. Work that a GPU still has to do is counted where it is waited for, unless the study says precise_phases."
     return Figure("phases", "Where the time goes", text, chart)
 
 
