@@ -6,12 +6,10 @@ the records' summaries, which the dataset keeps, so that no record is read twice
 
 from __future__ import annotations
 
-import filecmp
 import json
 import multiprocessing
 import os
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,26 +21,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
+from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES, Builder
+from hpcrl.collect.finding import Found, find, refusal
+from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
 from hpcrl.collect.reading import PROVENANCE, RecordData, read_record, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
-from hpcrl.formats.plan import RECORDS, Cell, Plan, read_cells, read_plan
-from hpcrl.formats.record import SUFFIX, Layout, RecordError, record_name
+from hpcrl.formats.plan import Cell, Plan, read_cells, read_plan
+from hpcrl.formats.record import Layout, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
 # One batch: as many records as there are in one part at most, and as many bytes unless one record alone has more.
 BATCH_RECORDS = 2_000
 BATCH_BYTES = 64 * 1024**2
-CELLS = 5_000  # whose rows are in memory at once
-_SUMMARIES = "records"
-_WORD = pa.dictionary(pa.int32(), pa.string())
-_SUMMARY_SCHEMA = pa.schema(
-    [("plan", _WORD), ("cell", pa.string()), ("record", pa.string()), ("summary", pa.string())]
-    + [(name, _WORD) for name in PROVENANCE]
-)
 Report = Callable[[int, int], None]
 
 
@@ -56,17 +49,6 @@ class Collected:
     outcomes: dict[str, int] = field(default_factory=dict)
     noted: int = 0
     quarantined: list[dict[str, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A record that is new or has grown: its name in the dataset, its file, size and time, its plan."""
-
-    name: str
-    path: Path
-    size: int
-    time: int
-    plan: str
 
 
 def collect(
@@ -90,7 +72,7 @@ def collect(
     opened = _opened(plans)
     index = _open(dataset)
     done = Collected()
-    fresh, conflicts = _fresh(opened, index["records"], done)
+    fresh, done.unchanged, conflicts = find(opened, index["records"])
     # Conflicts of the plans at hand have just been looked for anew.
     here = {plan.id for _, plan in opened}
     quarantine = {
@@ -112,12 +94,15 @@ def collect(
                 for each in batch:
                     index["records"][each.name] = [each.size, each.time, None if each.name in refused else number]
                     quarantine.pop(each.name, None)
-                quarantine |= {each.name: _refusal(each, refused[each.name]) for each in batch if each.name in refused}
+                quarantine |= {each.name: refusal(each, refused[each.name]) for each in batch if each.name in refused}
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
                 report(seen, len(fresh))
         quarantine |= conflicts
-        _write_cells(dataset, opened, cells, slurm, done)
+        rows = write_cells(dataset, opened, cells, slurm)
+        done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
+        latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
+        done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
         done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
         write_atomically(dataset / QUARANTINE, json.dumps(done.quarantined, indent=1) + "\n")
         index["studies"] |= {
@@ -147,13 +132,13 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     done = Collected()
     cells = _ids(_cells(opened))
     layouts: dict[tuple[int, int], Layout] = {}
-    fresh, conflicts = _fresh(opened, known, done)
+    fresh, done.unchanged, conflicts = find(opened, known)
     for each in fresh:
         try:
             _read(each, cells, layouts)
             done.merged += 1
         except RecordError as error:
-            done.quarantined.append(_refusal(each, str(error)))
+            done.quarantined.append(refusal(each, str(error)))
     done.quarantined += conflicts.values()
     return done
 
@@ -165,49 +150,6 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     return sorted(opened, key=lambda each: (each[1].cluster["name"], each[1].study["name"], each[1].id, each[0]))
 
 
-def _fresh(
-    opened: Sequence[tuple[Path, Plan]], known: dict[str, list[Any]], done: Collected
-) -> tuple[list[_Found], dict[str, dict[str, str]]]:
-    """Return the records that are new or have grown, and the conflicts among copies of a plan.
-
-    Of two files for one record, as copies of a plan directory have, the one that goes on from the other counts.
-    """
-    found: dict[str, _Found] = {}
-    conflicts = {}
-    for directory, plan in opened:
-        try:
-            entries = sorted(os.scandir(directory / RECORDS), key=lambda entry: entry.name)
-        except FileNotFoundError:
-            continue
-        for entry in entries:
-            if not entry.name.endswith(SUFFIX):
-                continue
-            stat = entry.stat()
-            each = _Found(f"{plan.id}/{entry.name}", Path(entry.path), stat.st_size, stat.st_mtime_ns, plan.id)
-            other = found.setdefault(each.name, each)
-            if other is not each:
-                shorter, longer = (each, other) if each.size <= other.size else (other, each)
-                if _goes_on(shorter, longer):
-                    found[each.name] = longer
-                else:
-                    reason = f"differs from {other.path}, which has the same name: one of them was changed by hand"
-                    key = f"{each.name} in {directory}"
-                    conflicts[key] = {**_refusal(each, reason), "record": key, "conflict": "yes"}
-    fresh = [each for each in found.values() if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
-    done.unchanged = len(found) - len(fresh)
-    return fresh, conflicts
-
-
-def _goes_on(shorter: _Found, longer: _Found) -> bool:
-    if shorter.size == longer.size:
-        return filecmp.cmp(shorter.path, longer.path, shallow=False)
-    with shorter.path.open("rb") as first, longer.path.open("rb") as second:
-        while block := first.read(2**20):
-            if block != second.read(len(block)):
-                return False
-    return True
-
-
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:
     return {plan.id: {cell.id: cell for cell in read_cells(directory)} for directory, plan in opened}
 
@@ -216,7 +158,7 @@ def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
     return {plan: set(some) for plan, some in cells.items()}
 
 
-def _read(found: _Found, cells: dict[str, set[str]], layouts: dict[tuple[int, int], Layout]) -> RecordData:
+def _read(found: Found, cells: dict[str, set[str]], layouts: dict[tuple[int, int], Layout]) -> RecordData:
     data = read_record(found.path, layouts)
     head = data.header
     if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
@@ -226,12 +168,8 @@ def _read(found: _Found, cells: dict[str, set[str]], layouts: dict[tuple[int, in
     return data
 
 
-def _refusal(found: _Found, reason: str) -> dict[str, str]:
-    return {"record": found.name, "file": str(found.path), "reason": reason}
-
-
-def _batches(fresh: list[_Found]) -> Iterator[list[_Found]]:
-    batch: list[_Found] = []
+def _batches(fresh: list[Found]) -> Iterator[list[Found]]:
+    batch: list[Found] = []
     size = 0
     for each in fresh:
         if batch and (len(batch) == BATCH_RECORDS or size + each.size > BATCH_BYTES):
@@ -257,7 +195,7 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
         yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
 
 
-def _merge_batch(dataset: Path, number: int, batch: list[_Found], cells: dict[str, set[str]]) -> dict[str, str]:
+def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
     refused = {}
     layouts: dict[tuple[int, int], Layout] = {}
@@ -268,7 +206,7 @@ def _merge_batch(dataset: Path, number: int, batch: list[_Found], cells: dict[st
         except RecordError as error:
             refused[each.name] = str(error)
     builder = Builder()
-    kept: dict[str, list[str]] = {name: [] for name in _SUMMARY_SCHEMA.names}
+    kept: dict[str, list[str]] = {name: [] for name in SUMMARY_SCHEMA.names}
     for (each, data), summary in zip(read, summaries([data for _, data in read]), strict=True):
         row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
         try:
@@ -281,9 +219,9 @@ def _merge_batch(dataset: Path, number: int, batch: list[_Found], cells: dict[st
         for name, value in row.items():
             kept[name].append(value)
     for table, content in builder.tables().items():
-        _write(_part(dataset, table, number), content)
-    columns = [pa.array(kept[each.name], pa.string()).cast(each.type) for each in _SUMMARY_SCHEMA]
-    _write(_part(dataset, _SUMMARIES, number), pa.Table.from_arrays(columns, schema=_SUMMARY_SCHEMA))
+        write_part(part_file(dataset, table, number), content)
+    columns = [pa.array(kept[each.name], pa.string()).cast(each.type) for each in SUMMARY_SCHEMA]
+    write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
     return refused
 
 
@@ -293,7 +231,7 @@ def _open(dataset: Path) -> dict[str, Any]:
     if dataset.exists() and any(dataset.iterdir()):
         raise UsageError(f"{dataset}: exists and is not a dataset: choose another directory with -o")
     try:
-        for table in (*SCHEMAS, _SUMMARIES):
+        for table in (*SCHEMAS, SUMMARIES):
             (dataset / table).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpcrlError(f"{dataset}: cannot be made: {error.strerror}") from None
@@ -306,10 +244,6 @@ def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
     return entries
 
 
-def _part(dataset: Path, table: str, number: int) -> Path:
-    return dataset / table / f"part-{number:05d}.parquet"
-
-
 def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
     """Take the rows of records that have grown out of the parts that hold them."""
     stale: dict[int, set[str]] = {}
@@ -318,7 +252,7 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
         if number is not None:
             stale.setdefault(number, set()).add(name)
     for number, gone in stale.items():
-        known = pq.read_table(_part(dataset, _SUMMARIES, number), schema=_SUMMARY_SCHEMA)
+        known = pq.read_table(part_file(dataset, SUMMARIES, number), schema=SUMMARY_SCHEMA)
         keep = []
         lost = set()
         for row in known.select(["plan", "record", "summary"]).to_pylist():
@@ -327,76 +261,10 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
                 head = json.loads(row["summary"])["header"]
                 lost.add((row["plan"], head["cell"], head["attempt"], head["rank"]))
         for table in SERIES:
-            rows = pq.read_table(_part(dataset, table, number), schema=SCHEMAS[table])
+            rows = pq.read_table(part_file(dataset, table, number), schema=SCHEMAS[table])
             keys = zip(*(rows[column].to_pylist() for column in ("plan", "cell", "attempt", "rank")), strict=True)
-            _write(
-                _part(dataset, table, number),
+            write_part(
+                part_file(dataset, table, number),
                 rows.filter(pa.array([key not in lost for key in keys], pa.bool_())),
             )
-        _write(_part(dataset, _SUMMARIES, number), known.filter(pa.array(keep)))
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    temporary = path.with_name(f".{path.name}")
-    # Numbers hardly repeat: to look for a dictionary of them costs half of the writing.
-    words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
-    pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
-    temporary.replace(path)
-
-
-def _write_cells(
-    dataset: Path,
-    opened: Sequence[tuple[Path, Plan]],
-    cells: dict[str, dict[str, Cell]],
-    slurm: Slurm,
-    done: Collected,
-) -> None:
-    """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are."""
-    parts = sorted((dataset / _SUMMARIES).glob("part-*.parquet"))
-    everything = pa.concat_tables(
-        [_SUMMARY_SCHEMA.empty_table(), *(pq.read_table(part, schema=_SUMMARY_SCHEMA) for part in parts)]
-    )
-    path = _part(dataset, "cells", 0)
-    pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
-    if path.exists():
-        before = pq.read_table(path, schema=SCHEMAS["cells"])
-        for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
-            piece = _of_plan(before, plan_id)
-            pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
-    for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
-        accounted = accounted_attempts(directory, plan, slurm)
-        made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
-        for some, names in _by_cell(_of_plan(everything, plan.id), accounted):
-            rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
-            made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
-    ordered = [table for key in sorted(pieces) for table in pieces[key]]
-    table = pa.concat_tables([SCHEMAS["cells"].empty_table(), *ordered]).unify_dictionaries().combine_chunks()
-    _write(path, table)
-    done.attempts = len(table)
-    done.noted = len(table) - table["notes"].null_count
-    latest = table.filter(table["latest"])["outcome"].cast(pa.string())
-    done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
-
-
-def _of_plan(table: pa.Table, plan_id: str) -> pa.Table:
-    return table.filter(pc.equal(table["plan"].cast(pa.string()), plan_id))
-
-
-def _by_cell(
-    summaries: pa.Table, accounted: Mapping[str, Accounted]
-) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
-    """Give the summaries and the accounted attempts of so many cells at a time, in the order of the cells' ids."""
-    rows = summaries.take(pc.sort_indices(summaries, sort_keys=[("cell", "ascending"), ("record", "ascending")]))
-    cells = rows["cell"].to_pylist()
-    attempts: dict[str, list[str]] = {}
-    for name, each in accounted.items():
-        attempts.setdefault(each.cell.id, []).append(name)
-    every = sorted({*cells, *attempts})
-    for first in range(0, len(every), CELLS):
-        some = every[first : first + CELLS]
-        start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
-        chunk = [
-            json.loads(row["summary"]) | {name: row[name] for name in PROVENANCE}
-            for row in rows.slice(start, end - start).to_pylist()
-        ]
-        yield chunk, [name for cell in some for name in attempts.get(cell, ())]
+        write_part(part_file(dataset, SUMMARIES, number), known.filter(pa.array(keep)))

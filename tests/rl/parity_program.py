@@ -68,7 +68,7 @@ def main(framework: str, execution: str, part: str) -> None:
         restored = make_dqn_learner(framework, execution, network, weights, settings)
         restored.load_state({name: np.array(each) for name, each in learner.state().items()})
         for each in (learner, restored):
-            each.update(given, 1e-3)
+            each.update(each.transfer(given), 1e-3)
         same = all((each == restored.weights()[name]).all() for name, each in learner.weights().items())
         found.append(
             {

@@ -1,0 +1,76 @@
+"""The rows of the cells: made anew from the records' summaries, with what the scheduler says by now."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
+from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
+from hpcrl.collect.reading import PROVENANCE
+from hpcrl.formats.plan import Cell, Plan
+from hpcrl.formats.tables import SCHEMAS
+from hpcrl.slurm.client import Slurm
+
+CELLS = 5_000  # whose rows are in memory at once
+
+
+def write_cells(
+    dataset: Path,
+    opened: Sequence[tuple[Path, Plan]],
+    cells: dict[str, dict[str, Cell]],
+    slurm: Slurm,
+) -> pa.Table:
+    """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are. Return all of them."""
+    parts = sorted((dataset / SUMMARIES).glob("part-*.parquet"))
+    everything = pa.concat_tables(
+        [SUMMARY_SCHEMA.empty_table(), *(pq.read_table(part, schema=SUMMARY_SCHEMA) for part in parts)]
+    )
+    path = part_file(dataset, "cells", 0)
+    pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
+    if path.exists():
+        before = pq.read_table(path, schema=SCHEMAS["cells"])
+        for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
+            piece = _of_plan(before, plan_id)
+            pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
+    for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
+        accounted = accounted_attempts(directory, plan, slurm)
+        made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
+        for some, names in _by_cell(_of_plan(everything, plan.id), accounted):
+            rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
+            made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
+    ordered = [table for key in sorted(pieces) for table in pieces[key]]
+    table = pa.concat_tables([SCHEMAS["cells"].empty_table(), *ordered]).unify_dictionaries().combine_chunks()
+    write_part(path, table)
+    return table
+
+
+def _of_plan(table: pa.Table, plan_id: str) -> pa.Table:
+    return table.filter(pc.equal(table["plan"].cast(pa.string()), plan_id))
+
+
+def _by_cell(
+    summaries: pa.Table, accounted: Mapping[str, Accounted]
+) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
+    """Give the summaries and the accounted attempts of so many cells at a time, in the order of the cells' ids."""
+    rows = summaries.take(pc.sort_indices(summaries, sort_keys=[("cell", "ascending"), ("record", "ascending")]))
+    cells = rows["cell"].to_pylist()
+    attempts: dict[str, list[str]] = {}
+    for name, each in accounted.items():
+        attempts.setdefault(each.cell.id, []).append(name)
+    every = sorted({*cells, *attempts})
+    for first in range(0, len(every), CELLS):
+        some = every[first : first + CELLS]
+        start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
+        chunk = [
+            json.loads(row["summary"]) | {name: row[name] for name in PROVENANCE}
+            for row in rows.slice(start, end - start).to_pylist()
+        ]
+        yield chunk, [name for cell in some for name in attempts.get(cell, ())]

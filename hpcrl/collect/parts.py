@@ -1,0 +1,30 @@
+"""The dataset's files as collect writes them: parts of tables, and the summaries that the cells' rows are made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcrl.collect.reading import PROVENANCE
+
+SUMMARIES = "records"
+_WORD = pa.dictionary(pa.int32(), pa.string())
+SUMMARY_SCHEMA = pa.schema(
+    [("plan", _WORD), ("cell", pa.string()), ("record", pa.string()), ("summary", pa.string())]
+    + [(name, _WORD) for name in PROVENANCE]
+)
+
+
+def part_file(dataset: Path, table: str, number: int) -> Path:
+    return dataset / table / f"part-{number:05d}.parquet"
+
+
+def write_part(path: Path, table: pa.Table) -> None:
+    """Write a whole part or nothing."""
+    temporary = path.with_name(f".{path.name}")
+    # Numbers hardly repeat: to look for a dictionary of them costs half of the writing.
+    words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
+    pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
+    temporary.replace(path)
