@@ -168,7 +168,9 @@ def banded(
     keys = ["plan", "cell", "attempt"]
     named = table.merge(rows[[*keys, *KEYS, "colour", "dash"]], on=keys)
     out = []
-    for group_key, group in named.groupby([*KEYS, "colour", "dash"], sort=True):
+    groups = named.groupby([*KEYS, "colour", "dash"], sort=True)
+    points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # many lines are told apart no better by more
+    for group_key, group in groups:
         found = []
         for _, seed in group.groupby(keys, sort=True):
             x, y = series(seed)

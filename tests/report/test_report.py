@@ -110,3 +110,15 @@ def test_what_cannot_be_reported(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no attempt yet"):
         write_report(tmp_path / "none", None, tmp_path / "r")
     assert not (tmp_path / "r").exists()
+
+
+def test_many_configurations(tmp_path: Path) -> None:
+    """More rows than Altair allows by itself, more lines than a figure has room for."""
+    study = dqn_study(axes={"framework": ["numpy"], "batch_size": list(range(1, 81))}, seeds=2)
+    plan = planned(tmp_path / "p", study)
+    for number, cell in enumerate(cells_of(plan)):
+        write_record(plan, cell, returns=(10.0, 20.0, 30.0), final_score=float(number), training_time=1.0 + number)
+    collect([plan], tmp_path / "d", no_slurm())
+    done = write_report(tmp_path / "d", None, tmp_path / "r", formats=())
+    assert len(done.rows) == 80
+    assert "the 12 fastest of 80 configurations" in done.html.read_text()

@@ -175,7 +175,8 @@ def bands(
 
 def style(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """Return a figure's specification with the report's fonts and sizes."""
-    spec: dict[str, Any] = chart.to_dict()
+    with alt.data_transformers.enable("default", max_rows=None):  # else 5,000
+        spec: dict[str, Any] = chart.to_dict()
     spec["config"] = {
         "font": "system-ui, 'DejaVu Sans', sans-serif",
         "background": "transparent",
