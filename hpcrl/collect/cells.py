@@ -43,7 +43,7 @@ def write_cells(
     for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
         accounted = accounted_attempts(directory, plan, slurm)
         made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
-        for some, names in _by_cell(_of_plan(everything, plan.id), accounted):
+        for some, names in _by_cell(everything, plan.id, accounted):
             rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
             made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
     ordered = [table for key in sorted(pieces) for table in pieces[key]]
@@ -57,11 +57,14 @@ def _of_plan(table: pa.Table, plan_id: str) -> pa.Table:
 
 
 def _by_cell(
-    summaries: pa.Table, accounted: Mapping[str, Accounted]
+    summaries: pa.Table, plan_id: str, accounted: Mapping[str, Accounted]
 ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
-    """Give the summaries and the accounted attempts of so many cells at a time, in the order of the cells' ids."""
-    rows = summaries.take(pc.sort_indices(summaries, sort_keys=[("cell", "ascending"), ("record", "ascending")]))
-    cells = rows["cell"].to_pylist()
+    """Give the summaries and the accounted attempts of so many cells of a plan at a time, in the order of their ids."""
+    # Only positions are sorted, and only some cells' texts are taken out at once: all of them are large.
+    places = pc.indices_nonzero(pc.equal(summaries["plan"].cast(pa.string()), plan_id))
+    keys = summaries.select(["cell", "record"]).take(places)
+    order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
+    places, cells = places.take(order), keys["cell"].take(order).to_pylist()
     attempts: dict[str, list[str]] = {}
     for name, each in accounted.items():
         attempts.setdefault(each.cell.id, []).append(name)
@@ -71,6 +74,6 @@ def _by_cell(
         start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
         chunk = [
             json.loads(row["summary"]) | {name: row[name] for name in PROVENANCE}
-            for row in rows.slice(start, end - start).to_pylist()
+            for row in summaries.take(places.slice(start, end - start)).to_pylist()
         ]
         yield chunk, [name for cell in some for name in attempts.get(cell, ())]

@@ -98,6 +98,7 @@ def collect(
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
                 report(seen, len(fresh))
+        del fresh, batches, work  # before the cells' rows take the memory
         quarantine |= conflicts
         rows = write_cells(dataset, opened, cells, slurm)
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
