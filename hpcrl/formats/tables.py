@@ -96,7 +96,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("rss_peak", _F64, "largest resident memory of the attempt's own processes on one node", "B"),
             _field("pss_peak", _F64, "the same with shared pages divided among who shares them", "B"),
             _field(
-                "cgroup_cpu_seconds", _F64, "CPU time that the job's control group counted, the sampler's included", "s"
+                "cgroup_cpu_seconds",
+                _F64,
+                "CPU time that the job's control group counted, the sampler's and the calibration's included",
+                "s",
             ),
             _field("cgroup_memory_peak", _F64, "most memory that the job's control group counted on one node", "B"),
             _field("sampler_cpu_seconds", _F64, "CPU time that the sampling itself took, all nodes", "s"),
@@ -168,7 +171,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("written_bytes", _F64, "written to disks by the job's own processes so far", "B"),
             _field("context_switches", _F64, "of the main threads of the job's own processes so far"),
             _field(
-                "cgroup_cpu", _F64, "CPU time of the job's step as its control group counts it, with the sampler's", "s"
+                "cgroup_cpu",
+                _F64,
+                "CPU time of the job's step as its control group counts it, with the sampler's and the calibration's",
+                "s",
             ),
             _field(
                 "cgroup_memory",

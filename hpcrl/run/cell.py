@@ -57,6 +57,8 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     calibration = Calibration(directory, allocation.node)
     seconds = float(plan.study.get("calibration_seconds", 0))
     calibrated = calibration.measure(seconds) if first_on_node and seconds else None
+    spent = os.times()
+    calibrating = spent.children_user + spent.children_system
     clock = PhaseClock()
     path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
     if path.exists():
@@ -64,7 +66,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
     environment = dict(os.environ)
     before_import(cell.config, cell.resources, group)
-    recorder = Recorder(path, clock)
+    recorder = Recorder(path, clock, cpu_before=calibrating)
     recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
     if calibrated:
         recorder.calibration(calibrated)

@@ -21,10 +21,15 @@ _VALUES = 200  # reported entries in one frame
 
 
 class Recorder:
-    """The reporter of a training loop, and the buffer between it, the sampler and the record."""
+    """The reporter of a training loop, and the buffer between it, the sampler and the record.
 
-    def __init__(self, path: Path, clock: PhaseClock) -> None:
+    Args:
+        cpu_before: CPU seconds that this process's children took before the cell began: the calibration's.
+    """
+
+    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0) -> None:
         self._writer = RecordWriter(path)
+        self._cpu_before = cpu_before
         self._clock = clock
         self._lock = threading.Lock()
         self._start = time.monotonic()
@@ -72,6 +77,8 @@ class Recorder:
 
     def sample(self, reading: dict[str, Any]) -> None:
         """Take one reading of the sampler; what it did not read is NaN."""
+        if "cpu_seconds" in reading:
+            reading = {**reading, "cpu_seconds": reading["cpu_seconds"] - self._cpu_before}
         nan = float("nan")
         values = {name: nan if (value := reading.get(name)) is None else float(value) for name in SAMPLE_COLUMNS[1:]}
         row = (reading["monotonic"] - self._start, *values.values())

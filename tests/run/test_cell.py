@@ -46,6 +46,16 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert data.footer["phase_time"] < 0.01 * data.footer["wall_time"]
 
 
+def test_the_calibration_is_recorded_and_is_no_part_of_what_the_cell_used(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(calibration_seconds=4))
+    assert run_task(plan, JOB).returncode == 0
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.header["calibration"]["python"] > 0
+    assert data.footer["wall_time"] < 4
+    assert 0 < data.column("samples", "cpu_seconds").max() < 1.5 * data.footer["wall_time"] + 0.5
+
+
 def test_the_same_seed_gives_the_same_episodes(tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
