@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,11 @@ def test_two_nodes_give_one_record_each(sol: Cluster, tmp_path: Path) -> None:
     assert len(names) == 2
     assert len({node for _, _, node, _, _ in names}) == 2
     assert {rank for *_, rank, _ in names} == {"r0", "r1"}
-    (row,) = sol.collected(plan).to_dict("records")
+    # Accounting hears of a job's steps seconds after its end.
+    patience = time.monotonic() + 60
+    while not (row := sol.collected(plan).to_dict("records")[0])["slurm_memory_peak"] > 0:
+        assert time.monotonic() < patience
+        time.sleep(0.5)
     assert (row["outcome"], row["records"], row["slurm_state"]) == ("completed", 2, "COMPLETED")
     assert row["slurm_cpu_seconds"] > 0
     assert row["slurm_memory_peak"] > 1e6
