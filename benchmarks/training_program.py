@@ -1,6 +1,6 @@
 """Run in a framework's own environment: train by CleanRL's settings and print environment steps per second.
 
-python training_program.py FRAMEWORK EXECUTION ACTING, or sb3
+python training_program.py FRAMEWORK EXECUTION ACTING, or sb3, or rejax
 """
 
 from __future__ import annotations
@@ -67,5 +67,31 @@ def sb3() -> float:
     return STEPS / (time.perf_counter() - start)
 
 
+def rejax() -> float:
+    """One update for every ten steps, as CleanRL has it, takes ten environments here, side by side."""
+    import jax
+    from flax import linen
+    from rejax import DQN
+    from rejax.networks import DiscreteQNetwork, EpsilonGreedyPolicy
+
+    algorithm = DQN.create(
+        env="CartPole-v1", total_timesteps=STEPS, eval_freq=STEPS, skip_initial_evaluation=True, num_envs=10,
+        num_epochs=1, buffer_size=10_000, fill_buffer=10_000, batch_size=128, learning_rate=2.5e-4, ddqn=False,
+        target_update_freq=500, eps_start=1.0, eps_end=0.05, exploration_fraction=0.5,
+    )  # fmt: skip
+    network = EpsilonGreedyPolicy(DiscreteQNetwork)((120, 84), action_dim=2, activation=linen.relu)
+    algorithm = algorithm.replace(agent=network, eval_callback=lambda algorithm, state, key: state.global_step)
+    key = jax.random.PRNGKey(1)
+    train = jax.jit(lambda key: algorithm.train(key)).lower(key).compile()
+    start = time.perf_counter()
+    _, (steps,) = jax.block_until_ready(train(key))
+    seconds = time.perf_counter() - start
+    assert steps == STEPS, steps
+    return STEPS / seconds
+
+
+PEERS = {"sb3": sb3, "rejax": rejax}
+
 if __name__ == "__main__":
-    print(f"SPS: {sb3() if sys.argv[1] == 'sb3' else ours(*sys.argv[1:]):.0f}")
+    program = PEERS.get(sys.argv[1])
+    print(f"SPS: {program() if program else ours(*sys.argv[1:]):.0f}")

@@ -1,4 +1,4 @@
-"""Environment steps per second of DQN on CartPole-v1 by CleanRL's settings, on one core, beside CleanRL and SB3.
+"""Environment steps per second of DQN on CartPole-v1 by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
 
 python -m benchmarks.training_speed
 
@@ -45,6 +45,7 @@ def main() -> None:
             "CleanRL 1.2.0, dqn.py": [peers, str(scripts / "dqn.py"), *steps, "--cuda", "false"],
             "CleanRL 1.2.0, dqn_jax.py": [peers, str(scripts / "dqn_jax.py"), *steps],
             "Stable-Baselines3 2.3.2": [peers, str(HERE / "training_program.py"), "sb3"],
+            "rejax 0.1.3, 10 environments": [_python("rejax"), str(HERE / "training_program.py"), "rejax"],
         }
         for framework, execution in OURS:
             for acting in ("framework",) if execution == "fused" or framework == "numpy" else ("framework", "numpy"):

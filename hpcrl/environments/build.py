@@ -29,6 +29,8 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Environment
 
 MARKER = "hpcrl-environment.json"
+# Compiled to bytecode now: later nobody may write there, and every cell would compile at its start and call it start-up.
+_INSTALL = ("--quiet", "--no-deps", "--compile-bytecode")
 Report = Callable[[str, str], None]
 
 
@@ -100,6 +102,7 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
         (files / "environment.yaml").write_text(environment.conda)
         setup = tuple(site.get("setup", ()))
         _MANAGERS[site["manager"]](environment, path, files, setup)
+        link_libraries(environment, path)
         if environment.build:
             report(environment.key, f"building {environment.build} from source, which can take minutes")
             own = [name for name in environment.imports if name.split(".")[0] != environment.build.split("==")[0]]
@@ -113,6 +116,16 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
         shutil.rmtree(files)
         report(environment.key, f"built: {checked}")
     return Built(environment, path, True, checked)
+
+
+def link_libraries(environment: Environment, path: Path) -> None:
+    """Link shared libraries of some packages into the directory of another, which looks for them only there."""
+    packages = path / f"lib/python{environment.python}/site-packages"
+    for package, pattern in environment.libraries.items():
+        for library in packages.glob(f"{pattern}/*.so*"):
+            link = packages / package / library.name
+            if not link.exists():
+                link.symlink_to(os.path.relpath(library, link.parent))
 
 
 @contextmanager
@@ -145,7 +158,7 @@ def _install(environment: Environment, path: Path, what: Sequence[str | Path], s
     from uv import find_uv_bin
 
     call(
-        [find_uv_bin(), "pip", "install", "--quiet", "--no-deps", "--python", path / "bin/python", *what],
+        [find_uv_bin(), "pip", "install", *_INSTALL, "--python", path / "bin/python", *what],
         setup,
         failed=f"{environment.key}: uv failed",
     )

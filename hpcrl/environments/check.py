@@ -14,12 +14,13 @@ from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import WORKER, Environment
 from hpcrl.formats.worker import worker_zip
 
+_DRIVER = "libcuda.so.1"
 _IMPORT = """\
 import importlib, importlib.metadata, json, re, sys
 pins, names = json.loads(sys.argv[1]), sys.argv[2:]
 strays = []
 for line in pins:
-    match = re.match(r"([A-Za-z0-9._-]+)(?:\\[.*\\])?==([^ ;]+)( ?;.*)?$", line)
+    match = re.match(r"([A-Za-z0-9._-]+)(?:\\[.*\\])?===?([^ ;]+)( ?;.*)?$", line)
     try:
         found = importlib.metadata.version(match[1])
     except importlib.metadata.PackageNotFoundError:
@@ -37,16 +38,20 @@ print(json.dumps({name: str(getattr(each, "__version__", "imports")) for name, e
 
 @dataclass(frozen=True)
 class Checked:
-    """What an environment was seen to do: versions of its modules, what each mode did, and by what ranks average."""
+    """What an environment was seen to do: versions of its modules, what each mode did, and by what ranks average.
+
+    `remark` says on which device, or what could not be seen here.
+    """
 
     versions: dict[str, str]
     modes: dict[str, str]
-    collective: str | None
+    collective: str | None = None
+    remark: str | None = None
 
     def __str__(self) -> str:
         texts = [f"{name} {version}" for name, version in self.versions.items()]
         texts += [f"{mode} {did}" for mode, did in self.modes.items()]
-        return ", ".join(texts + ([self.collective] if self.collective else []))
+        return ", ".join([*texts, *filter(None, (self.collective, self.remark))])
 
 
 def import_modules(
@@ -74,10 +79,20 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     Raises:
         HpcrlError: a version differs, a module does not import, or the eager mode does not train.
     """
-    versions = import_modules(environment, path, setup, environment.imports)
+    try:
+        versions = import_modules(environment, path, setup, environment.imports)
+    except HpcrlError as error:
+        # Login nodes have no driver, and some builds for GPUs do not even import without one.
+        if environment.flavour != "cuda" or _DRIVER not in str(error):
+            raise
+        return Checked(
+            import_modules(environment, path, setup, ()),
+            {},
+            remark=f"installed, not tried: no {_DRIVER}, the GPUs' driver, here",
+        )
     if environment.framework is None:
-        return Checked(versions, {}, None)
-    arguments = [environment.framework, *(["horovod"] if environment.horovod else [])]
+        return Checked(versions, {})
+    arguments = [environment.framework, "horovod" if environment.horovod else "none", environment.flavour]
     with TemporaryDirectory(prefix="hpcrl-check-") as place:
         (Path(place) / WORKER).write_bytes(worker_zip())
         extra = _variables(path) | {"PYTHONPATH": str(Path(place) / WORKER), "OMP_NUM_THREADS": "1"}
@@ -91,7 +106,10 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     found = json.loads(out.splitlines()[-1])
     if not found["modes"]["eager"].startswith("trains"):
         raise HpcrlError(f"{path}: was built, but its eager mode {found['modes']['eager']}")
-    return Checked(versions, found["modes"], found["collective"])
+    remark = None
+    if environment.flavour == "cuda":
+        remark = f"on {found['gpu']}" if found["gpu"] else "on the CPU only: no GPU is here"
+    return Checked(versions, found["modes"], found["collective"], remark)
 
 
 def _variables(path: Path) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError
 
+_ERROR = re.compile(r"CMake Error|: (fatal )?error:")
 _PRIVATE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
@@ -17,11 +19,15 @@ def call(
     setup: Sequence[str] = (),
     extra: Mapping[str, str] | None = None,
     failed: str | None = None,
+    log: Path | None = None,
 ) -> str:
     """Run a command, after the site's setup lines, without this Python's own variables; return its standard output.
 
+    Args:
+        log: where to leave all that it said, if it fails.
+
     Raises:
-        HpcrlError: it is not there, or fails; `failed` says what that means, and the command's last lines follow.
+        HpcrlError: it is not there, or fails; `failed` says what that means, and the lines that say why follow.
     """
     words = [str(each) for each in arguments]
     name = Path(words[0]).name
@@ -33,11 +39,16 @@ def call(
     except FileNotFoundError:
         raise HpcrlError(f"{words[0]}: no such command: is the site's environment manager loaded?") from None
     if done.returncode != 0:
-        raise HpcrlError(f"{failed or f'{name} failed'}: {tail(done.stderr or done.stdout)}")
+        where = ""
+        if log is not None:
+            log.write_text(done.stdout + done.stderr)
+            where = f" (all that it said: {log})"
+        raise HpcrlError(f"{failed or f'{name} failed'}: {gist(done.stderr or done.stdout)}{where}")
     return done.stdout
 
 
-def tail(text: str) -> str:
-    """Return the last lines that say something."""
+def gist(text: str) -> str:
+    """Return the first compiler's or CMake's errors, else the last lines that say something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:]) or "it said nothing"
+    errors = [" ".join(lines[number : number + 2]) for number, line in enumerate(lines) if _ERROR.search(line)]
+    return " / ".join(errors[:2] or lines[-3:]) or "it said nothing"

@@ -6,7 +6,8 @@ that its sources stay as they were released:
 - today's headers want C++17, and its CMake files ask for C++11 or 14;
 - one TensorFlow file wants a header that TensorFlow's wheels no longer hold: it is compiled empty, and with it goes
   only the all-reduce inside XLA;
-- debug information, which takes most of the compiler's memory, is left out.
+- debug information, which takes most of the compiler's memory, is left out;
+- for GPUs nvcc is told C++17 too, and where CUDA and NCCL are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,16 +57,19 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
     assert environment.build is not None
     compiler = os.environ.get("CXX", "g++")
     extra = {"PATH": f"{path / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
-    tools = {name: _version(name, setup, extra) for name in (compiler, "cmake", "mpicxx")}
+    cuda = environment.flavour == "cuda"
+    wanted = (compiler, "cmake", "mpicxx", *(["nvcc"] if cuda else []))
+    tools = {name: _version(name, setup, extra) for name in wanted}
     missing = [name for name, found in tools.items() if found is None]
     if environment.settings.get("HOROVOD_WITH_MPI") != "1" and "mpicxx" in missing:
         missing.remove("mpicxx")
     if missing:
         raise HpcrlError(
             f"{environment.key}: Horovod is built from source, and there is no {' and no '.join(missing)} here: load the site's "
-            "modules, or install g++, cmake, libopenmpi-dev and openmpi-bin"
+            f"modules, or install g++, cmake, libopenmpi-dev and openmpi-bin{' and the CUDA toolkit' if cuda else ''}"
         )
-    content = [environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
+    here = environment.key if cuda else ""  # where the libraries of its NCCL are is written into a wheel
+    content = [here, environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
     digest = hashlib.sha256(json.dumps([*content, _COMPILER], sort_keys=True).encode()).hexdigest()[:16]
     kept = root / "wheels" / digest
     if not (found := list(kept.glob("*.whl"))):
@@ -76,12 +80,15 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
             (build / "c++").chmod(0o755)
             (build / "empty.cc").touch()
             jobs = str(max(1, min(len(os.sched_getaffinity(0)), _memory() // _MEMORY_PER_JOB)))
+            if cuda:
+                extra |= _cuda(environment, path, setup, extra)
             extra |= environment.settings
             extra |= {"CXX": str(build / "c++"), "HPCRL_CXX": compiler, "MAKEFLAGS": f"-j{jobs}"}
             extra["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
             words: list[str | Path] = [sys.executable, "-m", "pip", "--python", path / "bin/python", "wheel", "--quiet"]
             words += ["--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", build / "out"]
-            call([*words, environment.build], setup, extra, f"{environment.key}: building {environment.build} failed")
+            failed = f"{environment.key}: building {environment.build} failed"
+            call([*words, environment.build], setup, extra, failed, kept.with_suffix(".log"))
             try:
                 (build / "out").rename(kept)
             except OSError:  # another builder was first
@@ -90,10 +97,28 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
     return found[0]
 
 
+def _cuda(environment: Environment, path: Path, setup: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which the build finds the toolkit of nvcc, and NCCL where the environment has it."""
+    found = {"NVCC_APPEND_FLAGS": "-std=c++17"}
+    if not (home := os.environ.get("CUDA_HOME")):
+        # nvcc may be a script or a link elsewhere; it says itself where its toolkit is.
+        said = call(["sh", "-c", "nvcc --dryrun -x cu /dev/null 2>&1"], setup, extra)
+        here = next(line.partition("_HERE_=")[2] for line in said.splitlines() if "_HERE_=" in line)
+        home = str(Path(here).parent)
+    found |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
+    nccl = path / f"lib/python{environment.python}/site-packages/nvidia/nccl"
+    if (nccl / "lib/libnccl.so.2").exists() and "HOROVOD_NCCL_HOME" not in os.environ:
+        link = nccl / "lib/libnccl.so"  # which a linker asks for, and the package leaves out
+        if not link.exists():
+            link.symlink_to("libnccl.so.2")
+        found |= {"HOROVOD_NCCL_HOME": str(nccl), "HOROVOD_NCCL_LINK": "SHARED"}
+    return found
+
+
 def _version(program: str, setup: Sequence[str], extra: dict[str, str]) -> str | None:
     try:
-        return call([program, "--version"], setup, extra).splitlines()[0]
-    except (HpcrlError, IndexError):
+        return call([program, "--version"], setup, extra)
+    except HpcrlError:
         return None
 
 

@@ -69,7 +69,8 @@ class Job:
 class Environment:
     """One software environment of the plan; `key` names its directory and holds the hash of its rendering.
 
-    `build` is a source distribution that is built against the rest, with the variables `settings`.
+    `build` is a source distribution that is built against the rest, with the variables `settings`. `libraries` says
+    into which package's directory the shared libraries of which others are linked.
     """
 
     key: str
@@ -84,6 +85,7 @@ class Environment:
     framework: str | None = None
     build: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def render_environment(
         python=spec.python,
         imports=[*spec.imports, *(extra.imports if extra else ())],
         find_links=list(chosen.find_links),
+        libraries=dict(chosen.libraries),
         conda=conda,
         requirements=requirements,
         framework=spec.framework,

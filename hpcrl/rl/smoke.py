@@ -1,6 +1,7 @@
-"""``python -m hpcrl.rl.smoke FRAMEWORK [--parallelism horovod]``: does a software environment train?
+"""``python -m hpcrl.rl.smoke FRAMEWORK PARALLELISM FLAVOUR``: does a software environment train?
 
-Every mode of the framework must solve the fifth probe. One JSON line says of each mode how long it took, or why not.
+Every mode of the framework must solve the fifth probe, on the GPU where the flavour is cuda and one is here. One JSON
+line says of each mode how long it took, or why not.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hpcrl.rl.frameworks import MODES, make_collective, make_dqn_learner
 from hpcrl.rl.frameworks.numpy.dqn import q_values
 from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.provenance import visible_gpus
 
 CONFIG = DqnConfig(
     total_steps=500,
@@ -42,7 +44,14 @@ class _Silent:
     def progress(self, step: int, total: int) -> None: ...
 
 
-def learn(framework: str, execution: str, probe: int, collective: Collective | None = None, **changes: Any) -> float:
+def learn(
+    framework: str,
+    execution: str,
+    probe: int,
+    collective: Collective | None = None,
+    device: str = "cpu",
+    **changes: Any,
+) -> float:
     """Train on a probe and return how far the learned Q values are from the true ones, at most."""
     config = DqnConfig(**{**vars(CONFIG), **changes})
     learners: list[DqnLearner] = []
@@ -51,7 +60,7 @@ def learn(framework: str, execution: str, probe: int, collective: Collective | N
         weights = initial_weights(network, stream)
         learners.append(
             make_dqn_learner(
-                framework, execution, network, dict(weights), config.learner_settings(), collective=collective
+                framework, execution, network, dict(weights), config.learner_settings(), device, collective
             )
         )
         return learners[0]
@@ -61,22 +70,24 @@ def learn(framework: str, execution: str, probe: int, collective: Collective | N
     return float(np.abs(q_values(learners[0].weights(), shown, config.dueling) - wanted).max())
 
 
-def main(framework: str, parallelism: str = "none") -> None:
+def main(framework: str, parallelism: str, flavour: str) -> None:
     """Print what each mode did."""
     found: dict[str, str] = {}
-    collective = make_collective(framework, parallelism, Group()) if parallelism != "none" else None
+    gpus = visible_gpus() if flavour == "cuda" else []
+    collective = make_collective(framework, parallelism, Group())
     for execution in MODES[framework]:
         if collective and execution == "fused":
             continue
         start = time.perf_counter()
         try:
-            miss = learn(framework, execution, 5, collective)
+            miss = learn(framework, execution, 5, collective, "cuda" if gpus else "cpu")
             found[execution] = (
                 f"trains ({time.perf_counter() - start:.1f} s)" if miss < 0.2 else f"learns badly: {miss}"
             )
         except Exception as error:  # whatever a framework raises is what the user wants to know
             found[execution] = f"fails: {' '.join(str(error).split())[:300] or type(error).__name__}"
-    print(json.dumps({"modes": found, "collective": collective.name if collective else None}))
+    name = collective.name if collective else None
+    print(json.dumps({"modes": found, "collective": name, "gpu": gpus[0] if gpus else None}))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from hpcrl.spec.quantities import Name
 
-# A pin may carry a marker; names and versions as PEP 508 has them.
+# A pin may carry a marker; names and versions as PEP 508 has them. `==1.0` takes a `1.0+cpu` too, `===1.0` does not.
 Pin = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?==[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$"),
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?={2,3}[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$"
+    ),
 ]
+Directory = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_*-]+(/[A-Za-z0-9_*-]+)*$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
@@ -25,6 +28,10 @@ class Model(BaseModel):
 class Flavour(Model):
     packages: tuple[Pin, ...] = Field(description="every package, dependencies included, pinned exactly")
     find_links: tuple[str, ...] = Field((), description="pages with wheels that the package index lacks")
+    libraries: dict[Directory, Directory] = Field(
+        {},
+        description="package: directories, below site-packages (* allowed), whose shared libraries are linked into the package's own",
+    )
 
 
 class Horovod(Model):

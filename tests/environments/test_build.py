@@ -95,6 +95,42 @@ def test_an_environment_that_was_changed_is_not_what_its_lock_says(tmp_path: Pat
         check.check(environment(requirements="six==1.17.0\nseven==1\n"), path)
 
 
+@pytest.mark.slow
+def test_an_environment_for_gpus_is_built_where_no_driver_is(tmp_path: Path) -> None:
+    """As MXNet's, which does not import without the driver; with the cpu flavour the same is an error."""
+    path = built(tmp_path, environment()).path
+    (path / "lib/python3.11/site-packages/needy.py").write_text(
+        "raise OSError('libcuda.so.1: cannot open shared object file: No such file or directory')"
+    )
+    found = check.check(environment(flavour="cuda", imports=["needy"]), path)
+    assert str(found) == "installed, not tried: no libcuda.so.1, the GPUs' driver, here"
+    with pytest.raises(HpcrlError, match="libcuda"):
+        check.check(environment(imports=["needy"]), path)
+    with pytest.raises(HpcrlError, match="the lock says 2"):
+        check.check(environment(flavour="cuda", imports=["needy"], requirements="six==2\n"), path)
+
+
+@pytest.mark.slow
+def test_a_pin_may_refuse_local_versions(tmp_path: Path) -> None:
+    path = built(tmp_path, environment(requirements="six===1.17.0\n")).path
+    with pytest.raises(HpcrlError, match=r"six 1\.17\.0 is there, and the lock says 1\.17\.0\+cpu"):
+        check.check(environment(requirements="six===1.17.0+cpu\n"), path)
+
+
+def test_libraries_are_linked_into_the_package_that_looks_for_them(tmp_path: Path) -> None:
+    packages = tmp_path / "lib/python3.11/site-packages"
+    for name in ("nvidia/cudnn/lib/libcudnn.so.8", "nvidia/nccl/lib/libnccl.so.2", "mxnet/libmxnet.so"):
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(name)
+    for _ in range(2):  # a build that was interrupted does it again
+        build.link_libraries(environment(libraries={"mxnet": "nvidia/*/lib"}), tmp_path)
+    assert sorted(path.name for path in (packages / "mxnet").iterdir()) == [
+        "libcudnn.so.8", "libmxnet.so", "libnccl.so.2",
+    ]  # fmt: skip
+    assert (packages / "mxnet/libcudnn.so.8").read_text() == "nvidia/cudnn/lib/libcudnn.so.8"
+    assert (packages / "mxnet/libcudnn.so.8").readlink() == Path("../nvidia/cudnn/lib/libcudnn.so.8")
+
+
 def test_the_directory_of_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCRL_ENVIRONMENTS", raising=False)
     monkeypatch.setenv("WHERE", "/somewhere")

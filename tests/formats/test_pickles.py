@@ -241,5 +241,5 @@ def test_any_bytes_are_refused_or_plain(parts: list[bytes]) -> None:
             waiting.extend(each.values())
         elif isinstance(each, list | tuple):
             waiting.extend(each)
-    # What the standard library makes of it, where it can, is the same.
-    assert repr(pickle.Unpickler(io.BytesIO(data)).load()) == repr(value)
+    # What the standard library makes of it is the same; its unpickler in C allocates 32 GB for a memo index of 2**32 - 1.
+    assert repr(pickle._Unpickler(io.BytesIO(data)).load()) == repr(value)

@@ -148,6 +148,24 @@ def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
         assert ("nothing" in facts["compiled"]) == (execution == "eager"), facts
 
 
+@pytest.mark.parametrize(
+    ("framework", "execution", "device"),
+    [
+        ("torch", "eager", "meta"),
+        ("mxnet", "eager", "cpu(1)"),
+        ("mxnet", "lazy", "cpu(1)"),
+        ("jax", "eager", "cpu:1"),
+        ("jax", "lazy", "cpu:1"),
+    ],
+)
+def test_all_of_the_work_is_on_the_device_that_was_given(
+    worker: Path, framework: str, execution: str, device: str
+) -> None:
+    """A stand-in for a GPU; TensorFlow is not told a device, and places by itself."""
+    out = run_program(built_environment(framework), worker, "tests.rl.placement_program", framework, execution)
+    assert json.loads(out.splitlines()[-1]) == [device]
+
+
 def test_jax_s_cartpole_is_gymnasium_s(worker: Path) -> None:
     out = run_program(built_environment("jax"), worker, "tests.rl.cartpole_program")
     assert json.loads(out)["largest"] < 1e-4

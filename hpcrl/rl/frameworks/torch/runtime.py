@@ -18,28 +18,28 @@ def prepare(device: str, lazy: bool) -> torch.device:
     """Set full float32 precision and return the device.
 
     Raises:
-        UsageError: no GPU for a cell that asks for one, or no C++ compiler for lazy mode on the CPU.
+        UsageError: no GPU for a cell that asks for one, or no compiler for lazy mode.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError(
             "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
         )
-    if lazy and device == "cpu":
-        _check_compiler()
+    if lazy:
+        # For the CPU torch.compile makes C++; for GPUs Triton makes a small launcher in C.
+        _check_compiler(os.environ.get("CXX", "g++") if device == "cpu" else os.environ.get("CC", "gcc"))
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     return torch.device(device)
 
 
-def _check_compiler() -> None:
-    compiler = os.environ.get("CXX", "g++")
+def _check_compiler(compiler: str) -> None:
     header = Path(sysconfig.get_path("include")) / "Python.h"
     missing = [
         what for what, there in ((compiler, shutil.which(compiler)), (str(header), header.exists())) if not there
     ]
     if missing:
         raise UsageError(
-            f"torch: lazy mode compiles C++ for the CPU, and there is no {' and no '.join(missing)} here: load a compiler "
+            f"torch: lazy mode needs a compiler, and there is no {' and no '.join(missing)} here: load a compiler "
             "module, or install g++ and python3-dev"
         )
 

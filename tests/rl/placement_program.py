@@ -1,0 +1,87 @@
+"""Run in a framework's own environment: does all of a learner's work happen on the device that it was given?
+
+No GPU is needed. PyTorch's `meta` device computes nothing, but refuses to mix with the CPU's tensors as a GPU does.
+MXNet's second CPU context and JAX's second host device refuse the first one's arrays, and compute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from hpcrl.rl.frameworks import make_dqn_learner
+from hpcrl.rl.learner import DqnLearner, DqnSettings, Network, initial_weights
+from tests.rl.parity_program import batch
+
+OBSERVATION = np.zeros((1, 4), np.float32)
+
+
+def torch_devices(make: Any, given: Any) -> list[str]:
+    import torch
+
+    from hpcrl.rl.frameworks.torch import runtime
+
+    with patch.object(runtime, "prepare", lambda device, lazy: torch.device("meta")):
+        learner = make()
+    learner.update(learner.transfer(given), 1e-3)
+    learner.sync_target()
+    shown = torch.from_numpy(OBSERVATION).to("meta")
+    return [each.device.type for each in (*learner._parts().values(), learner._greedy(shown))]
+
+
+def mxnet_devices(make: Any, given: Any) -> list[str]:
+    import mxnet as mx
+
+    from hpcrl.rl.frameworks.mxnet import runtime
+
+    with patch.object(runtime, "prepare", lambda device: mx.cpu(1)):
+        learner = make()
+    _work(learner, given)
+    return [str(each.context) for arrays in learner._parts().values() for each in arrays.values()]
+
+
+def jax_devices(make: Any, given: Any) -> list[str]:
+    import jax
+
+    first, second = jax.local_devices()
+    with patch.object(jax, "local_devices", lambda: [second, first]):
+        learner = make()
+    _work(learner, given)
+    return [str(*each.devices()) for each in jax.tree.leaves(learner.parts())]
+
+
+def _work(learner: DqnLearner, given: Any) -> None:
+    for _ in range(2):
+        learner.update(learner.transfer(given), 1e-3)
+        learner.act(OBSERVATION)
+        learner.sync_target()
+    learner.load_state({name: np.array(each) for name, each in learner.state().items()})
+    learner.update(learner.transfer(given), 1e-3)
+    learner.synchronize()
+
+
+def main(framework: str, execution: str) -> None:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    devices = {"torch": torch_devices, "mxnet": mxnet_devices, "jax": jax_devices}[framework]
+    seen: set[str] = set()
+    for dueling, defaults, optimizer in itertools.product((False, True), ("aligned", "framework"), ("adam", "rmsprop")):
+        network = Network(4, (16,), 2, dueling)
+        settings = DqnSettings(
+            optimizer=optimizer, defaults=defaults, loss="huber", max_gradient_norm=1.0, double=dueling
+        )
+        draw = np.random.default_rng(0)
+        weights = dict(initial_weights(network, draw))
+        make = partial(make_dqn_learner, framework, execution, network, weights, settings)
+        seen |= set(devices(make, batch(draw)))
+    print(json.dumps(sorted(seen)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
