@@ -207,12 +207,17 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
         except RecordError as error:
             refused[each.name] = str(error)
     builder = Builder()
+    texts: dict[str, tuple[Any, str]] = {}  # the newest value of each kind of provenance: nearly all are equal
     kept: dict[str, list[str]] = {name: [] for name in SUMMARY_SCHEMA.names}
     for (each, data), summary in zip(read, summaries([data for _, data in read]), strict=True):
         row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
         try:
             row["summary"] = json.dumps(summary, sort_keys=True)
-            row |= {name: json.dumps(data.header.get(name), sort_keys=True) for name in PROVENANCE}
+            for name in PROVENANCE:
+                value = data.header.get(name)
+                if name not in texts or texts[name][0] != value:
+                    texts[name] = value, json.dumps(value, sort_keys=True)
+                row[name] = texts[name][1]
         except RecursionError:
             refused[each.name] = "has a header that is too deep"
             continue

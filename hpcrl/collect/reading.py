@@ -44,6 +44,7 @@ _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
 _PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
 Array = NDArray[Any]
 _FLOAT = np.dtype(np.float64)
+_KEPT = tuple(name for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE)
 _KINDS = frozenset(KINDS) - {"progress"}
 
 
@@ -227,49 +228,57 @@ def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 def summaries(records: Sequence[RecordData]) -> list[dict[str, Any]]:
     """Return what the cells' rows need of each record, as plain values."""
-    means, peaks, strayed = _statistics([data.tables["samples"] for data in records])
+    statistics, strayed = _statistics([data.tables["samples"] for data in records])
     found = []
-    for data, mean, peak, stray in zip(records, means, peaks, strayed, strict=True):
+    for number, data in enumerate(records):
         head = data.header
         steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
         found.append(
             {
-                "header": {name: head.get(name) for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE},
+                "header": {name: head.get(name) for name in _KEPT},
                 "footer": data.footer,
                 "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
                 "episodes_seen": len(steps),
                 "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
                 "best_seen": float(returns.max()) if len(returns) else None,
-                "notes": _notes(data, stray),
-                **{name: value if value == value else None for name, value in zip(_MEANS, mean, strict=True)},
-                **{name: value if value == value else None for name, value in zip(_PEAKS, peak, strict=True)},
+                "notes": _notes(data, strayed[number]),
+                **{name: value if (value := values[number]) == value else None for name, values in statistics.items()},
             }
         )
     return found
 
 
-def _statistics(tables: Sequence[Array]) -> tuple[list[list[float]], list[list[float]], list[float]]:
-    """Return for each table of samples the means of `_MEANS`, the peaks of `_PEAKS` (NaN where nothing was read), and
+def _statistics(tables: Sequence[Array]) -> tuple[dict[str, list[float]], list[float]]:
+    """Return for each table of samples the means of `_MEANS` and peaks of `_PEAKS` (NaN where nothing was read), and
     by how many seconds the wall clock strayed from the monotonic one."""
     names = TABLES["samples"]
     filled = [index for index, table in enumerate(tables) if len(table)]
-    means, peaks = np.full((len(tables), len(names)), np.nan), np.full((len(tables), len(names) + 2), np.nan)
+    found = {name: np.full(len(tables), np.nan) for name in (*_MEANS, *_PEAKS)}
+    strayed = np.zeros(len(tables))
     if filled:
-        rows = np.concatenate([tables[index] for index in filled])
-        with np.errstate(invalid="ignore"):  # infinite ones are left out below
-            apart = rows[:, names.index("unix_time")] - rows[:, names.index("time")]
-        rows = np.column_stack([rows, apart, -apart])
-        lengths = [len(tables[index]) for index in filled]
-        starts = np.cumsum([0, *lengths[:-1]])
-        known = np.isfinite(rows)
-        counts = np.add.reduceat(known, starts, dtype=np.int64)
-        most = np.maximum.reduceat(np.where(known, rows, -np.inf), starts)
-        peaks[filled] = np.where(counts > 0, most, np.nan)
-        sums = np.add.reduceat(np.where(known, rows, 0.0), starts)
-        means[filled] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)[:, :-2]
-    wanted = [[names.index(name) for name in some] for some in (_MEANS, _PEAKS)]
-    strayed = np.nan_to_num(peaks[:, -2] + peaks[:, -1])
-    return means[:, wanted[0]].tolist(), peaks[:, wanted[1]].tolist(), strayed.tolist()
+        rows = np.concatenate([tables[index] for index in filled]).T
+        columns = dict(zip(names, rows, strict=True))
+        starts = np.cumsum([0, *(len(tables[index]) for index in filled[:-1])])
+        for name in _MEANS:
+            found[name][filled] = _means(columns[name], starts)
+        for name in _PEAKS:
+            found[name][filled] = _peaks(columns[name], starts)
+        with np.errstate(invalid="ignore"):  # infinite ones count as not read
+            apart = columns["unix_time"] - columns["time"]
+        strayed[filled] = np.nan_to_num(_peaks(apart, starts) + _peaks(-apart, starts))
+    return {name: values.tolist() for name, values in found.items()}, strayed.tolist()
+
+
+def _means(values: Array, starts: Array) -> Array:
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known, starts, dtype=np.int64)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _peaks(values: Array, starts: Array) -> Array:
+    most = np.maximum.reduceat(np.where(np.isfinite(values), values, -np.inf), starts)
+    return np.where(np.isfinite(most), most, np.nan)
 
 
 def _notes(data: RecordData, strayed: float) -> list[str]:

@@ -145,7 +145,8 @@ def read_frames(
     layouts = {} if layouts is None else layouts
     try:
         with path.open("rb", buffering=0) as file:
-            block = file.read(_BLOCK)
+            # A buffer much larger than what is read costs more than the reading, and arrays keep it alive.
+            block = file.read(min(_BLOCK, os.fstat(file.fileno()).st_size + 1))
             if not block.startswith(MAGIC):
                 raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
