@@ -3,10 +3,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import struct
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +12,18 @@ import pandas as pd
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import hpcrl
 from hpcrl.collect import merge
-from hpcrl.collect.merge import Collected, collect
+from hpcrl.collect.merge import collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
-from hpcrl.formats.record import FORMAT, KINDS, MAGIC, SAMPLE_COLUMNS, RecordWriter, read_frames
+from hpcrl.formats.record import FORMAT, MAGIC, SAMPLE_COLUMNS, read_frames
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Completed, Slurm
 from tests.builders import cells_of, dqn_study, planned, write_record
-
-
-def no_slurm() -> Slurm:
-    """A scheduler that nobody has."""
-    return Slurm(lambda arguments, cwd, timeout: Completed(1, "", "no such thing"))
-
-
-def gathered(dataset: Path, *plans: Path) -> Collected:
-    return collect(plans, dataset, no_slurm())
+from tests.collect.gathering import gathered, no_slurm, raw_frame, rewritten
 
 
 def test_two_clusters_become_one_dataset(tmp_path: Path) -> None:
@@ -185,17 +171,6 @@ def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
     assert list(samples["threads"]) == [1, 2, 3, 4]
 
 
-@contextmanager
-def rewritten(path: Path, **header: Any) -> Iterator[RecordWriter]:
-    """Begin a record anew with the same header, or some changes to it."""
-    facts = next(iter(read_frames(path))).payload
-    path.unlink()
-    writer = RecordWriter(path)
-    writer.write("header", facts | header)
-    yield writer
-    writer.close()
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
     """It had nested values, an array for each column, and in version 1 fewer columns of samples."""
@@ -217,7 +192,7 @@ def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
         "phases": {"seconds": {"act": 2.0}, "counts": {"act": 9}},
         "footer": {"outcome": "completed", "wall_time": 4.0},
     }
-    path.write_bytes(MAGIC + b"".join(hostile_frame(kind, pickle.dumps(payload)) for kind, payload in frames.items()))
+    path.write_bytes(MAGIC + b"".join(raw_frame(kind, pickle.dumps(payload)) for kind, payload in frames.items()))
     assert gathered(tmp_path / "d", plan).merged == 1
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert list(samples["rss"]) == [3, 4]
@@ -255,7 +230,7 @@ def test_copies_of_a_plan_are_one(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(plan, copy)
     (longer,) = copy.glob(f"records/{grown['id']}*")
-    tail = hostile_frame("footer", pickle.dumps({"facts": '{"outcome":"completed"}'}, 3))
+    tail = raw_frame("footer", pickle.dumps({"facts": '{"outcome":"completed"}'}, 3))
     longer.write_bytes(longer.read_bytes() + tail)
     (other,) = copy.glob(f"records/{changed['id']}*")
     other.unlink()
@@ -386,55 +361,6 @@ def test_tables_open_with_pandas_polars_and_duckdb(tmp_path: Path, table: str) -
     assert str(schema.field("plan").type).startswith("dictionary")
 
 
-def hostile_frame(kind: str, data: bytes) -> bytes:
-    return struct.pack(">BII", KINDS.index(kind), len(data), zlib.crc32(data)) + data
-
-
-class Pwn:
-    def __reduce__(self) -> Any:
-        import os
-
-        return (os.system, ("touch pwned",))
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (MAGIC + hostile_frame("header", pickle.dumps({"x": Pwn()})), "a record holds plain values only"),
-        (MAGIC + hostile_frame("header", pickle.dumps({"cell": 3})), "has a header whose 'plan'"),
-        (MAGIC + hostile_frame("footer", pickle.dumps({"outcome": "completed"})), "does not begin with a header"),
-        (MAGIC, "holds no whole frame"),
-        (b"", "is empty"),
-        (b"GIF89a", "is not a record"),
-    ],
-)
-def test_bad_records_are_quarantined_and_the_rest_is_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, reason: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    plan = planned(tmp_path / "p", dqn_study())
-    (cell,) = cells_of(plan)
-    write_record(plan, cell)
-    bad = plan / "records" / "bad.rec"
-    bad.write_bytes(content)
-    done = gathered(tmp_path / "d", plan)
-    assert done.merged == 1
-    (entry,) = done.quarantined
-    assert reason in entry["reason"]
-    assert entry["file"] == str(bad)
-    assert json.loads((tmp_path / "d" / "quarantine.json").read_text()) == [entry]
-    assert not (tmp_path / "pwned").exists()
-    assert gathered(tmp_path / "d", plan).quarantined == [entry]
-
-
-def test_a_record_of_another_plan_is_quarantined(tmp_path: Path) -> None:
-    plan, other = planned(tmp_path / "p", dqn_study()), planned(tmp_path / "q", dqn_study(seeds=2))
-    path = write_record(other, cells_of(other)[1])
-    path.rename(plan / "records" / path.name)
-    (entry,) = gathered(tmp_path / "d", plan).quarantined
-    assert entry["reason"] == "is of a cell that this plan does not have"
-
-
 def test_datasets_that_cannot_be(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     with pytest.raises(UsageError, match="is not a plan directory"):
@@ -456,46 +382,3 @@ def test_load_says_what_is_wrong(tmp_path: Path) -> None:
         hpcrl.load(tmp_path)
     with pytest.raises(UsageError, match="no table 'cell'; did you mean 'cells'"):
         hpcrl.load(tmp_path, "cell")
-
-
-HEADER = ("plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format")
-KEYS = (
-    "outcome",
-    "wall_time",
-    "steps",
-    "entries",
-    "seconds",
-    "counts",
-    "table",
-    "core_percent",
-    "time",
-    "text",
-    "matrix",
-)
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-NESTED = st.recursive(
-    PLAIN, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act")), each)
-)
-ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 30)).map(np.ones)
-FRAMES = st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), NESTED | ARRAYS, max_size=4))
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(header=st.dictionaries(st.sampled_from(HEADER), NESTED, max_size=3), frames=st.lists(FRAMES, max_size=4))
-def test_whatever_a_record_says_the_others_are_merged(
-    tmp_path: Path, header: dict[str, Any], frames: list[tuple[str, dict[str, Any]]]
-) -> None:
-    plan = tmp_path / "p"
-    if not plan.exists():
-        planned(plan, dqn_study(seeds=2))
-    for path in (plan / "records").iterdir():
-        path.unlink()
-    shutil.rmtree(tmp_path / "d", ignore_errors=True)
-    good, odd = cells_of(plan)
-    write_record(plan, good)
-    with rewritten(write_record(plan, odd, outcome=None), **header) as writer:
-        for kind, payload in frames:
-            writer.write(kind, payload)
-    done = gathered(tmp_path / "d", plan)
-    assert done.merged + len(done.quarantined) == 2
-    assert done.outcomes["completed"] >= 1

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrl.collect.merge import collect
 from tests.builders import cells_of, dqn_study, planned, write_record
-from tests.collect.test_collect import no_slurm
+from tests.collect.gathering import no_slurm
 
 
 def dataset(directory: Path, times: list[float], scores: list[float]) -> Path:

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from hpcrl.collect.merge import collect
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
-from tests.collect.test_collect import no_slurm
+from tests.collect.gathering import no_slurm
 from tests.report.browser import found, opened, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not found(), reason="no chromium and chromedriver here")]
@@ -87,11 +87,22 @@ def test_a_narrow_window_scrolls_its_tables_not_the_page(page: Path) -> None:
         assert wide <= 0
 
 
-def test_all_figures_are_drawn_before_printing(page: Path) -> None:
-    with opened(page) as browser:
+def test_what_is_printed_fits_the_paper(page: Path) -> None:
+    """A4 is 210 mm wide and has two margins of 14 mm: 688 of CSS's pixels."""
+    with opened(page, width=688, dark=True) as browser:
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False,
+        })  # fmt: skip
         browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-        count = len(browser.find_elements(By.CSS_SELECTOR, ".figure"))
-        until(
-            lambda: len(browser.find_elements(By.CSS_SELECTOR, ".figure svg.marks, .figure canvas.marks")) == count,
-            "all drawings",
-        )
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        figures = browser.find_elements(By.CSS_SELECTOR, ".figure")
+        drawings = "svg.marks, canvas.marks"
+        until(lambda: len(browser.find_elements(By.CSS_SELECTOR, drawings)) == len(figures), "every figure, drawn")
+        for each in (
+            *browser.find_elements(By.CSS_SELECTOR, drawings),
+            *browser.find_elements(By.CSS_SELECTOR, "table"),
+        ):
+            assert each.rect["x"] + each.rect["width"] <= 689, each.rect
+        assert not any(each.is_displayed() for each in browser.find_elements(By.CSS_SELECTOR, ".vega-embed details"))
+        label = browser.find_element(By.CSS_SELECTOR, "svg.marks text")
+        assert label.get_attribute("fill") == "#1b1f24"  # dark ink, though the screen is dark

@@ -11,7 +11,7 @@ from hpcrl.errors import UsageError
 from hpcrl.report.groups import curves, lines, with_groups
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
-from tests.collect.test_collect import no_slurm
+from tests.collect.gathering import no_slurm
 
 
 @pytest.fixture

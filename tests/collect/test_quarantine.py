@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcrl.formats.record import KINDS, MAGIC
+from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.collect.gathering import gathered, raw_frame, rewritten
+
+
+class Pwn:
+    def __reduce__(self) -> Any:
+        import os
+
+        return (os.system, ("touch pwned",))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (MAGIC + raw_frame("header", pickle.dumps({"x": Pwn()})), "a record holds plain values only"),
+        (MAGIC + raw_frame("header", pickle.dumps({"cell": 3})), "has a header whose 'plan'"),
+        (MAGIC + raw_frame("footer", pickle.dumps({"outcome": "completed"})), "does not begin with a header"),
+        (MAGIC, "holds no whole frame"),
+        (b"", "is empty"),
+        (b"GIF89a", "is not a record"),
+    ],
+)
+def test_bad_records_are_quarantined_and_the_rest_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    write_record(plan, cell)
+    bad = plan / "records" / "bad.rec"
+    bad.write_bytes(content)
+    done = gathered(tmp_path / "d", plan)
+    assert done.merged == 1
+    (entry,) = done.quarantined
+    assert reason in entry["reason"]
+    assert entry["file"] == str(bad)
+    assert json.loads((tmp_path / "d" / "quarantine.json").read_text()) == [entry]
+    assert not (tmp_path / "pwned").exists()
+    assert gathered(tmp_path / "d", plan).quarantined == [entry]
+
+
+def test_a_record_of_another_plan_is_quarantined(tmp_path: Path) -> None:
+    plan, other = planned(tmp_path / "p", dqn_study()), planned(tmp_path / "q", dqn_study(seeds=2))
+    path = write_record(other, cells_of(other)[1])
+    path.rename(plan / "records" / path.name)
+    (entry,) = gathered(tmp_path / "d", plan).quarantined
+    assert entry["reason"] == "is of a cell that this plan does not have"
+
+
+HEADER = ("plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format")
+KEYS = (
+    "outcome",
+    "wall_time",
+    "steps",
+    "entries",
+    "seconds",
+    "counts",
+    "table",
+    "core_percent",
+    "time",
+    "text",
+    "matrix",
+)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+NESTED = st.recursive(
+    PLAIN, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act")), each)
+)
+ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 30)).map(np.ones)
+FRAMES = st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), NESTED | ARRAYS, max_size=4))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.dictionaries(st.sampled_from(HEADER), NESTED, max_size=3), frames=st.lists(FRAMES, max_size=4))
+def test_whatever_a_record_says_the_others_are_merged(
+    tmp_path: Path, header: dict[str, Any], frames: list[tuple[str, dict[str, Any]]]
+) -> None:
+    plan = tmp_path / "p"
+    if not plan.exists():
+        planned(plan, dqn_study(seeds=2))
+    for path in (plan / "records").iterdir():
+        path.unlink()
+    shutil.rmtree(tmp_path / "d", ignore_errors=True)
+    good, odd = cells_of(plan)
+    write_record(plan, good)
+    with rewritten(write_record(plan, odd, outcome=None), **header) as writer:
+        for kind, payload in frames:
+            writer.write(kind, payload)
+    done = gathered(tmp_path / "d", plan)
+    assert done.merged + len(done.quarantined) == 2
+    assert done.outcomes["completed"] >= 1
