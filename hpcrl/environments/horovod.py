@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
         versions: the environment's modules, which the wheel is built against.
 
     Raises:
-        HpcrlError: a compiler, CMake or MPI is missing, or the build fails.
+        HpcrlError: a compiler, CMake, MPI or CUDA is missing or of another version, or the build fails.
     """
     assert environment.build is not None
     compiler = os.environ.get("CXX", "g++")
@@ -68,6 +69,8 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
             f"{environment.key}: Horovod is built from source, and there is no {' and no '.join(missing)} here: load the site's "
             f"modules, or install g++, cmake, libopenmpi-dev and openmpi-bin{' and the CUDA toolkit' if cuda else ''}"
         )
+    if cuda:
+        _check_cuda(environment, str(tools["nvcc"]))
     here = environment.key if cuda else ""  # where the libraries of its NCCL are is written into a wheel
     content = [here, environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
     digest = hashlib.sha256(json.dumps([*content, _COMPILER], sort_keys=True).encode()).hexdigest()[:16]
@@ -95,6 +98,16 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
                 shutil.rmtree(build / "out")
         found = list(kept.glob("*.whl"))
     return found[0]
+
+
+def _check_cuda(environment: Environment, nvcc: str) -> None:
+    wanted = re.search(r"^nvidia-cuda-runtime[a-z0-9-]*===?(\d+)\.", environment.requirements, re.MULTILINE)
+    found = re.search(r"release (\d+)\.", nvcc)
+    if wanted and found and wanted[1] != found[1]:
+        raise HpcrlError(
+            f"{environment.key}: its packages are for CUDA {wanted[1]}, and the nvcc here is of CUDA {found[1]}: load the "
+            f"site's module of CUDA {wanted[1]}, or name it in the profile's environments.setup"
+        )
 
 
 def _cuda(environment: Environment, path: Path, setup: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:

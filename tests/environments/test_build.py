@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpcrl.environments import build, check, horovod
+from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import Environment
 
@@ -66,6 +67,27 @@ def test_a_source_build_without_its_tools_says_what_is_missing(tmp_path: Path, m
     settings = {"HOROVOD_WITH_PYTORCH": "1"}
     with pytest.raises(HpcrlError, match="Horovod is built from source, and there is no no-such-compiler here: load"):
         horovod.wheel(environment(build="horovod==0.28.1", settings=settings), tmp_path, tmp_path, {}, ())
+
+
+def test_horovod_for_gpus_wants_the_cuda_of_its_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvcc", "g++", "cmake", "mpicxx"):
+        (tmp_path / name).write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0, V13.0.88")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    wanted = environment(build="horovod==0.28.1", flavour="cuda", requirements="nvidia-cuda-runtime-cu12==12.9.79\n")
+    with pytest.raises(HpcrlError, match="its packages are for CUDA 12, and the nvcc here is of CUDA 13: load"):
+        horovod.wheel(wanted, tmp_path, tmp_path, {}, ())
+
+
+def test_a_failed_build_says_why_and_where_the_rest_is(tmp_path: Path) -> None:
+    said = "note\nx.cc:3:1: fatal error: no.h: No such file\n  3 | #include\nmake: Error 2\nnote: a subprocess\nFailed"
+    with pytest.raises(
+        HpcrlError, match=r"failed: x.cc:3:1: fatal error: no.h: No such file .*\(all that it said: .*log\)"
+    ):
+        call(["sh", "-c", f"echo '{said}' >&2; exit 1"], failed="failed", log=tmp_path / "log")
+    assert (tmp_path / "log").read_text().strip() == said
+    with pytest.raises(HpcrlError, match=r"sh failed: it said nothing$"):
+        call(["sh", "-c", "exit 1"])
 
 
 def test_the_compiler_between_horovod_and_the_compiler(tmp_path: Path) -> None:
