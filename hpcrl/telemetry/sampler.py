@@ -72,12 +72,13 @@ class Own:
 
 
 class Gpus:
-    """NVML readings of the node's visible GPUs; without a driver, none."""
+    """NVML readings of the node's visible GPUs; without a driver, none. What a GPU does not support is left out."""
 
-    def __init__(self, own: Own) -> None:
+    def __init__(self, own: Own, note: Callable[[Exception], None]) -> None:
         self._handles: list[Any] = []
         self._first: list[float] | None = None
         self._own = own
+        self._note = note
         try:
             import pynvml
 
@@ -105,8 +106,12 @@ class Gpus:
             "own_memory": self._own_memory,
         }
         for name, sensor in sensors.items():
-            with suppress(nvml.NVMLError):
+            try:
                 each[name] = [float(sensor(gpu)) for gpu in self._handles]
+            except nvml.NVMLError_NotSupported:
+                continue
+            except nvml.NVMLError as error:
+                self._note(error)
         if "energy" in each:
             self._first = self._first or each["energy"]
             each["energy"] = [now - first for now, first in zip(each["energy"], self._first, strict=True)]
@@ -135,9 +140,16 @@ def _all_bits(values: list[float]) -> int:
 def main(root: int, interval: float) -> None:
     """Sample until standard input closes, and once more then, so that a short run has a sample too."""
     last = False
-    own = Own(root, interval)
-    sensors: list[Callable[[], Reading]] = [Machine().read, lambda: own.read(last), Gpus(own).read]
     noted: set[str] = set()
+
+    def note(error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if text not in noted:
+            noted.add(text)
+            print(json.dumps({"event": f"a sensor failed: {text}"}), flush=True)
+
+    own = Own(root, interval)
+    sensors: list[Callable[[], Reading]] = [Machine().read, lambda: own.read(last), Gpus(own, note).read]
     due = time.monotonic()
     while not last:
         due = max(due + interval, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
@@ -148,10 +160,7 @@ def main(root: int, interval: float) -> None:
             try:
                 sample.update(sensor())
             except Exception as error:  # whatever a sensor raises, the others go on
-                text = f"{type(error).__name__}: {error}"
-                if text not in noted:
-                    noted.add(text)
-                    print(json.dumps({"event": f"a sensor failed: {text}"}), flush=True)
+                note(error)
         sample["sampler_cpu"] = time.process_time()
         sample["sampler_memory"] = _resident_memory()
         print(json.dumps(sample), flush=True)

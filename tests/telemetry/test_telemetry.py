@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
+import pynvml
 import pytest
 
 import hpcrl
 from hpcrl.formats.tables import SCHEMAS
-from hpcrl.telemetry import phases, provenance
+from hpcrl.telemetry import phases, provenance, sampler
 from hpcrl.telemetry.metrics import MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
 from hpcrl.telemetry.processes import ProcessTree
@@ -126,6 +129,54 @@ def test_only_visible_gpus_are_read(monkeypatch: pytest.MonkeyPatch, variable: s
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert provenance.gpu_handles(Nvml()) == expected
+
+
+def test_gpus_are_read_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs of the imagination, behind the real module's names: no driver is at hand where the tests run."""
+    turn = 0
+
+    def fake(name: str, value: Any) -> None:
+        monkeypatch.setattr(pynvml, name, value)  # fails where the module has no such name
+
+    fake("nvmlInit", lambda: None)
+    fake("nvmlDeviceGetCount", lambda: 2)
+    fake("nvmlDeviceGetHandleByIndex", lambda index: index)
+    fake("nvmlDeviceGetUtilizationRates", lambda gpu: SimpleNamespace(gpu=20 + 40 * gpu))
+    fake("nvmlDeviceGetMemoryInfo", lambda gpu: SimpleNamespace(used=1000 * (gpu + 1)))
+    fake("nvmlDeviceGetPowerUsage", lambda gpu: 100_000 + 50_000 * gpu)  # milliwatts
+    fake(
+        "nvmlDeviceGetTotalEnergyConsumption", lambda gpu: 7_000_000 + 1000 * turn
+    )  # millijoules since the driver's start
+    fake("nvmlDeviceGetTemperature", lambda gpu, which: 50 + gpu)
+    fake("nvmlDeviceGetCurrentClocksThrottleReasons", lambda gpu: 1 << gpu)
+    own = SimpleNamespace(tree=SimpleNamespace(processes=lambda: {11, 12}))
+    running = [
+        SimpleNamespace(pid=11, usedGpuMemory=300),
+        SimpleNamespace(pid=99, usedGpuMemory=500),
+        SimpleNamespace(pid=12, usedGpuMemory=None),
+    ]
+    fake("nvmlDeviceGetComputeRunningProcesses", lambda gpu: running)
+
+    def fails(error: Any) -> Any:
+        def sensor(gpu: int, which: int) -> float:
+            raise error
+
+        return sensor
+
+    fake("nvmlDeviceGetClockInfo", fails(pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)))  # as a MIG slice does
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    noted: list[str] = []
+    gpus = sampler.Gpus(own, lambda error: noted.append(str(error)))
+    first = gpus.read()
+    assert first == {
+        "gpu_percent": 40, "gpu_memory": 3000, "gpu_own_memory": 600, "gpu_power": 250, "gpu_energy": 0, "gpu_temperature": 51,
+        "gpu_throttle": 3, "each_gpu_percent": [20, 60], "each_gpu_memory": [1000, 2000], "each_gpu_power": [100, 150],
+    }  # fmt: skip
+    assert not noted
+    turn = 5
+    fake("nvmlDeviceGetClockInfo", fails(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)))
+    assert gpus.read() == first | {"gpu_energy": 10}  # joules of both since the first reading
+    assert noted == ["GPU is lost"]
 
 
 def test_hardware_and_software_are_plain_values() -> None:
