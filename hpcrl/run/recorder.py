@@ -23,6 +23,8 @@ _VALUES = 200  # reported entries in one frame
 class Recorder:
     """The reporter of a training loop, and the buffer between it, the sampler and the record.
 
+    The training loop and the thread that listens to the sampler both add to it, and both flush it.
+
     Args:
         cpu_before: CPU seconds that this process's children took before the cell began: the calibration's.
     """
@@ -31,7 +33,8 @@ class Recorder:
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what has gathered, and of the writer
+        self._flushing = threading.Lock()
         self._start = time.monotonic()
         self._last = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
@@ -52,18 +55,19 @@ class Recorder:
     # What the training loop calls.
 
     def episode(self, step: int, value: float, length: int) -> None:
-        self._rows["episodes"].append((step, self.training_time(), value, length))
+        self._add("episodes", (step, self.training_time(), value, length))
         self.flush_if_due()
 
     def evaluation(self, step: int, value: float) -> None:
         at = self.training_time()
         if self.goal is not None and self.goal_time is None and value >= self.goal:
             self.goal_time = at
-        self._rows["evaluations"].append((step, at, value))
+        self._add("evaluations", (step, at, value))
 
     def progress(self, step: int, total: int) -> None:
-        # The last word before a flush is enough.
-        self._rows["progress"] = [(step, total, time.monotonic() - self._start)]
+        row = (step, total, time.monotonic() - self._start)
+        with self._lock:
+            self._rows["progress"] = [row]  # the last word before a flush is enough
         self.flush_if_due()
 
     # What everything else calls.
@@ -73,7 +77,8 @@ class Recorder:
         started = time.time() - (time.monotonic() - self._start)
         at = (entry.get("time") or time.time()) - started
         numbers = {name: float(number) for name, number in entry.items() if name not in ("time", "step")}
-        self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
+        with self._lock:
+            self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
 
     def sample(self, reading: dict[str, Any]) -> None:
         """Take one reading of the sampler; what it did not read is NaN."""
@@ -103,25 +108,36 @@ class Recorder:
 
     def flush(self) -> None:
         """Append what has gathered; what the disk does not take is kept for the next time."""
-        self._last = time.monotonic()
-        for kind in TABLES:
-            with self._lock:
-                rows, self._rows[kind] = self._rows[kind], []
-                lists: list[dict[str, list[float]]] = []
-                if kind == "samples":
-                    lists, self._lists = self._lists, []
-            if not rows:
-                continue
-            payload = {"table": np.array(rows, np.float64)}
-            for name in SAMPLE_LISTS if lists else ():
-                if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
-                    payload[name] = np.array([each[name] for each in lists], np.float32)
-            if not self._append(kind, payload):
+        with self._flushing:
+            self._last = time.monotonic()
+            for kind in TABLES:
+                self._flush(kind)
+            while entries := self._values[:_VALUES]:
+                if not self._append("values", {"entries": entries}):
+                    break
                 with self._lock:
-                    self._rows[kind] = rows + self._rows[kind]
-                    self._lists = lists + self._lists
-        while self._values and self._append("values", {"entries": self._values[:_VALUES]}):
-            del self._values[:_VALUES]
+                    del self._values[: len(entries)]
+
+    def _flush(self, kind: str) -> None:
+        lists: list[dict[str, list[float]]] = []
+        with self._lock:
+            rows, self._rows[kind] = self._rows[kind], []
+            if kind == "samples":
+                lists, self._lists = self._lists, []
+        if not rows:
+            return
+        payload = {"table": np.array(rows, np.float64)}
+        for name in SAMPLE_LISTS if lists else ():
+            if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
+                payload[name] = np.array([each[name] for each in lists], np.float32)
+        if not self._append(kind, payload):
+            with self._lock:
+                self._rows[kind] = rows + self._rows[kind]
+                self._lists = lists + self._lists
+
+    def _add(self, kind: str, row: tuple[float, ...]) -> None:
+        with self._lock:
+            self._rows[kind].append(row)
 
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> None:
         """Append the last frames and close the record."""

@@ -31,6 +31,7 @@ def figures(rows: pd.DataFrame, episodes: pd.DataFrame, goal: float | None) -> l
         times(rows),
         _start(rows),
         _scaling(rows),
+        _normalised(rows),
     ]
 
 
@@ -135,6 +136,21 @@ def _scaling(rows: pd.DataFrame) -> Figure | None:
     faceted = chart.facet(facet=alt.Facet("dash:N", title=None), columns=2) if mean["dash"].nunique() > 1 else chart
     text = "Steps of all ranks together; points of one configuration are joined. Several ranks share one batch, so a flat line is what a small network shows."
     return Figure("scaling", "Scaling", text, faceted)
+
+
+def _normalised(rows: pd.DataFrame) -> Figure | None:
+    """Draw throughput in terms of the machine's own speed, where there are several clusters to compare."""
+    known = rows[(rows["outcome"] == "completed") & rows["steps"].notna() & (rows["training_time"] > 0)]
+    known = known[known["calibration_environment"].notna()]
+    if known["cluster"].nunique() < 2:
+        return None
+    known = known.assign(rate=known["steps"] / known["training_time"] / known["calibration_environment"])
+    chart = dots_and_means(known, rows, "rate", "environment steps, for each step of the calibration")
+    text = (
+        "Environment steps a second of training, divided by the CartPole steps a second that one core of the same node made in its "
+        "calibration: what is left of a difference between clusters is not their cores' speed. Bars are means over seeds, dots are seeds."
+    )
+    return Figure("normalised-speed", "Speed in terms of the machine's own", text, chart)
 
 
 def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, axis: str, goal: float | None) -> Figure | None:

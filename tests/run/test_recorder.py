@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrl.formats.record import read_frames
+from hpcrl.run.recorder import Recorder
+from hpcrl.telemetry.phases import PhaseClock
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads that take turns every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_nothing_is_lost_or_doubled_between_threads(tmp_path: Path) -> None:
+    """The training loop adds while other threads flush, as the one that listens to the sampler does."""
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.header({})
+    over = threading.Event()
+
+    def flush() -> None:
+        while not over.is_set():
+            recorder.flush()
+
+    threads = [threading.Thread(target=flush) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for step in range(5_000):
+        recorder.episode(step, 1.0, 1)
+        recorder.value({"time": None, "step": step, "loss": 1.0})
+    over.set()
+    for thread in threads:
+        thread.join()
+    recorder.footer("completed", None, {})
+    frames = list(read_frames(tmp_path / "a.rec"))
+    episodes = [step for each in frames if each.kind == "episodes" for step in each.payload["table"][:, 0]]
+    values = [entry["step"] for each in frames if each.kind == "values" for entry in each.payload["entries"]]
+    assert episodes == values == list(range(5_000))
