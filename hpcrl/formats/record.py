@@ -86,7 +86,6 @@ class RecordWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lost = 0
         self.problem: str | None = None
         self._size = 0
         self._handle: int | None = None
@@ -113,7 +112,6 @@ class RecordWriter:
                 self.problem = f"{self.path}: has been deleted"
             return True
         except OSError as error:
-            self.lost += 1
             self.problem = f"{self.path}: {error.strerror}"
             if self._handle is not None:
                 # Take back the part of a frame that did fit, so that later frames can still be read.

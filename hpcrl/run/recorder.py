@@ -41,6 +41,7 @@ class Recorder:
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
         self._warned = False
+        self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
         self.goal: float | None = None
         self.goal_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
@@ -113,7 +114,7 @@ class Recorder:
             for kind in TABLES:
                 self._flush(kind)
             while entries := self._values[:_VALUES]:
-                if not self._append("values", {"entries": entries}):
+                if not self._append("values", {"entries": entries}, kept=True):
                     break
                 with self._lock:
                     del self._values[: len(entries)]
@@ -130,7 +131,7 @@ class Recorder:
         for name in SAMPLE_LISTS if lists else ():
             if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
                 payload[name] = np.array([each[name] for each in lists], np.float32)
-        if not self._append(kind, payload):
+        if not self._append(kind, payload, kept=True):
             with self._lock:
                 self._rows[kind] = rows + self._rows[kind]
                 self._lists = lists + self._lists
@@ -142,6 +143,7 @@ class Recorder:
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> None:
         """Append the last frames and close the record."""
         self.flush()
+        self._lost += sum(bool(kept) for kept in (*self._rows.values(), self._values))
         self._clock.total()
         seconds = {name: each for name, each in self._clock.seconds.items() if each}
         self._append("phases", {"seconds": seconds, "counts": {name: self._clock.counts[name] for name in seconds}})
@@ -152,12 +154,13 @@ class Recorder:
             **facts,
             **self.sampler_cost,
         }
-        self._append("footer", content | {"lost_frames": self._writer.lost})
+        self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
 
-    def _append(self, kind: str, payload: dict[str, Any]) -> bool:
+    def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:
         with self._lock:
             done = self._writer.write(kind, payload)
+            self._lost += not (done or kept)
         if self._writer.problem and not self._warned:
             self._warned = True
             print(

@@ -164,7 +164,6 @@ def test_killed_at_any_moment_it_reads_up_to_the_last_whole_frame(tmp_path: Path
 def test_a_full_disk_is_survived() -> None:
     writer = RecordWriter(Path("/dev/full/x.rec"))
     assert writer.write("event", {"a": 1}) is False
-    assert writer.lost == 1
     assert writer.problem is not None
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,3 +47,26 @@ def test_nothing_is_lost_or_doubled_between_threads(tmp_path: Path) -> None:
     episodes = [step for each in frames if each.kind == "episodes" for step in each.payload["table"][:, 0]]
     values = [entry["step"] for each in frames if each.kind == "values" for entry in each.payload["entries"]]
     assert episodes == values == list(range(5_000))
+
+
+def test_what_a_full_disk_took_later_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and values wait for the disk; an event does not, and is counted."""
+
+    def full(handle: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.header({})
+    monkeypatch.setattr(os, "write", full)
+    recorder.episode(1, 1.0, 1)
+    recorder.value({"time": None, "step": 2, "loss": 1.0})
+    for _ in range(3):
+        recorder.flush()
+    recorder.event("a sensor failed")
+    monkeypatch.undo()
+    recorder.footer("completed", None, {})
+    frames = {frame.kind: frame.payload for frame in read_frames(tmp_path / "a.rec")}
+    assert frames["episodes"]["table"][0, 0] == 1
+    assert frames["values"]["entries"][0]["step"] == 2
+    assert "event" not in frames
+    assert frames["footer"]["lost_frames"] == 1
