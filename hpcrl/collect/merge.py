@@ -212,7 +212,7 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     for (each, data), summary in zip(read, summaries([data for _, data in read]), strict=True):
         row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
         try:
-            row["summary"] = json.dumps(summary, sort_keys=True)
+            row["summary"] = json.dumps(summary)
             for name in PROVENANCE:
                 value = data.header.get(name)
                 if name not in texts or texts[name][0] != value:

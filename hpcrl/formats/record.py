@@ -64,6 +64,7 @@ MAX_FACTS = 2 * 1024 * 1024  # of a frame's JSON: whatever it says, it then take
 _MOST_LAYOUTS, _MOST_BETWEEN = 500, 4096  # remembered; bytes of such a frame that are not its arrays
 _BLOCK = 1024 * 1024  # bytes read at once
 _HEAD = struct.Struct(">BII")
+_BEFORE_FACTS, _, _AFTER_FACTS = pickle.dumps({"facts": "?"}, protocol=3).partition(b"\x01\0\0\0?")
 _DTYPES = frozenset({"<f8", "<f4", "<i8", "<i4", "|b1"})
 
 
@@ -148,6 +149,7 @@ def read_frames(
             if not block.startswith(MAGIC):
                 raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
+            view = memoryview(block)
             while True:
                 start = at + _HEAD.size
                 number, length, checksum = _HEAD.unpack_from(block, at) if start <= len(block) else (0, 0, 0)
@@ -160,10 +162,11 @@ def read_frames(
                         return
                     before += at
                     block, at = block[at:] + more, 0
+                    view = memoryview(block)
                     continue
                 kind = KINDS[number]
                 if kinds is None or kind in kinds:
-                    if zlib.crc32(memoryview(block)[start:end]) != checksum:
+                    if zlib.crc32(view[start:end]) != checksum:
                         raise RecordError(f"has a damaged frame at byte {before + at} (wrong checksum)")
                     layout = layouts.get((number, length))
                     payload = layout.read(block, start) if layout else None
@@ -225,6 +228,8 @@ class Layout:
 
 
 def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], Layout | None]:
+    if (facts_only := _facts_only(data)) is not None:
+        return _facts(kind, facts_only), None
     places: list[tuple[int, int]] = []
     try:
         raw = loads(data, places)
@@ -240,6 +245,17 @@ def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], Layout | None]:
     arrays = sum(isinstance(each, np.ndarray) for each in payload.values())
     small = len(data) - sum(size for _, size in places) < _MOST_BETWEEN
     return payload, Layout(payload, data, places) if small and 0 < arrays == len(places) else None
+
+
+def _facts_only(data: bytes) -> str | None:
+    """Return the text of a frame that the writer made of facts alone; such bytes can mean nothing else."""
+    start, size = len(_BEFORE_FACTS) + 4, len(data) - len(_BEFORE_FACTS) - 4 - len(_AFTER_FACTS)
+    if not (data.startswith(_BEFORE_FACTS + max(0, size).to_bytes(4, "little")) and data.endswith(_AFTER_FACTS)):
+        return None
+    try:
+        return data[start : start + size].decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _facts(kind: str, text: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrl.formats.record import KINDS, MAGIC, MAX_FACTS, RecordError, RecordWriter, read_frames
+from hpcrl.formats.pickles import loads
+from hpcrl.formats.record import KINDS, MAGIC, MAX_FACTS, RecordError, RecordWriter, _facts_only, read_frames
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
@@ -257,3 +258,14 @@ def test_a_quota(tmp_path: Path) -> None:
     taken = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert 1 < taken < 9
     assert len(list(read_frames(path))) == taken
+
+
+@given(text=st.text(), noise=st.binary(max_size=3))
+def test_a_frame_of_facts_alone_means_what_its_pickle_means(text: str, noise: bytes) -> None:
+    """The short cut takes nothing that the interpreter would read otherwise."""
+    data = pickle.dumps({"facts": text}, protocol=3)
+    assert _facts_only(data) == text == loads(data)["facts"]
+    for other in (data + noise, data[: len(data) // 2] + noise + data[len(data) // 2 :], data[:-1] + noise + b"."):
+        if (found := _facts_only(other)) is not None:
+            assert loads(other) == {"facts": found}
+    assert _facts_only(pickle.dumps({"facts": text, "more": 1}, protocol=3)) is None
