@@ -43,10 +43,7 @@ def command(dataset: Path, study: str | None, output: Path, figures: str, baseli
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
-        click.echo(
-            f"regression: {each.line}: {each.measure} is {each.estimate.value:.2f} times what it was "
-            f"(95 % interval {each.estimate.low:.2f} to {each.estimate.high:.2f})"
-        )
+        click.echo(f"regression: {each}")
     if baseline and not worse:
         click.echo(f"No regression beyond noise in {count(len(done.changes), 'comparison')} with {baseline}.")
     click.echo(f"Report: {done.html}")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.report.groups import KEYS
-from hpcrl.report.statistics import Estimate, ratio
+from hpcrl.report.statistics import Estimate, relative_change
 
 # column -> what it is called, and whether more of it is better
 MEASURES = {
@@ -22,12 +22,17 @@ SMALL = 0.02  # a change of less than this part is not spoken of, however sure i
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one line of the comparison: the ratio of its means, new to old, with its interval."""
+    """One measure of one line of the comparison: the change of its mean, as a part of the old one, with its interval."""
 
     line: str
     measure: str
     estimate: Estimate
     verdict: str  # "regression", "improvement", "no change shown"
+
+    def __str__(self) -> str:
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        sure = "" if low is None or high is None else f" (95 % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
+        return f"{self.line}: {self.measure} {100 * value:+.1f} %{sure}"
 
 
 def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
@@ -45,7 +50,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
             over, under = (_values(each, column) for each in (group, before[key]))
             if len(over) == 0 or len(under) == 0 or under.mean() == 0:
                 continue
-            estimate = ratio(over, under)
+            estimate = relative_change(over, under)
             changes.append(Change(", ".join(map(str, key)), name, estimate, _verdict(estimate, more_is_better)))
     order = {"regression": 0, "improvement": 1, "no change shown": 2}
     return sorted(changes, key=lambda change: order[change.verdict])
@@ -60,8 +65,8 @@ def _values(rows: pd.DataFrame, column: str) -> np.ndarray[tuple[int], np.dtype[
 
 
 def _verdict(estimate: Estimate, more_is_better: bool) -> str:
-    if estimate.low is None or estimate.high is None or abs(estimate.value - 1) < SMALL:
+    if estimate.low is None or estimate.high is None or abs(estimate.value) < SMALL:
         return "no change shown"
-    if estimate.low <= 1 <= estimate.high:
+    if estimate.low <= 0 <= estimate.high:
         return "no change shown"
-    return "improvement" if (estimate.value > 1) == more_is_better else "regression"
+    return "improvement" if (estimate.value > 0) == more_is_better else "regression"

@@ -58,6 +58,17 @@ def ratio(over: Values, under: Values, repetitions: int = REPETITIONS, seed: int
     return Estimate(value, *_interval(next(drawn) / next(drawn)))
 
 
+def relative_change(new: Values, old: Values, repetitions: int = REPETITIONS, seed: int = 0) -> Estimate:
+    """Estimate (mean(new) - mean(old)) / |mean(old)|: more is more, though the values be negative, as returns may be."""
+    size = abs(float(old.mean()))
+    value = float(new.mean() - old.mean()) / size
+    if len(new) < 2 or len(old) < 2:
+        return Estimate(value, None, None)
+    generator = np.random.default_rng(seed)
+    after, before = (_resampled(each, repetitions, generator).mean(axis=-1) for each in (new, old))
+    return Estimate(value, *_interval((after - before) / size))
+
+
 def probability_of_improvement(better: Values, worse: Values, repetitions: int = 2_000, seed: int = 0) -> Estimate:
     """Estimate P(X > Y) of a run of each, ties counted half: the Mann-Whitney statistic over the number of pairs."""
 
@@ -74,18 +85,24 @@ def probability_of_improvement(better: Values, worse: Values, repetitions: int =
 
 
 def mann_whitney(x: Values, y: Values, most: int = 20_000, seed: int = 0) -> float:
-    """Return the two-sided p of the Mann-Whitney test by permutation: exact where there are at most `most` divisions."""
+    """Return the two-sided p of the Mann-Whitney test by permutation: exact where there are at most `most` divisions.
+
+    Where divisions are drawn, the observed one counts as one of them, so that p is never 0 (Phipson and Smyth 2010).
+    """
     both = np.concatenate([x, y])
     if math.comb(len(both), len(x)) <= most:
         chosen = np.array(list(itertools.combinations(range(len(both)), len(x))))
+        drawn = 0
     else:
         generator = np.random.default_rng(seed)
         chosen = np.argsort(generator.random((most, len(both))), axis=1)[:, : len(x)]
+        drawn = 1
     # The statistic is the sum of ranks; tied values share theirs.
     ranks = ((both[:, None] > both[None, :]).sum(1) + (both[:, None] >= both[None, :]).sum(1) + 1) / 2
     expected = len(x) * (len(both) + 1) / 2
     strays = np.abs(ranks[chosen].sum(1) - expected)
-    return float((strays >= abs(ranks[: len(x)].sum() - expected) - 1e-9).mean())
+    as_far = int((strays >= abs(ranks[: len(x)].sum() - expected) - 1e-9).sum())
+    return (as_far + drawn) / (len(strays) + drawn)
 
 
 def holm(values: list[float], level: float = 1 - CONFIDENCE) -> list[bool]:
