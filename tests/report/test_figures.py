@@ -26,11 +26,15 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "d"
 
 
+def charts(dataset: Path, rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    tables = {each: hpcrl.load(dataset, each) for each in ("episodes", "samples", "phases")}
+    return {each.name: each.chart.to_dict() for each in figures(rows, **tables, study={})}
+
+
 def drawn(dataset: Path, rows: pd.DataFrame, name: str) -> list[dict[str, Any]]:
     """Return the data of a figure, nothing if it is not drawn."""
-    tables = {each: hpcrl.load(dataset, each) for each in ("episodes", "samples", "phases")}
-    charts = {each.name: each.chart.to_dict() for each in figures(rows, **tables, study={})}
-    return [row for data in charts[name]["datasets"].values() for row in data] if name in charts else []
+    chart = charts(dataset, rows).get(name, {"datasets": {}})
+    return [row for data in chart["datasets"].values() for row in data]
 
 
 def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(dataset: Path) -> None:
@@ -50,3 +54,12 @@ def test_energy_is_drawn_where_a_counter_was_read(dataset: Path) -> None:
     found = drawn(dataset, read, "energy")
     # Joules of a run, and of 1,000 of its 2,000 steps.
     assert sorted({each["value"] for each in found}) == [1500, 2500, 3000, 5000]
+
+
+def test_the_axis_of_scores_holds_negative_returns(dataset: Path) -> None:
+    rows = with_groups(hpcrl.load(dataset))
+    name = next(each for each in charts(dataset, rows) if "score" in each)
+    for scores, domain in (({1: -200.0, 2: -100.0}, [-210, 0]), ({1: 50.0, 2: 100.0}, [0, 105])):
+        chart = charts(dataset, rows.assign(final_score=rows["seed"].map(scores)))[name]
+        domains = [layer["encoding"]["x"].get("scale", {}).get("domain") for layer in chart["layer"]]
+        assert domain in domains

@@ -40,9 +40,11 @@ def scores(rows: pd.DataFrame, goal: float | None) -> Figure | None:
     if known.empty:
         return None
     data = known[["line", "colour", "seed", "final_score", "best_score", "outcome"]]
-    top = max(float(known["final_score"].max()), goal or 0.0) * 1.05
+    values = [*known["final_score"], goal or 0.0, 0.0]
+    margin = (max(values) - min(values)) * 0.05
+    domain = [min(values) - margin * (min(values) < 0), max(values) + margin * (max(values) > 0)]
     axis = "final score (mean return of 10 greedy episodes)"
-    x = alt.X("final_score:Q", title=axis, scale=alt.Scale(domain=[0, top]))
+    x = alt.X("final_score:Q", title=axis, scale=alt.Scale(domain=domain))
     base = alt.Chart(data)
     points = base.mark_circle(size=70, opacity=0.75).encode(
         x=x,
