@@ -132,7 +132,7 @@ def numeric_variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(wanted) and not name.endswith(("_DIR", "_FILE", "_PATH"))
+        if name.startswith(wanted) and not name.upper().endswith(("_DIR", "_DIRECTORY", "_FILE", "_PATH"))
     }
 
 
