@@ -113,12 +113,11 @@ def _check_cuda(environment: Environment, nvcc: str) -> None:
 def _cuda(environment: Environment, path: Path, setup: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which the build finds the toolkit of nvcc, and NCCL where the environment has it."""
     found = {"NVCC_APPEND_FLAGS": "-std=c++17"}
-    if not (home := os.environ.get("CUDA_HOME")):
-        # nvcc may be a script or a link elsewhere; it says itself where its toolkit is.
-        said = call(["sh", "-c", "nvcc --dryrun -x cu /dev/null 2>&1"], setup, extra)
-        here = next(line.partition("_HERE_=")[2] for line in said.splitlines() if "_HERE_=" in line)
-        home = str(Path(here).parent)
-    found |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
+    # nvcc may be a script or a link elsewhere; it says itself where its toolkit is.
+    said = call(["sh", "-c", "nvcc --dryrun -x cu /dev/null 2>&1; true"], setup, extra)
+    here = re.search(r"_HERE_=(.+)", said)
+    if home := os.environ.get("CUDA_HOME") or (str(Path(here[1]).parent) if here else None):
+        found |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
     nccl = path / f"lib/python{environment.python}/site-packages/nvidia/nccl"
     if (nccl / "lib/libnccl.so.2").exists() and "HOROVOD_NCCL_HOME" not in os.environ:
         link = nccl / "lib/libnccl.so"  # which a linker asks for, and the package leaves out
