@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Layout, RecordError, read_frames
 
-MAX_BYTES = 1024**3
 CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
 _TEXT, _NUMBER, _COUNT, _TRUTH, _FACTS = "text", "a number", "a whole number", "true or false", "a mapping"
 # What a header must have, and may have.
@@ -76,8 +75,6 @@ def read_record(path: Path, layouts: dict[tuple[int, int], Layout] | None = None
     Raises:
         RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
     """
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
     data: RecordData | None = None
     version = FORMAT
     parts: dict[str, list[Array]] = {kind: [] for kind in TABLES}

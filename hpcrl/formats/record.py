@@ -13,6 +13,7 @@ last whole one. Reading trusts nothing: :mod:`hpcrl.formats.pickles` can build n
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -59,6 +60,7 @@ TABLES = {
     "samples": SAMPLE_COLUMNS,
     "progress": ("step", "total", "time"),
 }
+MAX_BYTES = 1024**3  # of a record
 MAX_FRAME = 64 * 1024 * 1024
 MAX_FACTS = 2 * 1024 * 1024  # of a frame's JSON: whatever it says, it then takes less than 100 MB
 _MOST_LAYOUTS, _MOST_BETWEEN = 500, 4096  # remembered; bytes of such a frame that are not its arrays
@@ -143,9 +145,11 @@ def read_frames(
     """
     layouts = {} if layouts is None else layouts
     try:
-        with path.open("rb", buffering=0) as file:
+        with io.FileIO(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+                raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
             # A buffer much larger than what is read costs more than the reading, and arrays keep it alive.
-            block = file.read(min(_BLOCK, os.fstat(file.fileno()).st_size + 1))
+            block = file.read(min(_BLOCK, size))
             if not block.startswith(MAGIC):
                 raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
@@ -157,8 +161,8 @@ def read_frames(
                     raise RecordError(f"has a damaged frame at byte {before + at}")
                 end = start + length
                 if end > len(block) or not length:
-                    more = file.read(max(_BLOCK, length))
-                    if not more:
+                    read = before + len(block)
+                    if read >= size or not (more := file.read(min(max(_BLOCK, length), size - read))):
                         return
                     before += at
                     block, at = block[at:] + more, 0
