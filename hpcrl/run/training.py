@@ -159,8 +159,10 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
     """Settle by environment variables what a framework reads only once, at its import."""
     framework = config.get("framework")
     if group.ranks > 1:
-        visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        if len(visible) > 1:  # each rank has one GPU
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if named is None and resources.get("gpus"):
+            named = ",".join(map(str, range(len(visible_gpus()))))
+        if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
         # Milliseconds between two looks for work; the default, 1, is longer than a whole update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
