@@ -125,9 +125,11 @@ def long_training(**hyperparameters: Any) -> dict[str, Any]:
 
 
 def test_a_cell_past_its_time_limit_is_checkpointed_requeued_and_finishes(sol: Cluster, tmp_path: Path) -> None:
-    plan = sol.plan(tmp_path / "plan", long_training(total_steps=170_000))
+    # Two attempts on a fast machine, several on a slow one.
+    profile = write_yaml(tmp_path / "sol.yaml", {"extends": "sol", "scheduler": {"max_requeues": 9}})
+    plan = sol.plan(tmp_path / "plan", long_training(total_steps=170_000), profile=str(profile))
     sol.submit(plan)
-    assert sol.wait(plan, 400).counts() == {"COMPLETED": 1}
+    assert sol.wait(plan, 900).counts() == {"COMPLETED": 1}
     rows = sol.collected(plan)
     assert len(rows) >= 2
     assert list(rows["outcome"])[:-1] == ["preempted"] * (len(rows) - 1)

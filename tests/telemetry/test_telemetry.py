@@ -200,7 +200,9 @@ def test_a_failing_sensor_is_noted_once_and_the_rest_goes_on(tmp_path: Path) -> 
     process.communicate()
     assert lines[0] == {"event": "a sensor failed: OSError: no such sensor"}
     assert ["event" in line for line in lines] == [True, False, False, False]
-    assert all(line["rss"] > 1e7 and "machine_load" not in line for line in lines[1:])
+    # A process tree that takes long to read is not read for every sample.
+    assert lines[1]["rss"] > 1e7
+    assert not any("machine_load" in line for line in lines)
 
 
 def test_the_sampler_says_what_it_costs_and_reads_every_core(tmp_path: Path) -> None:
