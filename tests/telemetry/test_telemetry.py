@@ -197,12 +197,15 @@ def test_a_failing_sensor_is_noted_once_and_the_rest_goes_on(tmp_path: Path) -> 
     )
     assert process.stdout is not None
     lines = [json.loads(process.stdout.readline()) for _ in range(4)]
+    # A process tree that takes long to read is not read for every sample, but again and again.
+    while sum("rss" in line for line in lines) < 3 and len(lines) < 500:
+        lines.append(json.loads(process.stdout.readline()))
     process.communicate()
     assert lines[0] == {"event": "a sensor failed: OSError: no such sensor"}
-    assert ["event" in line for line in lines] == [True, False, False, False]
-    # A process tree that takes long to read is not read for every sample.
-    assert lines[1]["rss"] > 1e7
-    assert not any("machine_load" in line for line in lines)
+    assert not any("event" in line or "machine_load" in line for line in lines[1:])
+    read = [line["rss"] for line in lines if "rss" in line]
+    assert len(read) >= 3
+    assert min(read) > 1e7
 
 
 def test_the_sampler_says_what_it_costs_and_reads_every_core(tmp_path: Path) -> None:
