@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,42 @@ EARLY_SECONDS = 2.0  # a record that began so long before its submission has ano
 
 
 _NO_USAGE = Usage()
+# What the first rank's footer says for all of them.
+_FOOTER = (
+    "training_time", "setup_time", "compile_time", "phase_time", "precise_phases", "final_score", "goal_step",
+    "goal_time", "compiled", "collective",
+)  # fmt: skip
+
+
+def _known(fold: Callable[[list[float]], float]) -> Callable[[list[float | None]], float | None]:
+    def folded(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return fold(known) if known else None
+
+    return folded
+
+
+_least = _known(min)
+_sum, _largest = _known(sum), _known(max)
+_average = _known(lambda values: sum(values) / len(values))
+_farthest = _known(lambda values: max(values, key=abs))
+# Columns that are made of all records of an attempt: how, and of which of their values.
+_FOLDED = {
+    "cpu_seconds": (_sum, "cpu_seconds"),
+    "machine_cpu_percent": (_average, "machine_cpu_percent"),
+    "machine_memory_percent": (_average, "machine_memory_percent"),
+    "rss_peak": (_largest, "rss"),
+    "pss_peak": (_largest, "pss"),
+    "cgroup_cpu_seconds": (_sum, "cgroup_cpu"),
+    "cgroup_memory_peak": (_largest, "cgroup_memory_peak"),
+    "sampler_cpu_seconds": (_sum, "sampler_cpu"),
+    "sampler_memory": (_largest, "sampler_memory"),
+    "clock_offset": (_farthest, "clock_offset"),
+    "gpu_percent": (_average, "gpu_percent"),
+    "gpu_memory_peak": (_largest, "gpu_memory"),
+    "energy": (_sum, "gpu_energy"),
+    "framework_gpu_memory_peak": (_largest, "framework_gpu_memory_peak"),
+}
 
 
 @dataclass(frozen=True)
@@ -144,12 +181,10 @@ def _split(attempt: str) -> tuple[str, int]:
 def _row_of_records(
     plan: Plan, cell: Cell, group: list[Mapping[str, Any]], found: Accounted | None, last: bool
 ) -> dict[str, Any]:
-    head = group[0]["header"]
+    first = group[0]
+    head, footer = first["header"], first["footer"] or {}
     outcome, reason = _outcome(group, found.state if found else None, last)
-    footer = group[0]["footer"] or {}
     wall = max(each["wall_time"] for each in group)
-    cpu_seconds = _sum(each.get("cpu_seconds") for each in group)
-    cores = cell.resources["cpus"] * cell.resources.get("tasks", 1)
     row = _identity(plan, cell, head["attempt"])
     row |= {
         "outcome": outcome,
@@ -160,57 +195,44 @@ def _row_of_records(
         "records": len(group),
         "started": head["started"],
         "wall_time": wall,
-        "training_time": footer.get("training_time"),
-        "setup_time": footer.get("setup_time"),
-        "compile_time": footer.get("compile_time"),
-        "phase_time": footer.get("phase_time"),
-        "precise_phases": footer.get("precise_phases"),
-        "steps": footer.get("steps") or group[0]["steps_seen"],
-        "episodes": footer.get("episodes") or group[0]["episodes_seen"],
-        "final_score": footer.get("final_score"),
-        "best_score": footer.get("best_score") if footer.get("best_score") is not None else group[0]["best_seen"],
-        "goal_step": footer.get("goal_step"),
-        "goal_time": footer.get("goal_time"),
-        "cpu_seconds": cpu_seconds,
-        "cpu_utilisation": cpu_seconds / (wall * cores) if cpu_seconds and wall else None,
-        "machine_cpu_percent": _average(each.get("machine_cpu_percent") for each in group),
-        "rss_peak": _largest(each.get("rss") for each in group),
-        "pss_peak": _largest(each.get("pss") for each in group),
-        "cgroup_cpu_seconds": _sum(each.get("cgroup_cpu") for each in group),
-        "cgroup_memory_peak": _largest(each.get("cgroup_memory_peak") for each in group),
-        "sampler_cpu_seconds": _sum((each["footer"] or {}).get("sampler_cpu") for each in group),
-        "sampler_memory": _largest((each["footer"] or {}).get("sampler_memory") for each in group),
-        "clock_offset": _farthest(each["header"].get("clock_offset") for each in group),
-        "machine_memory_percent": _average(each.get("machine_memory_percent") for each in group),
-        "gpu_percent": _average(each.get("gpu_percent") for each in group),
-        "gpu_memory_peak": _largest(each.get("gpu_memory") for each in group),
-        "energy": _sum(each.get("gpu_energy") for each in group),
-        "framework_gpu_memory_peak": _largest(
-            (each["footer"] or {}).get("framework_gpu_memory_peak") for each in group
-        ),
-        "compiled": footer.get("compiled"),
-        "collective": footer.get("collective"),
-        "versions": group[0]["software"],
-        "variables": group[0]["variables"],
-        "hardware": group[0]["hardware"],
-        **_code(group[0]["code"]),
+        **{name: footer.get(name) for name in _FOOTER},
+        "steps": footer.get("steps") or first["steps_seen"],
+        "episodes": footer.get("episodes") or first["episodes_seen"],
+        "best_score": footer.get("best_score") if footer.get("best_score") is not None else first["best_seen"],
+        **_over_records(group),
+        "versions": first["software"],
+        "variables": first["variables"],
+        "hardware": first["hardware"],
+        **_code(first["code"]),
         **_calibration(group),
     }
+    cores = cell.resources["cpus"] * cell.resources.get("tasks", 1)
+    row["cpu_utilisation"] = row["cpu_seconds"] / (wall * cores) if row["cpu_seconds"] and wall else None
     if found and last:
         row |= _accounting(found)
     row["notes"] = "; ".join(_notes(group, found)) or None
     return row
 
 
+def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all records of an attempt say together."""
+    parts = [{**(each["footer"] or {}), **each["header"], **each} for each in group]
+    return {column: fold([part.get(name) for part in parts]) for column, (fold, name) in _FOLDED.items()}
+
+
+@lru_cache  # records of one plan mostly say the same
+def _facts(text: str) -> dict[str, Any]:
+    return json.loads(text) or {}
+
+
 def _code(text: str) -> dict[str, Any]:
-    code = json.loads(text) or {}
-    return {name: code.get(name) for name in ("git_commit", "git_dirty", "modules")}
+    return {name: _facts(text).get(name) for name in ("git_commit", "git_dirty", "modules")}
 
 
 def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the calibration measured, on the slowest node where there are several."""
-    known = [each for each in (json.loads(each["calibration"]) for each in group) if each]
-    return {f"calibration_{name}": _least(each.get(name) for each in known) for name in CALIBRATION}
+    known = [each for each in (_facts(each["calibration"]) for each in group) if each]
+    return {f"calibration_{name}": _least([each.get(name) for each in known]) for name in CALIBRATION}
 
 
 def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]:
@@ -312,25 +334,3 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
 
 def _rank_of(outcome: str) -> int:
     return _WORST.index(outcome) if outcome in _WORST else 0
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _largest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _farthest(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None, key=abs)
-
-
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _average(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

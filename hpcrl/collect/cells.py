@@ -72,8 +72,8 @@ def _by_cell(
     for first in range(0, len(every), CELLS):
         some = every[first : first + CELLS]
         start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
-        chunk = [
-            json.loads(row["summary"]) | {name: row[name] for name in PROVENANCE}
-            for row in summaries.take(places.slice(start, end - start)).to_pylist()
-        ]
-        yield chunk, [name for cell in some for name in attempts.get(cell, ())]
+        chunk = summaries.take(places.slice(start, end - start))
+        texts = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
+        parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # at once: names are made once
+        rows = [part | dict(zip(PROVENANCE, words, strict=True)) for part, *words in zip(parts, *texts, strict=True)]
+        yield rows, [name for cell in some for name in attempts.get(cell, ())]

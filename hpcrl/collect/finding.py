@@ -5,16 +5,14 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrl.formats.plan import RECORDS, Plan
 from hpcrl.formats.record import SUFFIX
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A record that is new or has grown: its name in the dataset, its file, size and time, its plan."""
 
     name: str

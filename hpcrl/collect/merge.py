@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpcrl.collect.cells import write_cells
-from hpcrl.collect.columns import SERIES, Builder
+from hpcrl.collect.columns import SERIES, tables
 from hpcrl.collect.finding import Found, find, refusal
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
-from hpcrl.collect.reading import PROVENANCE, RecordData, read_record, summaries
+from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Cell, Plan, read_cells, read_plan
-from hpcrl.formats.record import Layout, RecordError, record_name
+from hpcrl.formats.record import RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
@@ -132,11 +132,11 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}
     done = Collected()
     cells = _ids(_cells(opened))
-    layouts: dict[tuple[int, int], Layout] = {}
+    reader = Reader()
     fresh, done.unchanged, conflicts = find(opened, known)
     for each in fresh:
         try:
-            _read(each, cells, layouts)
+            _read(each, cells, reader)
             done.merged += 1
         except RecordError as error:
             done.quarantined.append(refusal(each, str(error)))
@@ -159,8 +159,8 @@ def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
     return {plan: set(some) for plan, some in cells.items()}
 
 
-def _read(found: Found, cells: dict[str, set[str]], layouts: dict[tuple[int, int], Layout]) -> RecordData:
-    data = read_record(found.path, layouts)
+def _read(found: Found, cells: dict[str, set[str]], reader: Reader) -> RecordData:
+    data = reader.read(found.path)
     head = data.header
     if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
         raise RecordError("is of a cell that this plan does not have")
@@ -199,32 +199,29 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
     refused = {}
-    layouts: dict[tuple[int, int], Layout] = {}
+    reader = Reader()
     read = []
-    for each in batch:
-        try:
-            read.append((each, _read(each, cells, layouts)))
-        except RecordError as error:
-            refused[each.name] = str(error)
-    builder = Builder()
     texts: dict[str, tuple[Any, str]] = {}  # the newest value of each kind of provenance: nearly all are equal
     kept: dict[str, list[str]] = {name: [] for name in SUMMARY_SCHEMA.names}
-    for (each, data), summary in zip(read, summaries([data for _, data in read]), strict=True):
-        row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
+    for each in batch:
         try:
-            row["summary"] = json.dumps(summary)
+            data = _read(each, cells, reader)
             for name in PROVENANCE:
                 value = data.header.get(name)
                 if name not in texts or texts[name][0] != value:
                     texts[name] = value, json.dumps(value, sort_keys=True)
-                row[name] = texts[name][1]
+        except RecordError as error:
+            refused[each.name] = str(error)
         except RecursionError:
             refused[each.name] = "has a header that is too deep"
-            continue
-        builder.add(data)
-        for name, value in row.items():
-            kept[name].append(value)
-    for table, content in builder.tables().items():
+        else:
+            read.append(data)
+            row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
+            for name, text in [*row.items(), *((name, texts[name][1]) for name in PROVENANCE)]:
+                kept[name].append(text)
+    samples = Samples.of(read)
+    kept["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
+    for table, content in tables(read, samples).items():
         write_part(part_file(dataset, table, number), content)
     columns = [pa.array(kept[each.name], pa.string()).cast(each.type) for each in SUMMARY_SCHEMA]
     write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))

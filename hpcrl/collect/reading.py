@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Layout, RecordError, read_frames
+from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Layout, Layouts, RecordError, read_frames
 
 CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
 _TEXT, _NUMBER, _COUNT, _TRUTH, _FACTS = "text", "a number", "a whole number", "true or false", "a mapping"
@@ -42,8 +42,11 @@ _FIRST_SAMPLES = (
 _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
 _PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
 Array = NDArray[Any]
+# The place of the table among the arrays of a layout; of each list column name, place, and values a row.
+_Places = tuple[int, list[tuple[str, int, int]]]
 _FLOAT = np.dtype(np.float64)
 _KEPT = tuple(name for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE)
+_MOST_PLACES = 1000  # remembered
 _KINDS = frozenset(KINDS) - {"progress"}
 
 
@@ -69,61 +72,114 @@ class RecordData:
         return column
 
 
-def read_record(path: Path, layouts: dict[tuple[int, int], Layout] | None = None) -> RecordData:
-    """Read and check a record; `layouts` is as for `read_frames`.
+def read_record(path: Path) -> RecordData:
+    """Read and check one record; :class:`Reader` reads many.
 
     Raises:
         RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
     """
-    data: RecordData | None = None
-    version = FORMAT
-    parts: dict[str, list[Array]] = {kind: [] for kind in TABLES}
-    lists: dict[str, list[Array]] = {name: [] for name in SAMPLE_LISTS}
-    for frame in read_frames(path, _KINDS, layouts):
+    return Reader().read(path)
+
+
+class Reader:
+    """Reads records one after the other, and keeps what it learns of the layouts of their frames."""
+
+    def __init__(self) -> None:
+        self._layouts: Layouts = {}
+        self._places: dict[Layout, _Places] = {}
+
+    def read(self, path: Path) -> RecordData:
+        """Read and check a record.
+
+        Raises:
+            RecordError: as :func:`read_record`.
+        """
+        data: RecordData | None = None
+        version = FORMAT
+        parts: dict[str, list[bytes]] = {kind: [] for kind in TABLES}
+        lists: dict[str, list[bytes]] = {name: [] for name in SAMPLE_LISTS}
+        widths: set[tuple[str, int]] = set()
+        for frame in read_frames(path, _KINDS, self._layouts):
+            kind = frame.kind
+            if data is None:
+                if kind != "header":
+                    raise RecordError("does not begin with a header")
+                data = RecordData(_header(frame.payload))
+                version = frame.payload.get("format", 1)
+            elif kind in TABLES:
+                if version < 3:
+                    table = _old_table(kind, frame.payload, version)
+                    parts[kind].append(table.tobytes())
+                    found = _list_columns(frame.layout, len(table)) if kind == "samples" else []
+                else:
+                    place, found = self._places.get(frame.layout) or self._learn(kind, frame.layout)
+                    parts[kind].append(frame.arrays[place])
+                for name, index, width in found:
+                    lists[name].append(frame.arrays[index])
+                    widths.add((name, width))
+            elif kind == "values":
+                data.values += [_value(entry) for entry in _list(frame.payload.get("entries"))]
+            elif kind == "phases":
+                data.phases = _phases(frame.payload)
+            elif kind == "event":
+                data.events.append(str(frame.payload.get("text")))
+            elif kind == "calibration":
+                data.header["calibration"] = {str(name): _number(value) for name, value in frame.payload.items()}
+            elif kind == "footer":
+                data.footer = _footer(frame.payload)
         if data is None:
-            if frame.kind != "header":
-                raise RecordError("does not begin with a header")
-            data = RecordData(_header(frame.payload))
-            version = frame.payload.get("format", 1)
-        elif frame.kind in TABLES:
-            table = _table(frame.kind, frame.payload, version)
-            parts[frame.kind].append(table)
-            if frame.kind == "samples":
-                for name in SAMPLE_LISTS:
-                    if name in frame.payload:
-                        lists[name].append(_list_column(name, frame.payload[name], len(table)))
-        elif frame.kind == "values":
-            data.values += [_value(entry) for entry in _list(frame.payload.get("entries"))]
-        elif frame.kind == "phases":
-            data.phases = _phases(frame.payload)
-        elif frame.kind == "event":
-            data.events.append(str(frame.payload.get("text")))
-        elif frame.kind == "calibration":
-            data.header["calibration"] = {str(name): _number(value) for name, value in frame.payload.items()}
-        elif frame.kind == "footer":
-            data.footer = _footer(frame.payload)
-    if data is None:
-        raise RecordError("holds no whole frame")
-    for kind, names in TABLES.items():
-        data.tables[kind] = np.concatenate(parts[kind]) if parts[kind] else np.zeros((0, len(names)))
-    for name, chunks in lists.items():
-        # What some frames lack, or have for another number of cores, is left out whole.
-        if chunks and len(chunks) == len(parts["samples"]) and len({each.shape[1] for each in chunks}) == 1:
-            data.lists[name] = np.concatenate(chunks)
-    if len(times := data.column("samples", "time")):
-        data.last_time = float(np.fmax.reduce(times, initial=0.0))  # but NaN
-    elif data.footer is None:
-        data.last_time = _last_progress(path, version)
-    return data
+            raise RecordError("holds no whole frame")
+        for kind, names in TABLES.items():
+            data.tables[kind] = np.frombuffer(b"".join(parts[kind]), _FLOAT).reshape(-1, len(names))
+        for name, width in widths:
+            # What some frames lack, or have for another number of cores, is left out whole.
+            if len(lists[name]) == len(parts["samples"]) and sum(other == name for other, _ in widths) == 1:
+                data.lists[name] = np.frombuffer(b"".join(lists[name]), np.float32).reshape(
+                    len(data.tables["samples"]), width
+                )
+        if len(times := data.column("samples", "time")):
+            data.last_time = float(np.fmax.reduce(times, initial=0.0))  # but NaN
+        elif data.footer is None:
+            data.last_time = _last_progress(path, version)
+        return data
+
+    def _learn(self, kind: str, layout: Layout) -> _Places:
+        if len(self._places) >= _MOST_PLACES:
+            self._places.clear()
+        places = self._places[layout] = _table_place(kind, layout)
+        return places
+
+
+def _table_place(kind: str, layout: Layout) -> _Places:
+    dtype, shape = layout.arrays.get("table", (None, ()))
+    if dtype != _FLOAT or shape[1:] != (len(TABLES[kind]),):
+        raise RecordError(f"has {kind} without a proper table")
+    return list(layout.arrays).index("table"), _list_columns(layout, shape[0]) if kind == "samples" else []
+
+
+def _list_columns(layout: Layout, rows: int) -> list[tuple[str, int, int]]:
+    """Return name, place among the arrays and values a row of each list column of a frame of samples."""
+    found = []
+    for index, (name, (dtype, shape)) in enumerate(layout.arrays.items()):
+        if name in SAMPLE_LISTS:
+            if dtype != np.float32 or len(shape) != 2 or shape[0] != rows:
+                raise RecordError(f"has samples without a proper column {name!r}")
+            found.append((name, index, shape[1]))
+    return found
 
 
 def _last_progress(path: Path, version: int) -> float:
     """Return the time of the last progress that was made, for a record that has nothing else to tell it."""
     column = TABLES["progress"].index("time")
-    found = [
-        _table(frame.kind, frame.payload, version)[:, column] for frame in read_frames(path, frozenset({"progress"}))
-    ]
-    return float(np.fmax.reduce(np.concatenate(found), initial=0.0)) if found else 0.0
+    found = [0.0]
+    for frame in read_frames(path, frozenset({"progress"})):
+        if version < 3:
+            table = _old_table("progress", frame.payload, version)
+        else:
+            _table_place("progress", frame.layout)
+            table = frame.payload["table"]
+        found += table[:, column].tolist()
+    return float(np.fmax.reduce(found))
 
 
 def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +200,9 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _check(where: str, payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> None:
     for name, kind in kinds.items():
         value = payload.get(name)
-        if not (_is(kind, value) or (value is None and not required)):
+        if value is None and not required:
+            continue
+        if not _is(kind, value):
             raise RecordError(f"has a {where} whose {name!r} is {str(value)[:60]!r}, and not {kind}")
 
 
@@ -156,13 +214,9 @@ def _is(kind: str, value: Any) -> bool:
     return isinstance(value, {_TEXT: str, _TRUTH: bool, _FACTS: dict}[kind])
 
 
-def _table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
+def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
+    """Make the table of a frame of format 1 or 2, which had an array for each column and no lists."""
     names = TABLES[kind]
-    if version >= 3:
-        table = payload.get("table")
-        if not isinstance(table, np.ndarray) or table.dtype is not _FLOAT or table.shape[1:] != (len(names),):
-            raise RecordError(f"has {kind} without a proper table")
-        return table
     if kind == "progress":
         return np.array([[_number(payload.get(name)) for name in names]])
     columns: list[Array] = []
@@ -170,18 +224,12 @@ def _table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
         array = payload.get(name)
         if version == 1 and kind == "samples" and name not in _FIRST_SAMPLES and columns:
             array = np.full(len(columns[0]), np.nan)
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != np.float64:
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != _FLOAT:
             raise RecordError(f"has {kind} without a proper column {name!r}")
         columns.append(array)
     if len({len(each) for each in columns}) > 1:
         raise RecordError(f"has {kind} with columns of different lengths")
     return np.stack(columns, axis=1)
-
-
-def _list_column(name: str, array: Any, rows: int) -> Array:
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or len(array) != rows:
-        raise RecordError(f"has samples without a proper column {name!r}")
-    return array.astype(np.float32, copy=False)
 
 
 def _list(value: Any) -> list[Any]:
@@ -217,45 +265,64 @@ def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
-    if payload.get("outcome") not in OUTCOMES:
-        raise RecordError(f"has a footer whose outcome is {str(payload.get('outcome'))[:60]!r}")
+    outcome = payload.get("outcome")
+    if not isinstance(outcome, str) or outcome not in OUTCOMES:
+        raise RecordError(f"has a footer whose outcome is {str(outcome)[:60]!r}")
     _check("footer", payload, _FOOTER)
-    return {name: payload.get(name) for name in ("outcome", *_FOOTER)}
+    return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}
 
 
-def summaries(records: Sequence[RecordData]) -> list[dict[str, Any]]:
-    """Return what the cells' rows need of each record, as plain values."""
-    statistics, strayed = _statistics([data.tables["samples"] for data in records])
+@dataclass(frozen=True)
+class Samples:
+    """The samples of some records, one after the other: how many each has, and their columns, each (samples,)."""
+
+    counts: Array
+    columns: dict[str, Array]
+
+    @classmethod
+    def of(cls, records: Sequence[RecordData]) -> Samples:
+        names = TABLES["samples"]
+        tables = [data.tables["samples"] for data in records]
+        counts = np.array([len(table) for table in tables], np.int64)
+        rows = np.empty((len(names), counts.sum()))  # a column is contiguous
+        np.concatenate([np.empty((0, len(names))), *tables], out=rows.T)
+        columns = dict(zip(names, rows, strict=True))
+        offsets = np.array([data.header.get("clock_offset") or 0.0 for data in records])
+        columns["unix_time"] -= np.repeat(offsets, counts)  # as the first node's clock
+        return cls(counts, columns)
+
+
+def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str, Any]]:
+    """Return what the cells' rows need of each record, as plain values; what is not known is left out."""
+    statistics, strayed = _statistics(samples)
     found = []
     for number, data in enumerate(records):
         head = data.header
         steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
         found.append(
             {
-                "header": {name: head.get(name) for name in _KEPT},
+                "header": {name: head[name] for name in _KEPT if head.get(name) is not None},
                 "footer": data.footer,
                 "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
                 "episodes_seen": len(steps),
                 "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
                 "best_seen": float(returns.max()) if len(returns) else None,
                 "notes": _notes(data, strayed[number]),
-                **{name: value if (value := values[number]) == value else None for name, values in statistics.items()},
+                **{name: value for name, values in statistics.items() if (value := values[number]) == value},
             }
         )
     return found
 
 
-def _statistics(tables: Sequence[Array]) -> tuple[dict[str, list[float]], list[float]]:
-    """Return for each table of samples the means of `_MEANS` and peaks of `_PEAKS` (NaN where nothing was read), and
-    by how many seconds the wall clock strayed from the monotonic one."""
-    names = TABLES["samples"]
-    filled = [index for index, table in enumerate(tables) if len(table)]
-    found = {name: np.full(len(tables), np.nan) for name in (*_MEANS, *_PEAKS)}
-    strayed = np.zeros(len(tables))
-    if filled:
-        rows = np.concatenate([tables[index] for index in filled]).T
-        columns = dict(zip(names, rows, strict=True))
-        starts = np.cumsum([0, *(len(tables[index]) for index in filled[:-1])])
+def _statistics(samples: Samples) -> tuple[dict[str, list[float]], list[float]]:
+    """Return for each record the means of `_MEANS` and peaks of `_PEAKS` (NaN where nothing was read), and by how many
+    seconds the wall clock strayed from the monotonic one."""
+    counts, columns = samples.counts, samples.columns
+    filled = counts > 0
+    starts = (np.cumsum(counts) - counts)[filled]
+    found = {name: np.full(len(counts), np.nan) for name in (*_MEANS, *_PEAKS)}
+    strayed = np.zeros(len(counts))
+    if filled.any():
         for name in _MEANS:
             found[name][filled] = _means(columns[name], starts)
         for name in _PEAKS:

@@ -51,7 +51,10 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
         at = start + size
         if at > len(data):
             raise PickleError("is cut short")
-        return data[start:at].decode("utf-8", "surrogatepass")
+        try:
+            return data[start:at].decode()
+        except UnicodeDecodeError:  # half of a character is a question mark
+            return data[start:at].decode(errors="surrogatepass").encode(errors="replace").decode()
 
     def raw(size: int, head: int) -> bytes:
         nonlocal at

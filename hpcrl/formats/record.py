@@ -19,12 +19,12 @@ import os
 import pickle
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcrl.formats.pickles import PickleError, loads
 
@@ -74,9 +74,48 @@ class RecordError(Exception):
     """A record that cannot be read, and why."""
 
 
+class Layout:
+    """What frames of one layout share: their facts; names, types and shapes of their arrays; all bytes around these.
+
+    A frame of a known layout need not be unpickled: the same bytes around the arrays unpickle to the same value around
+    them, whoever wrote them.
+    """
+
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]],
+        cuts: Sequence[bytes] = (),
+    ) -> None:
+        self.facts = facts
+        self.arrays = arrays
+        self._cut = struct.Struct("".join(f"{len(each)}s" for each in cuts))
+        self._between = tuple(cuts[::2])
+
+    def arrays_of(self, data: bytes) -> tuple[bytes, ...] | None:
+        """Return the arrays of a frame of the same length; None if it has another layout."""
+        cuts = self._cut.unpack(data)
+        return cuts[1::2] if cuts[::2] == self._between else None
+
+
+Layouts = dict[tuple[int, int], Layout]  # by the number of the kind and the length of the frame
+
+
 class Frame(NamedTuple):
+    """One frame; `arrays` are the bytes of each array of its layout."""
+
     kind: str
-    payload: dict[str, Any]
+    layout: Layout
+    arrays: tuple[bytes, ...]
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        kinds = self.layout.arrays.items()
+        arrays = {
+            name: np.frombuffer(data, dtype).reshape(shape)
+            for (name, (dtype, shape)), data in zip(kinds, self.arrays, strict=True)
+        }
+        return arrays | self.layout.facts
 
 
 def record_name(cell: str, attempt: str, node: str, rank: int) -> str:
@@ -131,9 +170,7 @@ class RecordWriter:
             self._handle = None
 
 
-def read_frames(
-    path: Path, kinds: frozenset[str] | None = None, layouts: dict[tuple[int, int], Layout] | None = None
-) -> Iterator[Frame]:
+def read_frames(path: Path, kinds: frozenset[str] | None = None, layouts: Layouts | None = None) -> Iterator[Frame]:
     """Read the whole frames of a record, all kinds or only some (the others are not even unpickled).
 
     Args:
@@ -144,16 +181,16 @@ def read_frames(
             ends in the middle of a frame is read up to there.
     """
     layouts = {} if layouts is None else layouts
+    wanted = [kinds is None or kind in kinds for kind in KINDS]
     try:
         with io.FileIO(path) as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
                 raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
-            # A buffer much larger than what is read costs more than the reading, and arrays keep it alive.
+            # A buffer much larger than what is read costs more than the reading.
             block = file.read(min(_BLOCK, size))
             if not block.startswith(MAGIC):
                 raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
-            view = memoryview(block)
             while True:
                 start = at + _HEAD.size
                 number, length, checksum = _HEAD.unpack_from(block, at) if start <= len(block) else (0, 0, 0)
@@ -166,19 +203,18 @@ def read_frames(
                         return
                     before += at
                     block, at = block[at:] + more, 0
-                    view = memoryview(block)
                     continue
-                kind = KINDS[number]
-                if kinds is None or kind in kinds:
-                    if zlib.crc32(view[start:end]) != checksum:
+                if wanted[number]:
+                    data = block[start:end]
+                    if zlib.crc32(data) != checksum:
                         raise RecordError(f"has a damaged frame at byte {before + at} (wrong checksum)")
                     layout = layouts.get((number, length))
-                    payload = layout.read(block, start) if layout else None
-                    if payload is None:
-                        payload, layout = _decoded(kind, block[start:end])
-                        if layout and len(layouts) < _MOST_LAYOUTS:
+                    arrays = layout.arrays_of(data) if layout else None
+                    if layout is None or arrays is None:
+                        layout, arrays, known = _decoded(KINDS[number], data)
+                        if known and len(layouts) < _MOST_LAYOUTS:
                             layouts[number, length] = layout
-                    yield Frame(kind, payload)
+                    yield Frame(KINDS[number], layout, arrays)
                 at = end
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}") from None
@@ -204,36 +240,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} does not go into a record")
 
 
-class Layout:
-    """Where a frame's arrays lie among its other bytes. A frame of the same layout need not be unpickled again:
-
-    the same bytes around the arrays unpickle to the same value around them, whoever wrote them.
-    """
-
-    def __init__(self, payload: dict[str, Any], data: bytes, places: list[tuple[int, int]]) -> None:
-        arrays = ((name, value) for name, value in payload.items() if isinstance(value, np.ndarray))
-        self._payload = payload
-        self._arrays = [
-            (name, value.shape, value.dtype, place) for (name, value), (place, _) in zip(arrays, places, strict=True)
-        ]
-        ends = [0, *(place + size for place, size in places)]
-        starts = [*(place for place, _ in places), len(data)]
-        self._between = [(start, data[start:end]) for start, end in zip(ends, starts, strict=True)]
-
-    def read(self, block: bytes, at: int) -> dict[str, Any] | None:
-        """Read a frame of the same length that begins at a byte of `block`; None if it has other facts or shapes."""
-        for place, text in self._between:
-            if not block.startswith(text, at + place):
-                return None
-        payload = dict(self._payload)
-        for name, shape, dtype, place in self._arrays:
-            payload[name] = np.ndarray(shape, dtype, block, at + place)
-        return payload
-
-
-def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], Layout | None]:
+def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
+    """Unpickle a frame; the last value says whether another frame may have the same layout."""
     if (facts_only := _facts_only(data)) is not None:
-        return _facts(kind, facts_only), None
+        return Layout(_facts(kind, facts_only), {}), (), False
     places: list[tuple[int, int]] = []
     try:
         raw = loads(data, places)
@@ -245,10 +255,22 @@ def _decoded(kind: str, data: bytes) -> tuple[dict[str, Any], Layout | None]:
     facts = _facts(kind, text) if isinstance(text, str) else {}
     # Other values stand in records of format 1 and 2.
     rest = {name: each for name, each in raw.items() if each is not text}
-    payload = {name: _array(kind, each) if isinstance(each, tuple) else each for name, each in rest.items()} | facts
-    arrays = sum(isinstance(each, np.ndarray) for each in payload.values())
+    arrays = {name: _array(kind, each) for name, each in rest.items() if isinstance(each, tuple)}
+    facts = {name: each for name, each in rest.items() if name not in arrays} | facts
+    kinds = {name: (dtype, shape) for name, (dtype, shape, _) in arrays.items()}
     small = len(data) - sum(size for _, size in places) < _MOST_BETWEEN
-    return payload, Layout(payload, data, places) if small and 0 < arrays == len(places) else None
+    known = small and 0 < len(arrays) == len(places)
+    return (
+        Layout(facts, kinds, _cuts(data, places) if known else ()),
+        tuple(each for *_, each in arrays.values()),
+        known,
+    )
+
+
+def _cuts(data: bytes, places: list[tuple[int, int]]) -> list[bytes]:
+    """Cut a frame before and after each place; every second one is what lies there."""
+    bounds = [0, *(bound for start, size in places for bound in (start, start + size)), len(data)]
+    return [data[start:end] for start, end in pairwise(bounds)]
 
 
 def _facts_only(data: bytes) -> str | None:
@@ -267,6 +289,10 @@ def _facts(kind: str, text: str) -> dict[str, Any]:
         raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the most is {MAX_FACTS}")
     try:
         facts = json.loads(text)
+        if (
+            "\\ud" in text.lower()
+        ):  # half of a character, as in the name of a file that is not UTF-8, is a question mark
+            facts = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"has a {kind} frame whose facts are no JSON ({error})") from None
     if not isinstance(facts, dict):
@@ -274,11 +300,12 @@ def _facts(kind: str, text: str) -> dict[str, Any]:
     return facts
 
 
-def _array(kind: str, value: tuple[Any, ...]) -> NDArray[Any]:
+def _array(kind: str, value: tuple[Any, ...]) -> tuple[np.dtype[Any], tuple[int, ...], bytes]:
     match value:
         case ("nd", str() as dtype, tuple() as shape, bytes() as data) if dtype in _DTYPES:
             try:
-                return np.frombuffer(data, dtype=dtype).reshape(shape)
+                array = np.frombuffer(data, dtype).reshape(shape)
             except (ValueError, TypeError) as error:
                 raise RecordError(f"has a {kind} frame with a damaged array ({error})") from None
+            return array.dtype, array.shape, data
     raise RecordError(f"has a {kind} frame with a tuple that is not an array")

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrl.formats.record import KINDS, MAGIC
+from hpcrl.formats.tables import load_table
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import gathered, raw_frame, rewritten
 
@@ -61,6 +62,30 @@ def test_a_record_of_another_plan_is_quarantined(tmp_path: Path) -> None:
     assert entry["reason"] == "is of a cell that this plan does not have"
 
 
+HALF = "no file M\udcfcller"  # as Python names a file whose name is not UTF-8
+
+
+@pytest.mark.parametrize(
+    ("header", "frame"),
+    [
+        ({"job_id": HALF, "hardware": {"cpu": HALF}}, ("event", {"text": HALF})),
+        ({}, ("footer", {"outcome": "failed", "reason": HALF})),
+        ({}, ("values", {"entries": [{"time": 1.0, "step": 1, "values": {HALF: 1.0}}]})),
+        ({}, ("phases", {"seconds": {HALF: 1.0}, "counts": {}})),
+    ],
+)
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
+    tmp_path: Path, header: dict[str, Any], frame: tuple[str, dict[str, Any]]
+) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell, outcome=None), **header) as writer:
+        writer.write(*frame)
+    assert gathered(tmp_path / "d", plan).merged == 1
+    tables = [load_table(tmp_path / "d", name).to_csv() for name in ("cells", "episodes", "phases")]
+    assert "no file M?ller" in "".join(tables)
+
+
 HEADER = ("plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format")
 KEYS = (
     "outcome",
@@ -75,7 +100,8 @@ KEYS = (
     "text",
     "matrix",
 )
-PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+ANY = st.characters(exclude_categories=())  # halves of characters too
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(ANY, max_size=5)
 NESTED = st.recursive(
     PLAIN, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act")), each)
 )
