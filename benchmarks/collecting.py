@@ -1,4 +1,4 @@
-"""10,000 records into one dataset: hpcrl collect, and the same numbers as pickled data frames by pandas and Polars.
+"""10,000 records into one dataset: hpcrl collect, and the same numbers as pickled tables by pandas, pyarrow and Polars.
 
     python -m benchmarks.collecting [RECORDS]
 
@@ -37,6 +37,12 @@ import pathlib, pickle, sys
 import pandas as pd
 frames = [pd.read_pickle(path) for path in sorted(pathlib.Path(sys.argv[1]).glob("*.pkl"))]
 pd.concat(frames, ignore_index=True).to_parquet(sys.argv[2])
+"""
+_PYARROW = """
+import pathlib, pickle, sys
+import pyarrow as pa, pyarrow.parquet as pq
+tables = [pa.table(pickle.loads(path.read_bytes())) for path in sorted(pathlib.Path(sys.argv[1]).glob("*.pkl"))]
+pq.write_table(pa.concat_tables(tables), sys.argv[2])
 """
 _POLARS = """
 import pathlib, pickle, sys
@@ -121,6 +127,7 @@ def run(directory: Path, count: int) -> dict[str, float]:
     frames, columns = write_frames(directory, count)
     out = str(directory / "out.parquet")
     found["pandas read_pickle, concat"] = cpu_seconds([sys.executable, "-c", _PANDAS, str(frames), out])
+    found["pickle, pyarrow concat"] = cpu_seconds([sys.executable, "-c", _PYARROW, str(columns), out])
     found["pickle, Polars concat"] = cpu_seconds([sys.executable, "-c", _POLARS, str(columns), out])
     return found
 

@@ -50,34 +50,30 @@ _FOOTER = (
 )  # fmt: skip
 
 
-def _known(fold: Callable[[list[float]], float]) -> Callable[[list[float | None]], float | None]:
-    def folded(values: list[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return fold(known) if known else None
-
-    return folded
+def _average(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
-_least = _known(min)
-_sum, _largest = _known(sum), _known(max)
-_average = _known(lambda values: sum(values) / len(values))
-_farthest = _known(lambda values: max(values, key=abs))
+def _farthest(values: list[float]) -> float:
+    return max(values, key=abs)
+
+
 # Columns that are made of all records of an attempt: how, and of which of their values.
-_FOLDED = {
-    "cpu_seconds": (_sum, "cpu_seconds"),
+_FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
+    "cpu_seconds": (sum, "cpu_seconds"),
     "machine_cpu_percent": (_average, "machine_cpu_percent"),
     "machine_memory_percent": (_average, "machine_memory_percent"),
-    "rss_peak": (_largest, "rss"),
-    "pss_peak": (_largest, "pss"),
-    "cgroup_cpu_seconds": (_sum, "cgroup_cpu"),
-    "cgroup_memory_peak": (_largest, "cgroup_memory_peak"),
-    "sampler_cpu_seconds": (_sum, "sampler_cpu"),
-    "sampler_memory": (_largest, "sampler_memory"),
+    "rss_peak": (max, "rss"),
+    "pss_peak": (max, "pss"),
+    "cgroup_cpu_seconds": (sum, "cgroup_cpu"),
+    "cgroup_memory_peak": (max, "cgroup_memory_peak"),
+    "sampler_cpu_seconds": (sum, "sampler_cpu"),
+    "sampler_memory": (max, "sampler_memory"),
     "clock_offset": (_farthest, "clock_offset"),
     "gpu_percent": (_average, "gpu_percent"),
-    "gpu_memory_peak": (_largest, "gpu_memory"),
-    "energy": (_sum, "gpu_energy"),
-    "framework_gpu_memory_peak": (_largest, "framework_gpu_memory_peak"),
+    "gpu_memory_peak": (max, "gpu_memory"),
+    "energy": (sum, "gpu_energy"),
+    "framework_gpu_memory_peak": (max, "framework_gpu_memory_peak"),
 }
 
 
@@ -206,8 +202,8 @@ def _row_of_records(
         **_code(first["code"]),
         **_calibration(group),
     }
-    cores = cell.resources["cpus"] * cell.resources.get("tasks", 1)
-    row["cpu_utilisation"] = row["cpu_seconds"] / (wall * cores) if row["cpu_seconds"] and wall else None
+    if wall and (used := row.get("cpu_seconds")):
+        row["cpu_utilisation"] = used / (wall * cell.resources["cpus"] * cell.resources.get("tasks", 1))
     if found and last:
         row |= _accounting(found)
     row["notes"] = "; ".join(_notes(group, found)) or None
@@ -217,7 +213,11 @@ def _row_of_records(
 def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what all records of an attempt say together."""
     parts = [{**(each["footer"] or {}), **each["header"], **each} for each in group]
-    return {column: fold([part.get(name) for part in parts]) for column, (fold, name) in _FOLDED.items()}
+    found = {}
+    for column, (fold, name) in _FOLDED.items():
+        if values := [value for part in parts if (value := part.get(name)) is not None]:
+            found[column] = fold(values)
+    return found
 
 
 @lru_cache  # records of one plan mostly say the same
@@ -232,7 +232,8 @@ def _code(text: str) -> dict[str, Any]:
 def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the calibration measured, on the slowest node where there are several."""
     known = [each for each in (_facts(each["calibration"]) for each in group) if each]
-    return {f"calibration_{name}": _least([each.get(name) for each in known]) for name in CALIBRATION}
+    names = [name for name in CALIBRATION if any(name in each for each in known)]
+    return {f"calibration_{name}": min(each[name] for each in known if name in each) for name in names}
 
 
 def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from hpcrl.collect.arrays import column
 from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
-from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
+from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
@@ -30,13 +30,11 @@ def write_cells(
 ) -> pa.Table:
     """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are. Return all of them."""
     parts = sorted((dataset / SUMMARIES).glob("part-*.parquet"))
-    everything = pa.concat_tables(
-        [SUMMARY_SCHEMA.empty_table(), *(pq.read_table(part, schema=SUMMARY_SCHEMA) for part in parts)]
-    )
+    everything = pa.concat_tables([_empty(SUMMARY_SCHEMA), *(read_part(part, SUMMARY_SCHEMA) for part in parts)])
     path = part_file(dataset, "cells", 0)
     pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
     if path.exists():
-        before = pq.read_table(path, schema=SCHEMAS["cells"])
+        before = read_part(path, SCHEMAS["cells"])
         for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
             piece = _of_plan(before, plan_id)
             pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
@@ -45,15 +43,24 @@ def write_cells(
         made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
         for some, names in _by_cell(everything, plan.id, accounted):
             rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
-            made.append(pa.Table.from_pylist(rows, schema=SCHEMAS["cells"]))
+            columns = [column([row.get(each.name) for row in rows], each.type) for each in SCHEMAS["cells"]]
+            made.append(pa.Table.from_arrays(columns, schema=SCHEMAS["cells"]))
     ordered = [table for key in sorted(pieces) for table in pieces[key]]
-    table = pa.concat_tables([SCHEMAS["cells"].empty_table(), *ordered]).unify_dictionaries().combine_chunks()
+    table = pa.concat_tables([_empty(SCHEMAS["cells"]), *ordered]).unify_dictionaries().combine_chunks()
     write_part(path, table)
     return table
 
 
+def _empty(schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([], schema=schema)
+
+
 def _of_plan(table: pa.Table, plan_id: str) -> pa.Table:
-    return table.filter(pc.equal(table["plan"].cast(pa.string()), plan_id))
+    return table.filter(_is_of_plan(table, plan_id))
+
+
+def _is_of_plan(table: pa.Table, plan_id: str) -> pa.ChunkedArray:
+    return pc.is_in(table["plan"].cast(pa.string()), value_set=column([plan_id], pa.string()))
 
 
 def _by_cell(
@@ -61,7 +68,7 @@ def _by_cell(
 ) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
     """Give the summaries and the accounted attempts of so many cells of a plan at a time, in the order of their ids."""
     # Only positions are sorted, and only some cells' texts are taken out at once: all of them are large.
-    places = pc.indices_nonzero(pc.equal(summaries["plan"].cast(pa.string()), plan_id))
+    places = pc.indices_nonzero(_is_of_plan(summaries, plan_id))
     keys = summaries.select(["cell", "record"]).take(places)
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
     places, cells = places.take(order), keys["cell"].take(order).to_pylist()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hpcrl.collect.arrays import column, numbers
 from hpcrl.collect.reading import Array, RecordData, Samples
 from hpcrl.formats.record import SAMPLE_LISTS
 from hpcrl.formats.tables import SCHEMAS
@@ -35,11 +36,11 @@ def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns:
     for name in _KEYS:
         values = [head[name] for head in heads]
         if name == "rank":
-            keys[name] = pa.array(np.array(values, np.int64)[records])
+            keys[name] = numbers(np.array(values, np.int64)[records])
         else:
             words = {word: index for index, word in enumerate(dict.fromkeys(values))}
             indices = np.array([words[value] for value in values], np.int32)[records]
-            keys[name] = pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(list(words), pa.string()))
+            keys[name] = pa.DictionaryArray.from_arrays(numbers(indices), column(list(words), pa.string()))
     schema = SCHEMAS[table]
     made = keys | columns
     return pa.Table.from_arrays([made[field.name] for field in schema], schema=schema)
@@ -47,7 +48,7 @@ def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns:
 
 def _sample_columns(records: Sequence[RecordData], samples: Samples) -> tuple[Array, dict[str, pa.Array]]:
     kinds = SCHEMAS["samples"]
-    columns = {name: _numbers(values, kinds.field(name).type) for name, values in samples.columns.items()}
+    columns = {name: _measured(values, kinds.field(name).type) for name, values in samples.columns.items()}
     for name in SAMPLE_LISTS:
         columns[name] = _lists([data.lists.get(name) for data in records], samples.counts)
     return np.repeat(np.arange(len(records)), samples.counts), columns
@@ -75,12 +76,12 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
     every = np.concatenate([np.zeros((0, 4)), *(some for _, _, some, _ in parts)])
     schema = SCHEMAS["episodes"]
     columns = {
-        name: _numbers(every[:, index], schema.field(name).type)
+        name: _measured(every[:, index], schema.field(name).type)
         for index, name in enumerate(("step", "time", "value", "length"))
     }
-    columns["episode"] = _numbers(np.concatenate(numbers), schema.field("episode").type)
-    columns["kind"] = pa.array(kinds, pa.string()).dictionary_encode()
-    columns["name"] = pa.array(names, pa.string()).dictionary_encode()
+    columns["episode"] = _measured(np.concatenate(numbers), schema.field("episode").type)
+    columns["kind"] = column(kinds, schema.field("kind").type)
+    columns["name"] = column(names, schema.field("name").type)
     counts = [len(some) for _, _, some, _ in parts]
     return np.repeat(np.array([number for number, *_ in parts], np.int64), counts), columns
 
@@ -92,9 +93,9 @@ def _phase_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.A
         for phase, (seconds, count) in (data.phases or {}).items()
     ]
     return np.array([number for number, *_ in rows], np.int64), {
-        "phase": pa.array([phase for _, phase, _, _ in rows], pa.string()).dictionary_encode(),
-        "seconds": pa.array([seconds for *_, seconds, _ in rows], pa.float64()),
-        "count": pa.array([count for *_, count in rows], pa.int64()),
+        "phase": column([phase for _, phase, _, _ in rows], SCHEMAS["phases"].field("phase").type),
+        "seconds": numbers(np.array([seconds for *_, seconds, _ in rows], np.float64)),
+        "count": numbers(np.array([count for *_, count in rows], np.int64)),
     }
 
 
@@ -102,17 +103,14 @@ def _or_nan(value: int | None) -> float:
     return np.nan if value is None else value
 
 
-def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
+def _measured(values: Array, kind: pa.DataType) -> pa.Array:
     """Make a column; what is not finite is missing, and what is no whole number of 64 bits where one is wanted."""
     values = np.ascontiguousarray(values)
     missing = ~np.isfinite(values)
     if pa.types.is_integer(kind):
         missing |= np.abs(values) >= 2.0**62
-    if not missing.any():
-        return pa.array(values.astype(np.int64) if pa.types.is_integer(kind) else values, kind)
-    if pa.types.is_integer(kind):
         values = np.where(missing, 0, values).astype(np.int64)
-    return pa.array(values, kind, mask=missing)
+    return numbers(values, missing)
 
 
 def _lists(chunks: list[Array | None], counts: Array) -> pa.Array:
@@ -124,6 +122,4 @@ def _lists(chunks: list[Array | None], counts: Array) -> pa.Array:
     missing = np.repeat([chunk is None for chunk in chunks], counts)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = np.concatenate([chunk.ravel() for chunk in chunks if chunk is not None])
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values, pa.float32()), type=kind, mask=pa.array(missing)
-    )
+    return pa.ListArray.from_arrays(numbers(offsets), numbers(values), type=kind, mask=numbers(missing))

@@ -6,6 +6,7 @@ the records' summaries, which the dataset keeps, so that no record is read twice
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -19,12 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from hpcrl.collect.arrays import column
 from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES, tables
 from hpcrl.collect.finding import Found, find, refusal
-from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
+from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
@@ -51,6 +52,19 @@ class Collected:
     quarantined: list[dict[str, str]] = field(default_factory=list)
 
 
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """What collect makes it keeps for a while, and none of it in circles: to look for some takes time for nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_without_gc()
 def collect(
     plans: Sequence[Path],
     dataset: Path,
@@ -196,6 +210,7 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
         yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
 
 
+@_without_gc()
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
     refused = {}
@@ -223,7 +238,7 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     kept["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
     for table, content in tables(read, samples).items():
         write_part(part_file(dataset, table, number), content)
-    columns = [pa.array(kept[each.name], pa.string()).cast(each.type) for each in SUMMARY_SCHEMA]
+    columns = [column(kept[each.name], each.type) for each in SUMMARY_SCHEMA]
     write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
     return refused
 
@@ -255,7 +270,7 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
         if number is not None:
             stale.setdefault(number, set()).add(name)
     for number, gone in stale.items():
-        known = pq.read_table(part_file(dataset, SUMMARIES, number), schema=SUMMARY_SCHEMA)
+        known = read_part(part_file(dataset, SUMMARIES, number), SUMMARY_SCHEMA)
         keep = []
         lost = set()
         for row in known.select(["plan", "record", "summary"]).to_pylist():
@@ -264,10 +279,10 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
                 head = json.loads(row["summary"])["header"]
                 lost.add((row["plan"], head["cell"], head["attempt"], head["rank"]))
         for table in SERIES:
-            rows = pq.read_table(part_file(dataset, table, number), schema=SCHEMAS[table])
-            keys = zip(*(rows[column].to_pylist() for column in ("plan", "cell", "attempt", "rank")), strict=True)
+            rows = read_part(part_file(dataset, table, number), SCHEMAS[table])
+            keys = zip(*(rows[name].to_pylist() for name in ("plan", "cell", "attempt", "rank")), strict=True)
             write_part(
                 part_file(dataset, table, number),
-                rows.filter(pa.array([key not in lost for key in keys], pa.bool_())),
+                rows.filter(column([key not in lost for key in keys], pa.bool_())),
             )
-        write_part(part_file(dataset, SUMMARIES, number), known.filter(pa.array(keep)))
+        write_part(part_file(dataset, SUMMARIES, number), known.filter(column(keep, pa.bool_())))

@@ -21,6 +21,19 @@ def part_file(dataset: Path, table: str, number: int) -> Path:
     return dataset / table / f"part-{number:05d}.parquet"
 
 
+def read_part(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a part as a table of this schema; what an older hpcrl did not write is missing.
+
+    pyarrow.parquet.read_table would do, but imports pandas.
+    """
+    table = pq.ParquetFile(path).read()
+    known = set(table.column_names)
+    columns = [
+        table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def write_part(path: Path, table: pa.Table) -> None:
     """Write a whole part or nothing."""
     temporary = path.with_name(f".{path.name}")

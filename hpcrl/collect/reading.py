@@ -105,7 +105,7 @@ class Reader:
                 if kind != "header":
                     raise RecordError("does not begin with a header")
                 data = RecordData(_header(frame.payload))
-                version = frame.payload.get("format", 1)
+                version = data.header.get("format", 1)
             elif kind in TABLES:
                 if version < 3:
                     table = _old_table(kind, frame.payload, version)
@@ -130,7 +130,7 @@ class Reader:
         if data is None:
             raise RecordError("holds no whole frame")
         for kind, names in TABLES.items():
-            data.tables[kind] = np.frombuffer(b"".join(parts[kind]), _FLOAT).reshape(-1, len(names))
+            data.tables[kind] = np.frombuffer(b"".join(parts[kind])).reshape(-1, len(names))
         for name, width in widths:
             # What some frames lack, or have for another number of cores, is left out whole.
             if len(lists[name]) == len(parts["samples"]) and sum(other == name for other, _ in widths) == 1:
@@ -191,6 +191,8 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     _check("header", payload, _HEADER, required=True)
     _check("header", payload, _HEADER_TOO)
     _check("header", payload.get("code") or {}, _CODE)
+    calibration = payload.get("calibration") or {}
+    _check("header", calibration, dict.fromkeys(calibration, _NUMBER))
     _check("header", payload["hardware"], _HARDWARE)
     if not all(isinstance(name, str) for name in _list(payload["hardware"].get("gpus") or [])):
         raise RecordError("has a header whose 'gpus' are not names")

@@ -86,7 +86,10 @@ def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
     assert "no file M?ller" in "".join(tables)
 
 
-HEADER = ("plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format")
+HEADER = (
+    "plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format",
+    "software", "variables", "calibration",
+)  # fmt: skip
 KEYS = (
     "outcome",
     "wall_time",
@@ -103,7 +106,10 @@ KEYS = (
 ANY = st.characters(exclude_categories=())  # halves of characters too
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(ANY, max_size=5)
 NESTED = st.recursive(
-    PLAIN, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act")), each)
+    PLAIN,
+    lambda each: (
+        st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(("values", "step", "act", "matrix", "cpu")), each)
+    ),
 )
 ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 30)).map(np.ones)
 FRAMES = st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), NESTED | ARRAYS, max_size=4))

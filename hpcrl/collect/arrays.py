@@ -1,0 +1,49 @@
+"""Columns of numbers, truth values and text as Arrow arrays, made of their buffers.
+
+pyarrow.array makes the same of them, but its first call imports pandas, which takes longer than the whole of a small
+collect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Make a column of numbers, truth values, text or dictionary-encoded text; None is missing.
+
+    Raises:
+        OverflowError: a number has no place in the type.
+        ValueError: as text that is no Unicode, or another value of the wrong type.
+        TypeError: a value has the wrong type.
+    """
+    if pa.types.is_dictionary(kind):
+        places: dict[str, int] = {}
+        indices = [None if value is None else places.setdefault(value, len(places)) for value in values]
+        return pa.DictionaryArray.from_arrays(column(indices, kind.index_type), column(list(places), kind.value_type))
+    missing = np.array([value is None for value in values], bool)
+    if pa.types.is_string(kind):
+        encoded = [b"" if value is None else value.encode() for value in values]
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+        buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        return pa.Array.from_buffers(kind, len(values), [_validity(missing), *buffers])
+    known = [0 if value is None else value for value in values]
+    return numbers(np.array(known, bool if pa.types.is_boolean(kind) else kind.to_pandas_dtype()), missing)
+
+
+def numbers(values: Array, missing: Array | None = None) -> pa.Array:
+    """Make a column of (rows,) numbers or truth values of the same type; `missing` (rows,) says which are unknown."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    data = np.packbits(values, bitorder="little") if pa.types.is_boolean(kind) else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(kind, len(values), [_validity(missing), pa.py_buffer(data)])
+
+
+def _validity(missing: Array | None) -> pa.Buffer | None:
+    return None if missing is None or not missing.any() else pa.py_buffer(np.packbits(~missing, bitorder="little"))
