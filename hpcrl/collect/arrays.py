@@ -24,17 +24,20 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         ValueError: as text that is no Unicode, or another value of the wrong type.
         TypeError: a value has the wrong type.
     """
+    unknown = values.count(None)
+    if unknown == len(values):
+        return pa.nulls(len(values), kind)
     if pa.types.is_dictionary(kind):
         places: dict[str, int] = {}
         indices = [None if value is None else places.setdefault(value, len(places)) for value in values]
         return pa.DictionaryArray.from_arrays(column(indices, kind.index_type), column(list(places), kind.value_type))
-    missing = np.array([value is None for value in values], bool)
+    missing = np.array([value is None for value in values], bool) if unknown else None
     if pa.types.is_string(kind):
-        encoded = [b"" if value is None else value.encode() for value in values]
+        encoded = [(value or "").encode() for value in values]
         offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
         buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
         return pa.Array.from_buffers(kind, len(values), [_validity(missing), *buffers])
-    known = [0 if value is None else value for value in values]
+    known = [0 if value is None else value for value in values] if unknown else values
     return numbers(np.array(known, bool if pa.types.is_boolean(kind) else kind.to_pandas_dtype()), missing)
 
 
@@ -43,6 +46,11 @@ def numbers(values: Array, missing: Array | None = None) -> pa.Array:
     kind = pa.from_numpy_dtype(values.dtype)
     data = np.packbits(values, bitorder="little") if pa.types.is_boolean(kind) else np.ascontiguousarray(values)
     return pa.Array.from_buffers(kind, len(values), [_validity(missing), pa.py_buffer(data)])
+
+
+def words(places: Array, texts: Sequence[str]) -> pa.Array:
+    """Make a column of dictionary-encoded text: `places` (rows,) among the texts."""
+    return pa.DictionaryArray.from_arrays(numbers(places.astype(np.int32)), column(texts, pa.string()))
 
 
 def _validity(missing: Array | None) -> pa.Buffer | None:

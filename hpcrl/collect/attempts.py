@@ -133,26 +133,24 @@ def attempt_rows(
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
         by_attempt.setdefault((each["header"]["cell"], each["header"]["attempt"]), []).append(each)
+    split = {attempt: _split(attempt) for _, attempt in by_attempt}
     newest_restart: dict[str, int] = {}
-    for _, attempt in by_attempt:
-        base, restart = _split(attempt)
+    for base, restart in split.values():
         newest_restart[base] = max(restart, newest_restart.get(base, 0))
     rows = []
-    seen = set()
     for (_, attempt), group in by_attempt.items():
-        base, restart = _split(attempt)
-        seen.add(base)
+        base, restart = split[attempt]
         found = accounted.get(base)
         last = restart == newest_restart[base]
         ordered = sorted(group, key=lambda each: each["header"]["rank"])
         rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, found, last))
     for base, found in accounted.items():
-        if base not in seen and found.state.state not in WAITING:
+        if base not in newest_restart and found.state.state not in WAITING:
             rows.append(_row_without_record(plan, base, found))
 
     def order(row: dict[str, Any]) -> tuple[str, float, int]:
         """Oldest first by submission: an attempt that left no record has no start."""
-        base, restart = _split(row["attempt"])
+        base, restart = split.get(row["attempt"], (row["attempt"], 0))
         at = accounted[base].submitted if base in accounted else row["started"]
         return row["cell"], at, restart
 
@@ -169,7 +167,7 @@ def attempt_rows(
 def _split(attempt: str) -> tuple[str, int]:
     """Split ``JOBID_TASK-RESTART``; a local attempt has no restart."""
     base, _, restart = attempt.rpartition("-")
-    if base and restart.isdigit() and not attempt.startswith(("local-", "byhand-")):
+    if base and restart.isdecimal() and not attempt.startswith(("local-", "byhand-")):
         return base, int(restart)
     return attempt, 0
 

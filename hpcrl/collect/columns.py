@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hpcrl.collect.arrays import column, numbers
+from hpcrl.collect.arrays import column, numbers, words
 from hpcrl.collect.reading import Array, RecordData, Samples
 from hpcrl.formats.record import SAMPLE_LISTS
 from hpcrl.formats.tables import SCHEMAS
 
 SERIES = ("episodes", "samples", "phases")
 _KEYS = ("plan", "cell", "attempt", "rank", "node")
+_TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
 # Values that a command reports under these names are its return.
 _RETURNS = ("return", "episode_return")
 
@@ -38,9 +39,8 @@ def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns:
         if name == "rank":
             keys[name] = numbers(np.array(values, np.int64)[records])
         else:
-            words = {word: index for index, word in enumerate(dict.fromkeys(values))}
-            indices = np.array([words[value] for value in values], np.int32)[records]
-            keys[name] = pa.DictionaryArray.from_arrays(numbers(indices), column(list(words), pa.string()))
+            places = {word: place for place, word in enumerate(dict.fromkeys(values))}
+            keys[name] = words(np.array([places[value] for value in values], np.int64)[records], list(places))
     schema = SCHEMAS[table]
     made = keys | columns
     return pa.Table.from_arrays([made[field.name] for field in schema], schema=schema)
@@ -55,34 +55,32 @@ def _sample_columns(records: Sequence[RecordData], samples: Samples) -> tuple[Ar
 
 
 def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.Array]]:
-    # (record, kind, rows of `step, time, value, length`, names or None for returns)
-    parts: list[tuple[int, str, Array, list[str] | None]] = []
+    # (record, place of the kind, rows of `step, time, value, length`, places of the names)
+    parts: list[tuple[int, int, Array, Array]] = []
+    names = {"return": 0}
     for number, data in enumerate(records):
         if len(episodes := data.tables["episodes"]):
-            parts.append((number, "train", episodes, None))
+            parts.append((number, _TRAIN, episodes, np.zeros(len(episodes), np.int64)))
         if len(evaluations := data.tables["evaluations"]):
             without_length = np.column_stack([evaluations, np.full(len(evaluations), np.nan)])
-            parts.append((number, "evaluation", without_length, None))
+            parts.append((number, _EVALUATION, without_length, np.zeros(len(evaluations), np.int64)))
         values = [(entry, name, value) for entry in data.values for name, value in entry["values"].items()]
         if values:
             rows = [(_or_nan(entry["step"]), entry["time"], value, np.nan) for entry, _, value in values]
-            names = ["return" if name in _RETURNS else name for _, name, _ in values]
-            parts.append((number, "value", np.array(rows, np.float64), names))
-    numbers, names, kinds = [np.zeros(0)], [], []
-    for _, kind, some, named in parts:
-        numbers.append(np.arange(1.0, len(some) + 1) if kind == "train" else np.full(len(some), np.nan))
-        names += named or ["return"] * len(some)
-        kinds += [kind] * len(some)
-    every = np.concatenate([np.zeros((0, 4)), *(some for _, _, some, _ in parts)])
+            places = [0 if name in _RETURNS else names.setdefault(name, len(names)) for _, name, _ in values]
+            parts.append((number, _VALUE, np.array(rows, np.float64), np.array(places, np.int64)))
+    counts = [len(rows) for _, _, rows, _ in parts]
+    every = np.concatenate([np.zeros((0, 4)), *(rows for _, _, rows, _ in parts)])
+    kinds = np.repeat(np.array([kind for _, kind, _, _ in parts], np.int64), counts)
+    within = np.concatenate([np.zeros(0), *(np.arange(1.0, count + 1) for count in counts)])
     schema = SCHEMAS["episodes"]
     columns = {
         name: _measured(every[:, index], schema.field(name).type)
         for index, name in enumerate(("step", "time", "value", "length"))
     }
-    columns["episode"] = _measured(np.concatenate(numbers), schema.field("episode").type)
-    columns["kind"] = column(kinds, schema.field("kind").type)
-    columns["name"] = column(names, schema.field("name").type)
-    counts = [len(some) for _, _, some, _ in parts]
+    columns["episode"] = _measured(np.where(kinds == _TRAIN, within, np.nan), schema.field("episode").type)
+    columns["kind"] = words(kinds, ["train", "evaluation", "value"])
+    columns["name"] = words(np.concatenate([np.zeros(0, np.int64), *(each for *_, each in parts)]), list(names))
     return np.repeat(np.array([number for number, *_ in parts], np.int64), counts), columns
 
 

@@ -16,10 +16,14 @@ class Found(NamedTuple):
     """A record that is new or has grown: its name in the dataset, its file, size and time, its plan."""
 
     name: str
-    path: Path
+    file: str
     size: int
     time: int
     plan: str
+
+    @property
+    def file_name(self) -> str:
+        return self.name.partition("/")[2]
 
 
 def find(
@@ -40,14 +44,14 @@ def find(
             if not entry.name.endswith(SUFFIX):
                 continue
             stat = entry.stat()
-            each = Found(f"{plan.id}/{entry.name}", Path(entry.path), stat.st_size, stat.st_mtime_ns, plan.id)
+            each = Found(f"{plan.id}/{entry.name}", entry.path, stat.st_size, stat.st_mtime_ns, plan.id)
             other = found.setdefault(each.name, each)
             if other is not each:
                 shorter, longer = (each, other) if each.size <= other.size else (other, each)
                 if _goes_on(shorter, longer):
                     found[each.name] = longer
                 else:
-                    reason = f"differs from {other.path}, which has the same name: one of them was changed by hand"
+                    reason = f"differs from {other.file}, which has the same name: one of them was changed by hand"
                     key = f"{each.name} in {directory}"
                     conflicts[key] = {**refusal(each, reason), "record": key, "conflict": "yes"}
     fresh = [each for each in found.values() if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
@@ -56,8 +60,8 @@ def find(
 
 def _goes_on(shorter: Found, longer: Found) -> bool:
     if shorter.size == longer.size:
-        return filecmp.cmp(shorter.path, longer.path, shallow=False)
-    with shorter.path.open("rb") as first, longer.path.open("rb") as second:
+        return filecmp.cmp(shorter.file, longer.file, shallow=False)
+    with Path(shorter.file).open("rb") as first, Path(longer.file).open("rb") as second:
         while block := first.read(2**20):
             if block != second.read(len(block)):
                 return False
@@ -65,4 +69,4 @@ def _goes_on(shorter: Found, longer: Found) -> bool:
 
 
 def refusal(found: Found, reason: str) -> dict[str, str]:
-    return {"record": found.name, "file": str(found.path), "reason": reason}
+    return {"record": found.name, "file": found.file, "reason": reason}

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,10 +122,6 @@ def collect(
             for _, plan in opened
         }
         write_atomically(dataset / INDEX, json.dumps(index, sort_keys=True) + "\n")
-    except BrokenProcessPool:
-        raise HpcrlError(
-            "a process that read records was ended from outside, perhaps for its memory: try --processes 1"
-        ) from None
     except (OSError, pa.ArrowException) as error:
         raise HpcrlError(
             f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again"
@@ -174,11 +167,11 @@ def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
 
 
 def _read(found: Found, cells: dict[str, set[str]], reader: Reader) -> RecordData:
-    data = reader.read(found.path)
+    data = reader.read(found.file)
     head = data.header
     if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
         raise RecordError("is of a cell that this plan does not have")
-    if found.path.name != (name := record_name(head["cell"], head["attempt"], head["node"], head["rank"])):
+    if found.file_name != (name := record_name(head["cell"], head["attempt"], head["node"], head["rank"])):
         raise RecordError(f"holds what {name} should hold: is it a copy?")
     return data
 
@@ -206,8 +199,17 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
     if count < 2:
         yield lambda work, arguments: (work(*each) for each in arguments)
         return
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-        yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
+    import multiprocessing  # takes a while, and is seldom needed
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    try:
+        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+            yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
+    except BrokenProcessPool:
+        raise HpcrlError(
+            "a process that read records was ended from outside, perhaps for its memory: try --processes 1"
+        ) from None
 
 
 @_without_gc()
@@ -217,7 +219,8 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     reader = Reader()
     read = []
     texts: dict[str, tuple[Any, str]] = {}  # the newest value of each kind of provenance: nearly all are equal
-    kept: dict[str, list[str]] = {name: [] for name in SUMMARY_SCHEMA.names}
+    named = ("plan", "cell", "record", *PROVENANCE)
+    kept = []
     for each in batch:
         try:
             data = _read(each, cells, reader)
@@ -231,14 +234,13 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
             refused[each.name] = "has a header that is too deep"
         else:
             read.append(data)
-            row = {"plan": each.plan, "cell": data.header["cell"], "record": each.path.name}
-            for name, text in [*row.items(), *((name, texts[name][1]) for name in PROVENANCE)]:
-                kept[name].append(text)
+            kept.append((each.plan, data.header["cell"], each.file_name, *(texts[name][1] for name in PROVENANCE)))
     samples = Samples.of(read)
-    kept["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
+    words = {name: [row[place] for row in kept] for place, name in enumerate(named)}
+    words["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
     for table, content in tables(read, samples).items():
         write_part(part_file(dataset, table, number), content)
-    columns = [column(kept[each.name], each.type) for each in SUMMARY_SCHEMA]
+    columns = [column(words[each.name], each.type) for each in SUMMARY_SCHEMA]
     write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
     return refused
 

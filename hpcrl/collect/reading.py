@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Layout, Layouts, RecordError, read_frames
+from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Frame, Layout, Layouts, RecordError, read_frames
 
 CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
 _TEXT, _NUMBER, _COUNT, _TRUTH, _FACTS = "text", "a number", "a whole number", "true or false", "a mapping"
+_EXACTLY = {_TEXT: str, _NUMBER: float, _TRUTH: bool, _FACTS: dict}
 # What a header must have, and may have.
 _HEADER = {
     "plan": _TEXT, "cell": _TEXT, "attempt": _TEXT, "node": _TEXT, "rank": _COUNT, "started": _NUMBER,
@@ -42,12 +43,11 @@ _FIRST_SAMPLES = (
 _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
 _PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
 Array = NDArray[Any]
-# The place of the table among the arrays of a layout; of each list column name, place, and values a row.
-_Places = tuple[int, list[tuple[str, int, int]]]
 _FLOAT = np.dtype(np.float64)
 _KEPT = tuple(name for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE)
 _MOST_PLACES = 1000  # remembered
 _KINDS = frozenset(KINDS) - {"progress"}
+_SERIES = tuple(kind for kind in TABLES if kind in _KINDS)
 
 
 @dataclass
@@ -65,20 +65,27 @@ class RecordData:
     lists: dict[str, Array] = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
-    last_time: float = 0.0
+    wall_time: float = 0.0
 
     def column(self, table: str, name: str) -> Array:
         column: Array = self.tables[table][:, TABLES[table].index(name)]
         return column
 
 
-def read_record(path: Path) -> RecordData:
+def read_record(path: str | Path) -> RecordData:
     """Read and check one record; :class:`Reader` reads many.
 
     Raises:
         RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
     """
     return Reader().read(path)
+
+
+class _Places(NamedTuple):
+    """Which array of a layout is the table; which are the list columns, with their values a row."""
+
+    table: int
+    lists: dict[str, tuple[int, int]]
 
 
 class Reader:
@@ -88,98 +95,90 @@ class Reader:
         self._layouts: Layouts = {}
         self._places: dict[Layout, _Places] = {}
 
-    def read(self, path: Path) -> RecordData:
+    def read(self, path: str | Path) -> RecordData:
         """Read and check a record.
 
         Raises:
             RecordError: as :func:`read_record`.
         """
         data: RecordData | None = None
-        version = FORMAT
-        parts: dict[str, list[bytes]] = {kind: [] for kind in TABLES}
-        lists: dict[str, list[bytes]] = {name: [] for name in SAMPLE_LISTS}
-        widths: set[tuple[str, int]] = set()
+        frames: dict[str, list[Frame]] = {kind: [] for kind in KINDS}
         for frame in read_frames(path, _KINDS, self._layouts):
-            kind = frame.kind
-            if data is None:
-                if kind != "header":
-                    raise RecordError("does not begin with a header")
+            if data is not None:
+                frames[frame.kind].append(frame)
+            elif frame.kind == "header":
                 data = RecordData(_header(frame.payload))
-                version = data.header.get("format", 1)
-            elif kind in TABLES:
-                if version < 3:
-                    table = _old_table(kind, frame.payload, version)
-                    parts[kind].append(table.tobytes())
-                    found = _list_columns(frame.layout, len(table)) if kind == "samples" else []
-                else:
-                    place, found = self._places.get(frame.layout) or self._learn(kind, frame.layout)
-                    parts[kind].append(frame.arrays[place])
-                for name, index, width in found:
-                    lists[name].append(frame.arrays[index])
-                    widths.add((name, width))
-            elif kind == "values":
-                data.values += [_value(entry) for entry in _list(frame.payload.get("entries"))]
-            elif kind == "phases":
-                data.phases = _phases(frame.payload)
-            elif kind == "event":
-                data.events.append(str(frame.payload.get("text")))
-            elif kind == "calibration":
-                data.header["calibration"] = {str(name): _number(value) for name, value in frame.payload.items()}
-            elif kind == "footer":
-                data.footer = _footer(frame.payload)
+            else:
+                raise RecordError("does not begin with a header")
         if data is None:
             raise RecordError("holds no whole frame")
-        for kind, names in TABLES.items():
-            data.tables[kind] = np.frombuffer(b"".join(parts[kind])).reshape(-1, len(names))
-        for name, width in widths:
-            # What some frames lack, or have for another number of cores, is left out whole.
-            if len(lists[name]) == len(parts["samples"]) and sum(other == name for other, _ in widths) == 1:
-                data.lists[name] = np.frombuffer(b"".join(lists[name]), np.float32).reshape(
-                    len(data.tables["samples"]), width
-                )
-        if len(times := data.column("samples", "time")):
-            data.last_time = float(np.fmax.reduce(times, initial=0.0))  # but NaN
-        elif data.footer is None:
-            data.last_time = _last_progress(path, version)
+        version = data.header.get("format", 1)
+        for kind in _SERIES:
+            data.tables[kind] = self._table(kind, frames[kind], version)
+        data.lists = self._lists(frames["samples"], version, len(data.tables["samples"]))
+        data.values = [_value(entry) for frame in frames["values"] for entry in _list(frame.payload.get("entries"))]
+        data.events = [str(frame.payload.get("text")) for frame in frames["event"]]
+        for frame in frames["calibration"]:
+            data.header["calibration"] = {str(name): _number(value) for name, value in frame.payload.items()}
+        for frame in frames["phases"]:
+            data.phases = _phases(frame.payload)
+        for frame in frames["footer"]:
+            data.footer = _footer(frame.payload)
+        data.wall_time = (data.footer or {}).get("wall_time") or self._last_time(path, data, version)
         return data
 
-    def _learn(self, kind: str, layout: Layout) -> _Places:
-        if len(self._places) >= _MOST_PLACES:
-            self._places.clear()
-        places = self._places[layout] = _table_place(kind, layout)
-        return places
+    def _last_time(self, path: str | Path, data: RecordData, version: int) -> float:
+        """Return when the last sample was taken or, where nothing else tells it, when progress was made."""
+        times = data.column("samples", "time")
+        if not len(times) and data.footer is None:
+            frames = list(read_frames(path, frozenset({"progress"}), self._layouts))
+            times = self._table("progress", frames, version)[:, TABLES["progress"].index("time")]
+        return float(np.fmax.reduce(times, initial=0.0))  # but NaN
+
+    def _table(self, kind: str, frames: Sequence[Frame], version: int) -> Array:
+        if version < 3:
+            parts = [_old_table(kind, frame.payload, version).tobytes() for frame in frames]
+        else:
+            parts = [frame.arrays[self._of(kind, frame.layout).table] for frame in frames]
+        return np.frombuffer(b"".join(parts)).reshape(-1, len(TABLES[kind]))
+
+    def _lists(self, frames: Sequence[Frame], version: int, rows: int) -> dict[str, Array]:
+        """Return the list columns. What some frames lack, or have for another number of cores, is left out whole."""
+        layouts = {frame.layout for frame in frames}
+        old = version < 3
+        lists = {each: _lists_of(each, "time") if old else self._of("samples", each).lists for each in layouts}
+        widths = [{(name, width) for name, (_, width) in each.items()} for each in lists.values()]
+        found = {}
+        for name, width in set.intersection(*widths) if widths else ():
+            parts = [frame.arrays[lists[frame.layout][name][0]] for frame in frames]
+            found[name] = np.frombuffer(b"".join(parts), np.float32).reshape(rows, width)
+        return found
+
+    def _of(self, kind: str, layout: Layout) -> _Places:
+        if (found := self._places.get(layout)) is None:
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            found = self._places[layout] = _places_of(kind, layout)
+        return found
 
 
-def _table_place(kind: str, layout: Layout) -> _Places:
+def _places_of(kind: str, layout: Layout) -> _Places:
     dtype, shape = layout.arrays.get("table", (None, ()))
     if dtype != _FLOAT or shape[1:] != (len(TABLES[kind]),):
         raise RecordError(f"has {kind} without a proper table")
-    return list(layout.arrays).index("table"), _list_columns(layout, shape[0]) if kind == "samples" else []
+    return _Places(list(layout.arrays).index("table"), _lists_of(layout, "table") if kind == "samples" else {})
 
 
-def _list_columns(layout: Layout, rows: int) -> list[tuple[str, int, int]]:
-    """Return name, place among the arrays and values a row of each list column of a frame of samples."""
-    found = []
-    for index, (name, (dtype, shape)) in enumerate(layout.arrays.items()):
+def _lists_of(layout: Layout, table: str) -> dict[str, tuple[int, int]]:
+    """Return the place of each list column of a frame of samples, and its values a row; `table` has as many rows."""
+    found = {}
+    rows = layout.arrays[table][1][0]
+    for place, (name, (dtype, shape)) in enumerate(layout.arrays.items()):
         if name in SAMPLE_LISTS:
             if dtype != np.float32 or len(shape) != 2 or shape[0] != rows:
                 raise RecordError(f"has samples without a proper column {name!r}")
-            found.append((name, index, shape[1]))
+            found[name] = place, shape[1]
     return found
-
-
-def _last_progress(path: Path, version: int) -> float:
-    """Return the time of the last progress that was made, for a record that has nothing else to tell it."""
-    column = TABLES["progress"].index("time")
-    found = [0.0]
-    for frame in read_frames(path, frozenset({"progress"})):
-        if version < 3:
-            table = _old_table("progress", frame.payload, version)
-        else:
-            _table_place("progress", frame.layout)
-            table = frame.payload["table"]
-        found += table[:, column].tolist()
-    return float(np.fmax.reduce(found))
 
 
 def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +191,7 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     _check("header", payload, _HEADER_TOO)
     _check("header", payload.get("code") or {}, _CODE)
     calibration = payload.get("calibration") or {}
-    _check("header", calibration, dict.fromkeys(calibration, _NUMBER))
+    _check("header", calibration, dict.fromkeys(calibration, _NUMBER), required=True)
     _check("header", payload["hardware"], _HARDWARE)
     if not all(isinstance(name, str) for name in _list(payload["hardware"].get("gpus") or [])):
         raise RecordError("has a header whose 'gpus' are not names")
@@ -204,7 +203,7 @@ def _check(where: str, payload: Mapping[str, Any], kinds: Mapping[str, str], req
         value = payload.get(name)
         if value is None and not required:
             continue
-        if not _is(kind, value):
+        if type(value) is not _EXACTLY.get(kind) and not _is(kind, value):
             raise RecordError(f"has a {where} whose {name!r} is {str(value)[:60]!r}, and not {kind}")
 
 
@@ -213,7 +212,7 @@ def _is(kind: str, value: Any) -> bool:
         return type(value) is int and 0 <= value < 2**62
     if kind == _NUMBER:
         return type(value) is float or (type(value) is int and abs(value) < 2**62)
-    return isinstance(value, {_TEXT: str, _TRUTH: bool, _FACTS: dict}[kind])
+    return type(value) is _EXACTLY[kind]
 
 
 def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
@@ -305,7 +304,7 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
             {
                 "header": {name: head[name] for name in _KEPT if head.get(name) is not None},
                 "footer": data.footer,
-                "wall_time": (data.footer or {}).get("wall_time") or data.last_time,
+                "wall_time": data.wall_time,
                 "episodes_seen": len(steps),
                 "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
                 "best_seen": float(returns.max()) if len(returns) else None,

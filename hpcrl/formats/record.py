@@ -89,8 +89,9 @@ class Layout:
     ) -> None:
         self.facts = facts
         self.arrays = arrays
-        self._cut = struct.Struct("".join(f"{len(each)}s" for each in cuts))
-        self._between = tuple(cuts[::2])
+        if cuts:
+            self._cut = struct.Struct("".join(f"{len(each)}s" for each in cuts))
+            self._between = tuple(cuts[::2])
 
     def arrays_of(self, data: bytes) -> tuple[bytes, ...] | None:
         """Return the arrays of a frame of the same length; None if it has another layout."""
@@ -110,6 +111,8 @@ class Frame(NamedTuple):
 
     @property
     def payload(self) -> dict[str, Any]:
+        if not self.arrays:
+            return self.layout.facts
         kinds = self.layout.arrays.items()
         arrays = {
             name: np.frombuffer(data, dtype).reshape(shape)
@@ -170,7 +173,9 @@ class RecordWriter:
             self._handle = None
 
 
-def read_frames(path: Path, kinds: frozenset[str] | None = None, layouts: Layouts | None = None) -> Iterator[Frame]:
+def read_frames(
+    path: str | Path, kinds: frozenset[str] | None = None, layouts: Layouts | None = None
+) -> Iterator[Frame]:
     """Read the whole frames of a record, all kinds or only some (the others are not even unpickled).
 
     Args:
@@ -182,6 +187,7 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None, layouts: Layout
     """
     layouts = {} if layouts is None else layouts
     wanted = [kinds is None or kind in kinds for kind in KINDS]
+    unpack, head_size, known_kinds, most = _HEAD.unpack_from, _HEAD.size, len(KINDS), MAX_FRAME
     try:
         with io.FileIO(path) as file:
             if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
@@ -192,9 +198,9 @@ def read_frames(path: Path, kinds: frozenset[str] | None = None, layouts: Layout
                 raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
             before, at = 0, len(MAGIC)  # of the file before this block; in this block
             while True:
-                start = at + _HEAD.size
-                number, length, checksum = _HEAD.unpack_from(block, at) if start <= len(block) else (0, 0, 0)
-                if number >= len(KINDS) or length > MAX_FRAME:
+                start = at + head_size
+                number, length, checksum = unpack(block, at) if start <= len(block) else (0, 0, 0)
+                if number >= known_kinds or length > most:
                     raise RecordError(f"has a damaged frame at byte {before + at}")
                 end = start + length
                 if end > len(block) or not length:
@@ -289,9 +295,7 @@ def _facts(kind: str, text: str) -> dict[str, Any]:
         raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the most is {MAX_FACTS}")
     try:
         facts = json.loads(text)
-        if (
-            "\\ud" in text.lower()
-        ):  # half of a character, as in the name of a file that is not UTF-8, is a question mark
+        if "\\u" in text:  # half of a character, as in the name of a file that is not UTF-8, is a question mark
             facts = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
         raise RecordError(f"has a {kind} frame whose facts are no JSON ({error})") from None

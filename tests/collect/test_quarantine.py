@@ -86,6 +86,18 @@ def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
     assert "no file M?ller" in "".join(tables)
 
 
+def test_a_restart_that_is_no_number_is_part_of_the_attempts_name(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    path = write_record(plan, cell, attempt="7_0-1")
+    with rewritten(path, attempt="7_0-²") as writer:
+        writer.write("footer", {"outcome": "completed"})
+    path.rename(path.with_name(path.name.replace("7_0-1", "7_0-²")))
+    gathered(tmp_path / "d", plan)
+    (row,) = load_table(tmp_path / "d").to_dict("records")
+    assert (row["attempt"], row["outcome"]) == ("7_0-²", "completed")
+
+
 HEADER = (
     "plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format",
     "software", "variables", "calibration",
