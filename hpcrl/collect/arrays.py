@@ -23,6 +23,7 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         OverflowError: a number has no place in the type.
         ValueError: as text that is no Unicode, or another value of the wrong type.
         TypeError: a value has the wrong type.
+        pa.ArrowCapacityError: there is too much text.
     """
     unknown = values.count(None)
     if unknown == len(values):
@@ -34,8 +35,10 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     missing = np.array([value is None for value in values], bool) if unknown else None
     if pa.types.is_string(kind):
         encoded = [(value or "").encode() for value in values]
-        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-        buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        if offsets[-1] >= 2**31:
+            raise pa.ArrowCapacityError("2 GiB of text or more in one column")
+        buffers = [pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
         return pa.Array.from_buffers(kind, len(values), [_validity(missing), *buffers])
     known = [0 if value is None else value for value in values] if unknown else values
     return numbers(np.array(known, bool if pa.types.is_boolean(kind) else kind.to_pandas_dtype()), missing)

@@ -171,6 +171,21 @@ def test_each_core_and_gpu_has_its_value(tmp_path: Path) -> None:
     assert list(samples["threads"]) == [1, 2, 3, 4]
 
 
+def test_cores_that_are_not_always_the_same_are_left_out(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    row = np.ones((1, len(SAMPLE_COLUMNS)))
+    three, two = np.ones((1, 3), np.float32), np.ones((1, 2), np.float32)
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        writer.write("samples", {"table": row, "core_percent": three, "each_gpu_percent": two, "each_gpu_power": two})
+        writer.write("samples", {"table": row, "core_percent": two, "each_gpu_power": two})
+    gathered(tmp_path / "d", plan)
+    samples = hpcrl.load(tmp_path / "d", "samples")
+    assert samples["core_percent"].isna().all()
+    assert samples["each_gpu_percent"].isna().all()
+    assert [list(each) for each in samples["each_gpu_power"]] == [[1, 1], [1, 1]]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
     """It had nested values, an array for each column, and in version 1 fewer columns of samples."""
@@ -184,9 +199,11 @@ def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
         arrays = {name: np.array([3.0, 4.0]) for name in names}
         return {name: ("nd", "<f8", array.shape, array.tobytes()) for name, array in arrays.items()}
 
+    cores = np.array([[1, 10], [2, 20]], np.float32)
+    lists = {"core_percent": ("nd", "<f4", cores.shape, cores.tobytes())} if version == 2 else {}
     frames = {
         "header": header,
-        "samples": columns(*names),
+        "samples": columns(*names) | lists,
         "episodes": columns("step", "time", "value", "length"),
         "values": {"entries": [{"time": 1.0, "step": 7, "values": {"loss": 0.5}}]},
         "phases": {"seconds": {"act": 2.0}, "counts": {"act": 9}},
@@ -197,6 +214,7 @@ def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert list(samples["rss"]) == [3, 4]
     assert samples["pss"].isna().all() == (version == 1)
+    assert samples["core_percent"].isna().all() == (version == 1)
     assert list(hpcrl.load(tmp_path / "d", "episodes")["value"]) == [3, 4, 0.5]
     assert list(hpcrl.load(tmp_path / "d", "phases")["count"]) == [9]
     assert hpcrl.load(tmp_path / "d")["outcome"][0] == "completed"
