@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ def run_command_cell(
         except OSError as error:
             return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
-        code = _wait(child, reader, recorder, caught)
+        code, starved = _wait(child, reader, recorder, caught)
         _take(reader, recorder)
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
         if reader.malformed:
@@ -52,8 +54,10 @@ def run_command_cell(
     if code == 0:
         return Ended("completed", None, facts)
     if code < 0:
-        name = signal.Signals(-code).name
-        return Ended("oom" if name == "SIGKILL" else "failed", f"{arguments[0]} was ended by {name}", facts)
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        if name == "SIGKILL" and starved:
+            return Ended("oom", f"{arguments[0]} was ended by SIGKILL: the kernel was out of memory for it", facts)
+        return Ended("failed", f"{arguments[0]} was ended by {name}", facts)
     return Ended("failed", f"{arguments[0]} ended with exit code {code}", facts)
 
 
@@ -62,21 +66,33 @@ def _wait(
     reader: MetricsReader,
     recorder: Recorder,
     caught: Callable[[], str | None],
-) -> int:
+) -> tuple[int, bool]:
+    """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
     handed_on = False
+    kills = deque([_oom_kills()], maxlen=20)  # a large process takes seconds to go
     while True:
         try:
-            return child.wait(timeout=0.5)
+            return child.wait(timeout=0.5), _oom_kills() > kills[0]
         except subprocess.TimeoutExpired:
+            kills.append(_oom_kills())
             _take(reader, recorder)
             recorder.flush_if_due()
             if caught() == "TERM" and not handed_on:
                 handed_on = True
                 os.killpg(child.pid, signal.SIGTERM)
                 try:
-                    return child.wait(timeout=GRACE_SECONDS)
+                    return child.wait(timeout=GRACE_SECONDS), False
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
+
+
+def _oom_kills() -> int:
+    """Return how many processes the kernel of this machine has ended for want of memory."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) if found else 0
 
 
 def _take(reader: MetricsReader, recorder: Recorder) -> None:

@@ -125,7 +125,8 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     [
         (["false"], "failed", "false ended with exit code 1"),
         (["/nonexistent/program"], "failed", "cannot be started: No such file"),
-        (["sh", "-c", "kill -9 $$"], "oom", "was ended by SIGKILL"),
+        (["sh", "-c", "kill -9 $$"], "failed", "was ended by SIGKILL"),
+        (["sh", "-c", "kill -40 $$"], "failed", "was ended by signal 40"),
         (["sh", "-c", "kill -11 $$"], "failed", "was ended by SIGSEGV"),
     ],
 )
@@ -136,6 +137,32 @@ def test_a_command_that_fails(tmp_path: Path, command: list[str], outcome: str, 
     assert footer is not None
     assert footer["outcome"] == outcome
     assert reason in footer["reason"]
+
+
+def test_a_command_that_the_kernel_ends_for_its_memory(tmp_path: Path) -> None:
+    """In a control group with little memory; a program that ends itself by the same signal is not taken for one."""
+    place = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup")
+    group = place / f"hpcrl-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if place.name == "memory" else "memory.max")).write_text("50000000")
+    except OSError:
+        pytest.skip("this user may not limit the memory of a control group")
+    try:
+        program = f"""
+import os, time
+time.sleep(1)
+open("{group}/cgroup.procs", "w").write(str(os.getpid()))
+kept = bytearray(500_000_000)
+"""
+        plan = planned(tmp_path / "p", command_study([sys.executable, "-c", program]))
+        assert run_task(plan, "mine-numpy-cpu-1").returncode == 1
+        footer = only_record(plan).footer
+        assert footer is not None
+        assert footer["outcome"] == "oom"
+        assert "the kernel was out of memory" in footer["reason"]
+    finally:
+        group.rmdir()
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_killed_at_the_limit_failing_and_cancelled_cells_are_reported_as_such(so
     assert outcomes == {
         "fine": "completed",
         "broken": "failed",
-        "killed": "oom",
+        "killed": "failed",
         "cancelled": "cancelled",
         "late": "timeout",
     }
