@@ -24,7 +24,8 @@ from hpcrl.telemetry.processes import ProcessTree
 
 # Shared memory is divided among processes by walking all their pages: milliseconds for a large process.
 _PSS_SECONDS = 10.0
-_TREE_SHARE = 0.003  # of one core at most, at one sample a second
+# Of one core at most, at one sample a second: for the tree of processes, and for what memory is each one's own.
+_TREE_SHARE, _PSS_SHARE = 0.002, 0.001
 Reading = dict[str, Any]
 
 
@@ -54,7 +55,7 @@ class Own:
     def __init__(self, root: int, interval: float) -> None:
         self.tree = ProcessTree(root)
         self._group = ControlGroup(root)
-        self._share = _TREE_SHARE * max(1.0, 1.0 / interval)
+        self._rate = max(1.0, 1.0 / interval)
         self._tree_at = self._pss_at = float("-inf")
 
     def read(self, last: bool = False) -> Reading:
@@ -64,10 +65,10 @@ class Own:
         before = time.process_time()
         reading |= self.tree.read()
         now, spent = time.monotonic(), time.process_time()
-        self._tree_at = now + (spent - before) / self._share
+        self._tree_at = now + (spent - before) / (_TREE_SHARE * self._rate)
         if now >= self._pss_at:
             reading["pss"] = self.tree.pss()
-            self._pss_at = now + max(_PSS_SECONDS, (time.process_time() - spent) / self._share)
+            self._pss_at = now + max(_PSS_SECONDS, (time.process_time() - spent) / (_PSS_SHARE * self._rate))
         return reading
 
 

@@ -17,11 +17,11 @@ class Clocks:
         monkeypatch.setattr(sampler.time, "process_time", lambda: self.spent)
 
 
-@pytest.mark.parametrize(("interval", "cost", "gap"), [(1.0, 0.03, 10.0), (0.05, 0.03, 0.5), (1.0, 0.0003, 0.1)])
+@pytest.mark.parametrize(("interval", "cost", "gap"), [(1.0, 0.03, 15.0), (0.05, 0.03, 0.75), (1.0, 0.0003, 0.15)])
 def test_a_large_job_is_looked_at_more_rarely(
     monkeypatch: pytest.MonkeyPatch, interval: float, cost: float, gap: float
 ) -> None:
-    """So that looking costs 0.3 % of a core at one sample a second, and in proportion at more."""
+    """So that looking costs 0.2 % of a core at one sample a second, and in proportion at more."""
     clocks = Clocks(monkeypatch)
     own = Own(os.getpid(), interval)
 
@@ -37,3 +37,26 @@ def test_a_large_job_is_looked_at_more_rarely(
     assert own.read(last=True)["rss"] == 1.0
     clocks.now += 1.01 * gap
     assert own.read()["rss"] == 1.0
+
+
+def test_all_that_is_read_of_a_large_job_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.3 % of a core, whatever a reading of the tree and one of its memory cost."""
+    clocks = Clocks(monkeypatch)
+    own = Own(os.getpid(), 1.0)
+    reads = {"tree": 0, "pss": 0}
+
+    def read(name: str, cost: float) -> float:
+        clocks.spent += cost
+        reads[name] += 1
+        return 1.0
+
+    monkeypatch.setattr(own.tree, "read", lambda: {"rss": read("tree", 0.015)})
+    monkeypatch.setattr(own.tree, "pss", lambda: read("pss", 0.13))
+    own.read()
+    start, spent = clocks.now, clocks.spent
+    while clocks.now < start + 3000:
+        clocks.now += 1.0
+        own.read()
+    assert clocks.spent - spent < 0.0032 * (clocks.now - start)
+    assert reads["tree"] > 300
+    assert reads["pss"] > 20
