@@ -86,6 +86,27 @@ def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
     assert "no file M?ller" in "".join(tables)
 
 
+@pytest.mark.parametrize(
+    ("header", "footer", "reason"),
+    [
+        ({"calibration": {"matrix": "fast"}}, {}, "has a header whose 'matrix' is 'fast', and not a number"),
+        ({"calibration": {"matrix": None}}, {}, "has a header whose 'matrix' is 'None', and not a number"),
+        ({}, {"outcome": np.ones((0, 0))}, "has a footer whose outcome is '[]'"),
+    ],
+)
+def test_what_is_of_the_wrong_kind_is_named_and_the_rest_is_merged(
+    tmp_path: Path, header: dict[str, Any], footer: dict[str, Any], reason: str
+) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    good, odd = cells_of(plan)
+    write_record(plan, good)
+    with rewritten(write_record(plan, odd), **header) as writer:
+        writer.write("footer", {"outcome": "completed"} | footer)
+    done = gathered(tmp_path / "d", plan)
+    assert done.merged == 1
+    assert [entry["reason"] for entry in done.quarantined] == [reason]
+
+
 def test_a_restart_that_is_no_number_is_part_of_the_attempts_name(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
