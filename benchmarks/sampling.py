@@ -4,13 +4,12 @@
 
 First with 430 other processes on the machine: the sampler watches a job of three processes, then one of 430. The peer
 does what a sampler without care does: psutil's cpu and memory of every process below the job. Then a training (DQN
-in NumPy, one core, the sampler on the same core) runs in turn with and without the sampler.
+in NumPy, one core, the sampler on the same core) goes by turns with and without the sampler.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -18,7 +17,8 @@ import sys
 import tempfile
 import time
 
-PROCESSES, SECONDS, TURNS, STEPS = 430, 30, 12, 30_000
+PROCESSES, SECONDS = 430, 30
+TURNS, STEPS = 60, 5_120  # 20 times the interval between blocks of updates
 _JOB = """
 import subprocess, sys, time
 children = [subprocess.Popen(["sleep", "1000"]) for _ in range(int(sys.argv[1]))]
@@ -52,18 +52,39 @@ from hpcrl.rl.learner import initial_weights
 from hpcrl.run.recorder import Recorder, Sampler
 from hpcrl.telemetry.phases import PhaseClock
 
-config = DqnConfig.from_mapping({"total_steps": int(sys.argv[2]), "evaluation_interval": 10**9})
-for turn in range(int(sys.argv[3])):
-    for sampled in ((True, False), (False, True))[turn % 2]:
-        clock = PhaseClock()
-        recorder = Recorder(Path(sys.argv[1]) / f"{turn}-{sampled}.rec", clock)
-        sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ)) if sampled else None
-        make = lambda network, generator: make_dqn_learner(
-            "numpy", "eager", network, dict(initial_weights(network, generator)), config.learner_settings(), "cpu", None)
-        train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, recorder, clock, None, lambda: False, None)
-        print(sampled, recorder.training_time(), flush=True)
-        if sampler:
-            sampler.stop()
+steps, turns = int(sys.argv[2]), int(sys.argv[3])
+recorder = Recorder(Path(sys.argv[1]) / "training.rec", clock := PhaseClock())
+windows = iter([True] + [sampled for turn in range(turns) for sampled in ((True, False), (False, True))[turn % 2]])
+taken, began, sampler = 0, None, None
+
+def next_window():
+    # A sampler starts before every window, so that each begins alike; where there shall be none it ends before, too.
+    global taken, began, sampler
+    if began is not None:
+        print(sampler is not None, time.perf_counter() - began, flush=True)
+    if sampler is not None:
+        sampler.stop()
+    taken, recorder.sampler_cost = 0, {}
+    sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ))
+    while not recorder.sampler_cost:
+        time.sleep(0.01)
+    if not next(windows, False):
+        sampler.stop()
+        sampler = None
+    began = time.perf_counter()
+
+def stop():
+    global taken
+    if taken % steps == 0:
+        next_window()
+    taken += 1
+    return False
+
+config = DqnConfig.from_mapping({"total_steps": (2 * turns + 1) * steps, "evaluation_interval": 10**9})
+make = lambda network, generator: make_dqn_learner(
+    "numpy", "eager", network, dict(initial_weights(network, generator)), config.learner_settings(), "cpu", None)
+train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, recorder, clock, None, stop, None)
+next_window()
 """
 
 
@@ -111,19 +132,24 @@ def _children_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def effect() -> tuple[float, float]:
-    """Return the steps per second with the sampler over those without: median over turns, and its standard error."""
+def effect() -> list[float]:
+    """Return the steps per second with the sampler over those without, one value for each turn.
+
+    One training takes windows of STEPS steps with and without a sampler by turns.
+    """
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-c", _TRAINING, directory, str(STEPS), str(TURNS)]
-        lines = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout.split(
-            "\n"
-        )
-    times: dict[str, list[float]] = {"True": [], "False": []}
-    for line in filter(None, lines):
-        sampled, seconds = line.split()
-        times[sampled].append(float(seconds))
-    ratios = [without / with_it for with_it, without in zip(times["True"], times["False"], strict=True)]
-    return statistics.median(ratios), 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    windows = [line.split() for line in lines][1:]  # the first one only warms up
+    with_it, without = ([float(time) for sampled, time in windows if sampled == name] for name in ("True", "False"))
+    return [off / on for on, off in zip(with_it, without, strict=True)]
+
+
+def middle(values: list[float]) -> str:
+    """Return the median and its 95 % interval from order statistics, which hold for any distribution."""
+    ordered = sorted(values)
+    beyond = int((len(ordered) - 1.96 * len(ordered) ** 0.5) / 2)
+    return f"{statistics.median(ordered):.4f} ({ordered[beyond - 1]:.4f} to {ordered[-beyond]:.4f})"
 
 
 def main() -> None:
@@ -133,10 +159,8 @@ def main() -> None:
         print(
             f"  {name:<30} sampler {found['sampler']:.2f} %, {found['memory']:.0f} MiB; plain walk {found['walk']:.2f} %"
         )
-    ratio, error = effect()
-    print(
-        f"Training with the sampler: {ratio:.4f} times the steps per second without (+- {error:.4f}, {TURNS} turns each)"
-    )
+    print(f"Steps per second of a training with the sampler on its core over those without: {middle(effect())}")
+    print(f"  (median of {TURNS} turns and its 95 % interval)")
 
 
 if __name__ == "__main__":

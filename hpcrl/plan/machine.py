@@ -8,6 +8,7 @@ import re
 import psutil
 
 from hpcrl.spec.cluster import ClusterProfile, Gpus
+from hpcrl.telemetry.provenance import gpu_handles
 
 
 def with_this_machine(profile: ClusterProfile) -> ClusterProfile:
@@ -29,15 +30,14 @@ def _gpus() -> Gpus | None:
 
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-        if not count:
+        visible = list(gpu_handles(pynvml).values())
+        if not visible:
             return None
-        device = pynvml.nvmlDeviceGetHandleByIndex(0)
-        name = pynvml.nvmlDeviceGetName(device)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(device).total // 1024**2
+        name = pynvml.nvmlDeviceGetName(visible[0])
+        memory = pynvml.nvmlDeviceGetMemoryInfo(visible[0]).total // 1024**2
     except pynvml.NVMLError:
         return None
-    return Gpus.model_validate({"type": gpu_type(name), "count": count, "memory": f"{memory}M"})
+    return Gpus.model_validate({"type": gpu_type(name), "count": len(visible), "memory": f"{memory}M"})
 
 
 def gpu_type(product: str) -> str:

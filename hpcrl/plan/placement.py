@@ -124,7 +124,7 @@ def _fit_gpus(
     if resources.gpus == 0:
         if partition.gpu_jobs_only:
             raise _Unfit(0, "it asks for no GPU, and this partition is for GPU jobs only")
-        if node.gpus:
+        if node.gpus and not all(each.gpus for each in profile.node_types.values()):
             raise _Unfit(0, f"it asks for no GPU, and {node_name} nodes are kept for cells that do")
         return 0, False
     wanted = f"{resources.gpus} {resources.gpu_type or 'GPU'}{'s' if resources.gpus > 1 else ''}"

@@ -135,18 +135,24 @@ def curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, points: int = 12
 
 
 def usage_curves(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return the job's cores in use (`what` is ``cpu``) or GiB of memory (``memory``) against time, as :func:`banded`."""
-    first = samples[samples["rank"] == 0]
+    """Return what a job used against time, as :func:`banded`.
+
+    Args:
+        what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
+    """
+    column = {"cpu": "cpu_seconds", "memory": "rss", "gpu": "gpu_percent"}[what]
+    # A job of many processes is not looked at in every sample, and most have no GPU.
+    first = samples[(samples["rank"] == 0) & samples[column].notna()]
 
     def series(seed: pd.DataFrame) -> tuple[Values, Values]:
-        # A job of many processes is not looked at in every sample.
-        ordered = seed[seed["cpu_seconds"].notna()].sort_values("time")
-        x = ordered["time"].to_numpy(float)
+        ordered = seed.sort_values("time")
+        x, y = ordered["time"].to_numpy(float), ordered[column].to_numpy(float)
         if what == "memory":
-            return x, ordered["rss"].to_numpy(float) / 1024**3
-        spent = ordered["cpu_seconds"].to_numpy(float)
+            return x, y / 1024**3
+        if what == "gpu":
+            return x, y
         apart = max(1, len(x) // 60)  # differences over a second say little more than noise
-        return x[apart:], (spent[apart:] - spent[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
+        return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
 
     return banded(rows, first, series)
 

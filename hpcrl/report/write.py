@@ -98,6 +98,7 @@ def write_report(
                 "compiled": _said(rows, "compiled"),
                 "collectives": _said(rows, "collective"),
                 "provenance": _provenance(rows),
+                "measuring": _measuring(rows),
             }
         )
     html = output / "report.html"
@@ -166,6 +167,22 @@ def _provenance(rows: pd.DataFrame) -> list[dict[str, str]]:
         {"cluster": cluster, "environment": environment, "machine": machine, **said}
         for (cluster, environment, machine), said in sorted(found.items())
     ]
+
+
+def _measuring(rows: pd.DataFrame) -> str:
+    """Say what measuring cost, all cells together, and how far nodes' clocks were apart."""
+    known = rows[(rows["wall_time"] > 0) & rows["sampler_cpu_seconds"].notna()]
+    if known.empty:
+        return "no sampler ran."
+    share = known["sampler_cpu_seconds"].sum() / (known["wall_time"] * known["nodes"]).sum()
+    memory = known["sampler_memory"].max() / 2**20
+    text = f"the sampler took {share:.2%} of one core of each node, its start included, and at most {memory:.0f} MiB"
+    timed = rows[rows["phase_time"].notna()]
+    if not timed.empty:
+        text += f"; timing phases took {timed['phase_time'].sum() / timed['wall_time'].sum():.2%} of the wall time"
+    if (apart := rows["clock_offset"].abs().max()) > 0:
+        text += f"; nodes' clocks were at most {1e3 * apart:.1f} ms apart, for which samples' times are corrected"
+    return f"{text}."
 
 
 def _html(sections: list[dict[str, Any]], baseline: Path | None) -> str:

@@ -73,7 +73,7 @@ def learn(
 def main(framework: str, parallelism: str, flavour: str) -> None:
     """Print what each mode did."""
     found: dict[str, str] = {}
-    gpus = visible_gpus() if flavour == "cuda" else []
+    gpus = list(visible_gpus().values()) if flavour == "cuda" else []
     collective = make_collective(framework, parallelism, Group())
     for execution in MODES[framework]:
         if collective and execution == "fused":

@@ -97,3 +97,13 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
     cores = named if named and set(named) <= allowed else sorted(allowed)
     first = local_rank * cpus % len(cores)
     os.sched_setaffinity(0, cores[first : first + cpus] or cores)
+
+
+def limit_gpus(gpus: int) -> None:
+    """Hide every GPU from a cell that asks for none, and number GPUs as NVML does; call it before a framework's import.
+
+    CUDA's own order is by its guess of speed: on a node of several models the sampler would read another GPU.
+    """
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if not gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""

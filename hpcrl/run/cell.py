@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, WORKER, Cell, Job, Plan, read_cells
-from hpcrl.run.allocation import Allocation, limit_threads
+from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 from hpcrl.run.placeholders import fill
 
 # Exit codes of a rank: a failed cell must be a failed job.
@@ -41,6 +41,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
+    limit_gpus(int(cell.resources.get("gpus") or 0))
     # Imported only now: NumPy reads the number of threads when it is imported.
     from hpcrl.formats.record import record_name
     from hpcrl.rl.distributed.group import Group

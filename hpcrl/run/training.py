@@ -161,7 +161,7 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
     if group.ranks > 1:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None and resources.get("gpus"):
-            named = ",".join(map(str, range(len(visible_gpus()))))
+            named = ",".join(visible_gpus())
         if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
         # Milliseconds between two looks for work; the default, 1, is longer than a whole update of a small network.

@@ -35,7 +35,7 @@ class _Running:
     task: int
     process: subprocess.Popen[bytes]
     cores: list[int]
-    gpus: list[int]
+    gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
     warn_at: float
     kill_at: float
     signals: set[str] = field(default_factory=set)
@@ -44,9 +44,9 @@ class _Running:
 @dataclass
 class _Machine:
     cores: list[int]
-    gpus: list[int]
+    gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
 
-    def take(self, job: Job) -> tuple[list[int], list[int]] | None:
+    def take(self, job: Job) -> tuple[list[int], list[str]] | None:
         """Take a job's cores and GPUs, or None while they are in use."""
         wanted = int(job.resources["cpus"]) * int(job.resources.get("tasks", 1))
         gpus = int(job.resources.get("gpus", 0))
@@ -58,7 +58,7 @@ class _Machine:
 
     def give_back(self, running: _Running) -> None:
         self.cores = sorted([*self.cores, *running.cores])
-        self.gpus = sorted([*self.gpus, *running.gpus])
+        self.gpus = [*running.gpus, *self.gpus]
 
 
 def drain(directory: str, tokens: list[str]) -> None:
@@ -66,7 +66,7 @@ def drain(directory: str, tokens: list[str]) -> None:
     path = Path(directory)
     plan = read_plan(path)
     ledger = Ledger(path)
-    machine = _Machine(sorted(os.sched_getaffinity(0)), list(range(len(visible_gpus()))))
+    machine = _Machine(sorted(os.sched_getaffinity(0)), list(visible_gpus()))
     submissions = [each for each in ledger.submissions() if each.token in tokens]
     at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
     for stage in STAGES:
@@ -128,13 +128,13 @@ def _run_queue(
     return states
 
 
-def _start(directory: Path, job: Job, submission: Submission, task: int, cores: list[int], gpus: list[int]) -> _Running:
+def _start(directory: Path, job: Job, submission: Submission, task: int, cores: list[int], gpus: list[str]) -> _Running:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     environment |= {
         "HPCRL_TASK": str(task),
         "HPCRL_ATTEMPT": local_attempt(submission.token, task),
         "HPCRL_CORES": ",".join(map(str, cores)),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)),
+        "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
     with local_log(directory, job, submission.token, task).open("ab") as log:
         process = subprocess.Popen(

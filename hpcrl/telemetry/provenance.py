@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -40,7 +41,7 @@ def hardware() -> dict[str, Any]:
         "cores_allowed": len(os.sched_getaffinity(0)),
         "memory": psutil.virtual_memory().total,
         "memory_allowed": allowed_memory(),
-        "gpus": visible_gpus(),
+        "gpus": list(visible_gpus().values()),
         "gpu_driver": gpu_driver(),
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -70,31 +71,46 @@ def gpu_driver() -> str | None:
         return None
 
 
-def visible_gpus() -> list[str]:
-    """Name the GPUs that NVML shows and ``CUDA_VISIBLE_DEVICES`` leaves; without a driver, none."""
+def visible_gpus() -> dict[str, str]:
+    """Return the models of the visible GPUs by what ``CUDA_VISIBLE_DEVICES`` calls them; without a driver, none."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        return [str(pynvml.nvmlDeviceGetName(device)) for device in gpu_handles(pynvml)]
+        return {name: str(pynvml.nvmlDeviceGetName(gpu)) for name, gpu in gpu_handles(pynvml).items()}
     except Exception:  # any failure of a vendor's library means: no GPU to report
-        return []
+        return {}
 
 
-def gpu_handles(nvml: Any) -> list[Any]:
-    """Return NVML handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible."""
-    count = nvml.nvmlDeviceGetCount()
+def gpu_handles(nvml: Any) -> dict[str, Any]:
+    """Return NVML handles of the visible GPUs by what ``CUDA_VISIBLE_DEVICES`` calls them.
+
+    It is read as CUDA reads it: indices, UUIDs or their beginnings, MIG slices; what is none of these hides all that
+    follow (CUDA C++ Programming Guide, CUDA Environment Variables).
+    """
+    every = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        with suppress(nvml.NVMLError_NoPermission):  # another job's: CUDA does not count it
+            every.append(nvml.nvmlDeviceGetHandleByIndex(index))
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    handles = []
-    for part in filter(None, (each.strip() for each in named.split(","))):
-        if part.isdigit():
-            if int(part) < count:
-                handles.append(nvml.nvmlDeviceGetHandleByIndex(int(part)))
-        else:
-            handles.append(nvml.nvmlDeviceGetHandleByUUID(part))
-    return handles
+        return {str(index): gpu for index, gpu in enumerate(every)}
+    found = {}
+    for name in map(str.strip, named.split(",")):
+        if (gpu := _gpu(nvml, every, name)) is None:
+            break
+        found[name] = gpu
+    return found
+
+
+def _gpu(nvml: Any, every: list[Any], name: str) -> Any:
+    if name.isdecimal():
+        return every[int(name)] if int(name) < len(every) else None
+    if name.startswith("MIG-"):
+        with suppress(nvml.NVMLError):
+            return nvml.nvmlDeviceGetHandleByUUID(name)
+    alike = [gpu for gpu in every if name.startswith("GPU-") and nvml.nvmlDeviceGetUUID(gpu).startswith(name)]
+    return alike[0] if len(alike) == 1 else None
 
 
 def software() -> dict[str, str]:

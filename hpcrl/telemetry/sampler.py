@@ -82,14 +82,18 @@ class Gpus:
         self._note = note
         try:
             import pynvml
+        except ImportError:
+            return
+        from hpcrl.telemetry.provenance import gpu_handles
 
-            from hpcrl.telemetry.provenance import gpu_handles
-
+        self._nvml = pynvml
+        try:
             pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handles = gpu_handles(pynvml)
-        except Exception:  # whatever a vendor's library raises: there is nothing to read
-            self._handles = []
+            self._handles = list(gpu_handles(pynvml).values())
+        except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+            return  # no GPU here
+        except Exception as error:  # a driver of another version than its library, say: nothing can be read
+            note(error)
 
     def read(self) -> Reading:
         if not self._handles:
@@ -98,7 +102,7 @@ class Gpus:
         each: dict[str, list[float]] = {}
         sensors: dict[str, Callable[[Any], float]] = {
             "percent": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
-            "memory": lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+            "memory": self._memory,
             "power": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
             "energy": lambda gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,
             "temperature": lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
@@ -124,6 +128,14 @@ class Gpus:
             "throttle": lambda values: float(_all_bits(values)),
         }
         return reading | {f"gpu_{name}": merge.get(name, sum)(values) for name, values in each.items()}
+
+    def _memory(self, gpu: Any) -> float:
+        """Return what nvidia-smi calls used; the first version of the call counts what the driver reserves, too."""
+        nvml = self._nvml
+        try:
+            return float(nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used)
+        except nvml.NVMLError_FunctionNotFound:  # a driver before 510
+            return float(nvml.nvmlDeviceGetMemoryInfo(gpu).used)
 
     def _own_memory(self, gpu: Any) -> float:
         own = set(self._own.tree.processes())

@@ -40,6 +40,13 @@ def test_cpu_cells_keep_off_gpu_nodes() -> None:
     assert placed("sol").partition == "htc"
 
 
+def test_where_every_node_has_gpus_cpu_cells_run_there_too() -> None:
+    here = PROFILES["sol"].node_types["gpu-a100"]
+    alone = PROFILES["sol"].model_copy(update={"node_types": {name: here for name in PROFILES["sol"].node_types}})
+    found = placed(alone)
+    assert (found.node_type, found.gpus_per_node) == ("standard", 0)
+
+
 def test_a_long_cell_goes_where_it_may() -> None:
     assert placed("sol", time="10:00:00").partition == "public"
     assert placed("cirrus", time="3-00:00:00").qos == "long"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hpcrl.errors import UsageError
 from hpcrl.report.groups import curves, lines, with_groups
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
-from tests.collect.gathering import no_slurm
+from tests.collect.gathering import no_slurm, rewritten
 
 
 @pytest.fixture
@@ -101,6 +102,29 @@ def test_failed_cells_stay_in_the_report(tmp_path: Path) -> None:
     assert "1 cells did not complete" in text
     assert "&lt;/script&gt;&lt;b&gt;late" in text
     assert "<b>late" not in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "offset", "said"),
+    [
+        ({}, None, "no sampler ran."),
+        (
+            {"sampler_cpu": 0.02, "sampler_memory": 20.0 * 2**20, "phase_time": 0.01},
+            -0.0021,
+            "the sampler took 0.50% of one core of each node, its start included, and at most 20 MiB; timing phases took 0.25% of "
+            "the wall time; nodes' clocks were at most 2.1 ms apart, for which samples' times are corrected.",
+        ),
+    ],
+)
+def test_what_measuring_cost_is_said(facts: dict[str, float], offset: float | None, said: str, tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        with rewritten(write_record(plan, cell), clock_offset=offset) as writer:
+            writer.write("footer", {"outcome": "completed", "wall_time": 4.0, **facts})
+    collect([plan], tmp_path / "d", no_slurm())
+    assert f"What measuring cost: {said}" in html.unescape(
+        write_report(tmp_path / "d", None, tmp_path / "r").html.read_text()
+    )
 
 
 def test_what_cannot_be_reported(dataset: Path, tmp_path: Path) -> None:

@@ -200,6 +200,13 @@ def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
     assert footer["outcome"] == "failed"
 
 
+def test_a_cell_without_gpus_sees_none(tmp_path: Path) -> None:
+    code = "import os, sys; print([os.environ[name] for name in ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER')])"
+    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code]))
+    done = run_task(plan, "mine-numpy-cpu-1", CUDA_VISIBLE_DEVICES="0,1")
+    assert "['', 'PCI_BUS_ID']" in done.stdout, done
+
+
 def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "tasks": [2]}))
     done = run_task(plan, JOB, 0, "--ranks", "2")

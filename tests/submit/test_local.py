@@ -17,7 +17,10 @@ import pytest
 from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.plan import machine
 from hpcrl.slurm.client import Completed, Slurm
+from hpcrl.spec.cluster import Gpus
+from hpcrl.submit import local
 from hpcrl.submit.submission import resolve_intents
 from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
@@ -66,6 +69,26 @@ def test_staged_to_the_report_without_another_command(hpcrl: Call, ready: Callab
     again = hpcrl("submit", plan)
     assert again.code == 0
     assert "0 cells submitted in 0 jobs; 3 were there already." in again.out
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(2, "2,GPU-5"), (0, "")])
+def test_cells_have_the_gpus_that_the_user_left_visible(
+    ready: Callable[[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch, gpus: int, expected: str
+) -> None:
+    """The two GPUs are stand-ins: no driver is at hand where the tests run."""
+    monkeypatch.setattr(machine, "_gpus", lambda: Gpus.model_validate({"type": "a100", "count": 2, "memory": "80G"}))
+    monkeypatch.setattr(local, "visible_gpus", lambda: {"2": "A100", "GPU-5": "A100"})
+    code = "import os; print('sees', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
+    resources = {"memory": "1G", "time": "00:10:00", **({"gpus": gpus} if gpus else {})}
+    plan = ready(command_study([sys.executable, "-c", code], resources=resources, environment="torch"))
+    ledger = Ledger(plan, create=True)
+    (job,) = read_plan(plan).cell_jobs()
+    claimed = ledger.claim(job.name, [0], "local", set())
+    assert claimed is not None
+    ledger.submitted(claimed.token, "1")
+    local.drain(str(plan), [claimed.token])
+    (log,) = (plan / "logs").glob("mine*.out")
+    assert f"sees {expected!r}" in log.read_text()
 
 
 def test_failed_cells_are_honest_and_submitted_again(

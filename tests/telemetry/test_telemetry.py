@@ -108,27 +108,70 @@ def test_processes_that_live_for_less_than_an_interval_are_counted() -> None:
 
 
 class Nvml:
-    """NVML's two calls that choose devices; no driver is at hand where the tests run."""
+    """NVML's calls that choose devices; no driver is at hand where the tests run. Another job has the second GPU."""
+
+    NVMLError = pynvml.NVMLError
+    NVMLError_NoPermission = pynvml.NVMLError_NoPermission
 
     def nvmlDeviceGetCount(self) -> int:
         return 4
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
         return f"gpu{index}"
 
+    def nvmlDeviceGetUUID(self, gpu: str) -> str:
+        return {"gpu0": "GPU-ab1", "gpu2": "GPU-ab2", "gpu3": "GPU-cd3"}[gpu]
+
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return uuid
+        if uuid != "MIG-7":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return "slice7"
 
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [(None, ["gpu0", "gpu1", "gpu2", "gpu3"]), ("", []), ("2,0", ["gpu2", "gpu0"]), ("GPU-ab", ["GPU-ab"]), ("9", [])],
+    [
+        (None, {"0": "gpu0", "1": "gpu2", "2": "gpu3"}),
+        ("", {}),
+        ("2, 0", {"2": "gpu3", "0": "gpu0"}),
+        ("GPU-ab2,MIG-7", {"GPU-ab2": "gpu2", "MIG-7": "slice7"}),
+        ("GPU-c", {"GPU-c": "gpu3"}),  # the beginning of a UUID, as CUDA allows
+        ("GPU-ab", {}),  # of two
+        ("0,9,1", {"0": "gpu0"}),  # what is no GPU hides all that follow
+        ("0,-1,1", {"0": "gpu0"}),
+        ("MIG-8,0", {}),
+    ],
 )
-def test_only_visible_gpus_are_read(monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: list[str]) -> None:
+def test_gpus_are_seen_as_cuda_sees_them(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: dict[str, str]
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if variable is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert provenance.gpu_handles(Nvml()) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, []),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, []),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, ["RM has detected an NVML/RM version mismatch."]),
+    ],
+)
+def test_a_driver_that_fails_is_noted_and_none_is_not(
+    monkeypatch: pytest.MonkeyPatch, error: int, noted: list[str]
+) -> None:
+    def fails() -> None:
+        raise pynvml.NVMLError(error)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fails)
+    found: list[str] = []
+    own = sampler.Own(os.getpid(), 1.0)
+    assert sampler.Gpus(own, lambda each: found.append(str(each))).read() == {}
+    assert found == noted
 
 
 def test_gpus_are_read_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +185,14 @@ def test_gpus_are_read_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     fake("nvmlDeviceGetCount", lambda: 2)
     fake("nvmlDeviceGetHandleByIndex", lambda index: index)
     fake("nvmlDeviceGetUtilizationRates", lambda gpu: SimpleNamespace(gpu=20 + 40 * gpu))
-    fake("nvmlDeviceGetMemoryInfo", lambda gpu: SimpleNamespace(used=1000 * (gpu + 1)))
+
+    def memory(gpu: int, version: int | None = None) -> SimpleNamespace:
+        """As a driver before 510 on the second GPU: no second version of the call."""
+        if version and gpu:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return SimpleNamespace(used=1000 * (gpu + 1) if version or gpu else 1700)
+
+    fake("nvmlDeviceGetMemoryInfo", memory)
     fake("nvmlDeviceGetPowerUsage", lambda gpu: 100_000 + 50_000 * gpu)  # milliwatts
     fake(
         "nvmlDeviceGetTotalEnergyConsumption", lambda gpu: 7_000_000 + 1000 * turn

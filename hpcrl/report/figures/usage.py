@@ -28,6 +28,7 @@ def figures(rows: pd.DataFrame, samples: pd.DataFrame, phases: pd.DataFrame) -> 
         _utilisation(rows),
         _over_time(rows, samples, "cpu", "CPU of the job (cores in use)"),
         _over_time(rows, samples, "memory", "RAM of the job (GiB)"),
+        _over_time(rows, samples, "gpu", "utilisation of the job's GPUs (%)"),
         _phases(rows, phases),
         _energy(rows),
     ]
@@ -51,8 +52,9 @@ def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str)
     data = usage_curves(rows, samples, what)
     if data.empty:
         return None
-    name = {"cpu": "CPU against time", "memory": "Memory against time"}[what]
-    text = "The job's own processes on its first node, from the start of the record: imports and compiling are in it. Lines are means over seeds, bands span the seeds."
+    name = {"cpu": "CPU against time", "memory": "Memory against time", "gpu": "GPU against time"}[what]
+    whose = "GPUs" if what == "gpu" else "own processes"
+    text = f"The job's {whose} on its first node, from the start of the record: imports and compiling are in it. Lines are means over seeds, bands span the seeds."
     return Figure(f"{what}-by-time", name, text, bands(data, "wall time (s)", title, y_format=".2f", logarithmic=True))
 
 
@@ -87,13 +89,13 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
 
 
 def _energy(rows: pd.DataFrame) -> Figure | None:
-    known = rows[rows["energy"].notna() & rows["steps"].notna()]
+    known = rows[rows["energy"].notna()]
     if known.empty:
         return None
-    known = known.assign(per_steps=known["energy"] / known["steps"] * 1000)
-    panels = [
-        dots_and_means(known, rows, "energy", "energy of the GPUs (J)", width=250),
-        dots_and_means(known, rows, "per_steps", "energy of the GPUs per 1,000 steps (J)", width=250),
-    ]
+    panels = [dots_and_means(known, rows, "energy", "energy of the GPUs (J)", width=250)]
+    stepped = known[known["steps"] > 0]  # a command need not report any
+    if not stepped.empty:
+        stepped = stepped.assign(per_steps=stepped["energy"] / stepped["steps"] * 1000)
+        panels.append(dots_and_means(stepped, rows, "per_steps", "energy of the GPUs per 1,000 steps (J)", width=250))
     text = "NVML's energy counters over the whole record, of the GPUs alone: processors and memory are not in it."
     return Figure("energy", "Energy", text, alt.concat(*panels, columns=2, spacing=28))

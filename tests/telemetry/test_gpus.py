@@ -1,0 +1,72 @@
+"""Cells on GPUs through the whole pipe, with a stand-in for NVIDIA's library: no driver is at hand where the tests run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.report.write import write_report
+from tests.builders import command_study, planned, run_task
+from tests.collect.gathering import no_slurm
+
+pytestmark = pytest.mark.slow
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the stand-in and return the directory that holds it."""
+    directory = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("nvml.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", source], check=True)
+    return directory
+
+
+def dataset_of(tmp_path: Path, library: Path, visible: str) -> Path:
+    study = command_study(
+        [sys.executable, "-c", "import time; time.sleep(2)"],
+        environment="torch",
+        resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"},
+    )
+    plan = planned(tmp_path / "p", study, "sol")
+    done = run_task(plan, "mine-torch-cuda-1", LD_LIBRARY_PATH=str(library), CUDA_VISIBLE_DEVICES=visible)
+    assert done.returncode == 0, done
+    collect([plan], tmp_path / "d", no_slurm())
+    return tmp_path / "d"
+
+
+def test_two_gpus(tmp_path: Path, library: Path) -> None:
+    dataset = dataset_of(tmp_path, library, "GPU-2,0")  # the second one first
+    (row,) = hpcrl.load(dataset).to_dict("records")
+    hardware = json.loads(row["hardware"])
+    assert (hardware["gpus"], hardware["gpu_driver"]) == (["NVIDIA A100-SXM4-80GB"] * 2, "550.0-stand-in")
+    assert (row["gpu_percent"], row["gpu_memory_peak"]) == (40, 3000 * MIB)
+    samples = hpcrl.load(dataset, "samples")
+    last = samples.iloc[-1]
+    assert (last["gpu_power"], last["gpu_temperature"], last["gpu_clock"], last["gpu_throttle"]) == (250, 51, 1250, 3)
+    assert last["gpu_own_memory"] == 600 * MIB  # of the cell's process on both, not of another's
+    assert list(last["each_gpu_percent"]) == [60, 20]
+    assert list(last["each_gpu_power"]) == [150, 100]
+    seconds = last["time"] - samples["time"].iloc[0]
+    assert row["energy"] == pytest.approx(250 * seconds, abs=25)
+    text = write_report(dataset, None, tmp_path / "r").html.read_text()
+    assert "NVIDIA A100-SXM4-80GB, NVIDIA A100-SXM4-80GB (driver 550.0-stand-in)" in text
+    assert "<h3>Energy</h3>" in text
+    assert "<h3>GPU against time</h3>" in text
+
+
+def test_a_slice_of_a_gpu(tmp_path: Path, library: Path) -> None:
+    dataset = dataset_of(tmp_path, library, "MIG-77777777-cccc")
+    (row,) = hpcrl.load(dataset).to_dict("records")
+    assert json.loads(row["hardware"])["gpus"] == ["NVIDIA A100-SXM4-80GB MIG 1g.10gb"]
+    last = hpcrl.load(dataset, "samples").iloc[-1]
+    assert (last["gpu_memory"], last["gpu_own_memory"], last["gpu_clock"]) == (3000 * MIB, 300 * MIB, 1400)
+    assert last[["gpu_percent", "gpu_power", "gpu_energy"]].isna().all()  # NVML has none of a slice
+    assert pd.isna(row["notes"])  # and says so by its absence
