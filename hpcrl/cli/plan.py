@@ -123,7 +123,10 @@ def _summary(plan: Any) -> None:
     )
     for job in plan.cell_jobs():
         asked = job.resources
-        gpus = f", {asked['gpus']} {asked.get('gpu_type') or 'GPU'}" if asked.get("gpus") else ""
+        gpus = ""
+        if number := asked.get("gpus"):
+            kind = asked.get("gpu_type")
+            gpus = f", {number} {kind}" if kind else f", {count(number, 'GPU')}"
         tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
         click.echo(

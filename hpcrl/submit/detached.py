@@ -44,11 +44,12 @@ def main(directory: str, minutes: str, *tokens: str) -> None:
 
     from hpcrl.formats.ledger import Ledger
     from hpcrl.submit.local import drain
+    from hpcrl.telemetry.provenance import visible_gpus
 
     path = Path(directory)
     executor = submitit.LocalExecutor(folder=path / FOLDER)
     executor.update_parameters(timeout_min=int(minutes))
-    job = executor.submit(drain, directory, list(tokens))
+    job = executor.submit(drain, directory, list(tokens), list(visible_gpus()))
     ledger = Ledger(path)
     for token in tokens:
         ledger.submitted(token, str(job.job_id))

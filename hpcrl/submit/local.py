@@ -15,7 +15,6 @@ from pathlib import Path
 
 from hpcrl.formats.ledger import Ledger, Submission
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, read_plan
-from hpcrl.telemetry.provenance import visible_gpus
 
 POLL_SECONDS = 0.2
 
@@ -48,25 +47,41 @@ class _Machine:
 
     def take(self, job: Job) -> tuple[list[int], list[str]] | None:
         """Take a job's cores and GPUs, or None while they are in use."""
-        wanted = int(job.resources["cpus"]) * int(job.resources.get("tasks", 1))
-        gpus = int(job.resources.get("gpus", 0))
+        wanted, gpus = _wanted(job)
         if wanted > len(self.cores) or gpus > len(self.gpus):
             return None
         cores, self.cores = self.cores[:wanted], self.cores[wanted:]
         chosen, self.gpus = self.gpus[:gpus], self.gpus[gpus:]
         return cores, chosen
 
+    def lacks(self, job: Job) -> str:
+        """Say why a job cannot run although nothing else does."""
+        wanted, gpus = _wanted(job)
+        return (
+            f"this job asks for {wanted} cores (here: {len(self.cores)}) and {gpus} GPUs (here: {len(self.gpus)}): make the plan on "
+            "this machine, or submit it elsewhere"
+        )
+
     def give_back(self, running: _Running) -> None:
         self.cores = sorted([*self.cores, *running.cores])
         self.gpus = [*running.gpus, *self.gpus]
 
 
-def drain(directory: str, tokens: list[str]) -> None:
-    """Run the submissions `tokens` to their end, stage after stage; a later stage needs no success of the cells."""
+def _wanted(job: Job) -> tuple[int, int]:
+    """Return how many cores and GPUs a job takes."""
+    return int(job.resources["cpus"]) * int(job.resources.get("tasks", 1)), int(job.resources.get("gpus", 0))
+
+
+def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
+    """Run the submissions `tokens` to their end, stage after stage; a later stage needs no success of the cells.
+
+    Args:
+        gpus: as ``CUDA_VISIBLE_DEVICES`` names them. Here they cannot be looked up: submitit hides them from its jobs.
+    """
     path = Path(directory)
     plan = read_plan(path)
     ledger = Ledger(path)
-    machine = _Machine(sorted(os.sched_getaffinity(0)), list(visible_gpus()))
+    machine = _Machine(sorted(os.sched_getaffinity(0)), gpus)
     submissions = [each for each in ledger.submissions() if each.token in tokens]
     at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
     for stage in STAGES:
@@ -103,6 +118,8 @@ def _run_queue(
             if taken is None:
                 if running:
                     break
+                with local_log(directory, job, submission.token, task).open("a") as log:
+                    log.write(f"hpcrl: {machine.lacks(job)}\n")
                 ledger.local_end(submission.token, task, "FAILED", None)
                 states.append("FAILED")
                 queue.pop(0)

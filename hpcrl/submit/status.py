@@ -129,11 +129,11 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     }
     interesting = {each.cell.id for each in cells if each.status.state in RUNNING or is_failure(each.status.state)}
     details = _from_records(directory, interesting)
-    return PlanStatus(plan, [_detailed(each, details.get(each.cell.id)) for each in cells], stages)
+    return PlanStatus(plan, [_detailed(directory, each, details.get(each.cell.id)) for each in cells], stages)
 
 
 def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
-    """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
+    """Give a task that runs or failed the last line of its log: what it is at, or why it failed."""
     telling = is_failure(status.state) or status.state in RUNNING
     if not telling or status.log is None or not (directory / status.log).is_file():
         return status
@@ -147,9 +147,13 @@ class _Detail:
     reason: str | None
 
 
-def _detailed(status: CellStatus, detail: _Detail | None) -> CellStatus:
-    if detail is None:
-        return status
+def _detailed(directory: Path, status: CellStatus, detail: _Detail | None) -> CellStatus:
+    if detail is None:  # it has no record: if it failed, then before that
+        return (
+            replace(status, status=_with_last_line(directory, status.status))
+            if is_failure(status.status.state)
+            else status
+        )
     if status.status.state in RUNNING:
         return replace(status, progress=detail.progress)
     return replace(status, status=replace(status.status, reason=status.status.reason or detail.reason))

@@ -20,7 +20,6 @@ from hpcrl.formats.plan import read_plan
 from hpcrl.plan import machine
 from hpcrl.slurm.client import Completed, Slurm
 from hpcrl.spec.cluster import Gpus
-from hpcrl.submit import local
 from hpcrl.submit.submission import resolve_intents
 from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
@@ -71,24 +70,41 @@ def test_staged_to_the_report_without_another_command(hpcrl: Call, ready: Callab
     assert "0 cells submitted in 0 jobs; 3 were there already." in again.out
 
 
-@pytest.mark.parametrize(("gpus", "expected"), [(2, "2,GPU-5"), (0, "")])
-def test_cells_have_the_gpus_that_the_user_left_visible(
-    ready: Callable[[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch, gpus: int, expected: str
-) -> None:
-    """The two GPUs are stand-ins: no driver is at hand where the tests run."""
+def gpu_study(gpus: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Study a command that says which GPUs it sees, for a machine with two GPUs of the imagination."""
     monkeypatch.setattr(machine, "_gpus", lambda: Gpus.model_validate({"type": "a100", "count": 2, "memory": "80G"}))
-    monkeypatch.setattr(local, "visible_gpus", lambda: {"2": "A100", "GPU-5": "A100"})
     code = "import os; print('sees', repr(os.environ['CUDA_VISIBLE_DEVICES']))"
     resources = {"memory": "1G", "time": "00:10:00", **({"gpus": gpus} if gpus else {})}
-    plan = ready(command_study([sys.executable, "-c", code], resources=resources, environment="torch"))
-    ledger = Ledger(plan, create=True)
-    (job,) = read_plan(plan).cell_jobs()
-    claimed = ledger.claim(job.name, [0], "local", set())
-    assert claimed is not None
-    ledger.submitted(claimed.token, "1")
-    local.drain(str(plan), [claimed.token])
+    return command_study([sys.executable, "-c", code], resources=resources, environment="torch")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpus", "expected"), [(2, "1,GPU-1"), (1, "1"), (0, "")])
+def test_cells_have_the_gpus_that_the_user_left_visible(
+    hpcrl: Call,
+    ready: Callable[[dict[str, Any]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    nvml: Path,
+    gpus: int,
+    expected: str,
+) -> None:
+    plan = ready(gpu_study(gpus, monkeypatch))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-1")
+    shown = hpcrl("submit", plan, "--wait")
+    assert shown.code == 0, shown
     (log,) = (plan / "logs").glob("mine*.out")
     assert f"sees {expected!r}" in log.read_text()
+
+
+def test_a_machine_that_is_too_small_says_so(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ready(gpu_study(2, monkeypatch))
+    shown = hpcrl("submit", plan, "--wait")
+    assert shown.code == 1
+    assert "1 x FAILED: hpcrl: this job asks for 1 cores" in shown.err
+    assert "and 2 GPUs (here: 0): make the plan on this machine, or submit it elsewhere" in shown.err
 
 
 def test_failed_cells_are_honest_and_submitted_again(

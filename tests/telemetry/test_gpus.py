@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,30 +19,21 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the stand-in and return the directory that holds it."""
-    directory = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("nvml.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", source], check=True)
-    return directory
-
-
-def dataset_of(tmp_path: Path, library: Path, visible: str) -> Path:
+def dataset_of(tmp_path: Path, nvml: Path, visible: str) -> Path:
     study = command_study(
         [sys.executable, "-c", "import time; time.sleep(2)"],
         environment="torch",
         resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"},
     )
     plan = planned(tmp_path / "p", study, "sol")
-    done = run_task(plan, "mine-torch-cuda-1", LD_LIBRARY_PATH=str(library), CUDA_VISIBLE_DEVICES=visible)
+    done = run_task(plan, "mine-torch-cuda-1", LD_LIBRARY_PATH=str(nvml), CUDA_VISIBLE_DEVICES=visible)
     assert done.returncode == 0, done
     collect([plan], tmp_path / "d", no_slurm())
     return tmp_path / "d"
 
 
-def test_two_gpus(tmp_path: Path, library: Path) -> None:
-    dataset = dataset_of(tmp_path, library, "GPU-2,0")  # the second one first
+def test_two_gpus(tmp_path: Path, nvml: Path) -> None:
+    dataset = dataset_of(tmp_path, nvml, "GPU-2,0")  # the second one first
     (row,) = hpcrl.load(dataset).to_dict("records")
     hardware = json.loads(row["hardware"])
     assert (hardware["gpus"], hardware["gpu_driver"]) == (["NVIDIA A100-SXM4-80GB"] * 2, "550.0-stand-in")
@@ -62,8 +52,8 @@ def test_two_gpus(tmp_path: Path, library: Path) -> None:
     assert "<h3>GPU against time</h3>" in text
 
 
-def test_a_slice_of_a_gpu(tmp_path: Path, library: Path) -> None:
-    dataset = dataset_of(tmp_path, library, "MIG-77777777-cccc")
+def test_a_slice_of_a_gpu(tmp_path: Path, nvml: Path) -> None:
+    dataset = dataset_of(tmp_path, nvml, "MIG-77777777-cccc")
     (row,) = hpcrl.load(dataset).to_dict("records")
     assert json.loads(row["hardware"])["gpus"] == ["NVIDIA A100-SXM4-80GB MIG 1g.10gb"]
     last = hpcrl.load(dataset, "samples").iloc[-1]
