@@ -187,7 +187,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("gpu_memory", _F64, "NVML memory in use, sum over visible GPUs", "B"),
             _field("gpu_own_memory", _F64, "the part of it that NVML counts for the job's own processes", "B"),
             _field("gpu_power", _F64, "NVML power draw, sum over visible GPUs", "W"),
-            _field("gpu_energy", _F64, "NVML energy counter since the first sample, sum over visible GPUs", "J"),
+            _field("gpu_energy", _F64, "NVML energy counter since the sampler began, sum over visible GPUs", "J"),
             _field("gpu_temperature", _F64, "NVML temperature of the hottest visible GPU", "°C"),
             _field("gpu_clock", _F64, "NVML clock of the multiprocessors, mean over visible GPUs", "MHz"),
             _field("gpu_throttle", _I64, "NVML throttle reasons of any visible GPU, as bits"),

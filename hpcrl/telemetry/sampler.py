@@ -94,6 +94,8 @@ class Gpus:
             return  # no GPU here
         except Exception as error:  # a driver of another version than its library, say: nothing can be read
             note(error)
+        with suppress(pynvml.NVMLError):  # a slice of a GPU has no counter
+            self._first = [self._joules(gpu) for gpu in self._handles]
 
     def read(self) -> Reading:
         if not self._handles:
@@ -104,7 +106,7 @@ class Gpus:
             "percent": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
             "memory": self._memory,
             "power": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
-            "energy": lambda gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,
+            "energy": self._joules,
             "temperature": lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
             "clock": lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
             "throttle": lambda gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
@@ -128,6 +130,9 @@ class Gpus:
             "throttle": lambda values: float(_all_bits(values)),
         }
         return reading | {f"gpu_{name}": merge.get(name, sum)(values) for name, values in each.items()}
+
+    def _joules(self, gpu: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3)
 
     def _memory(self, gpu: Any) -> float:
         """Return what nvidia-smi calls used; the first version of the call counts what the driver reserves, too."""

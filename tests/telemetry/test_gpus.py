@@ -44,8 +44,10 @@ def test_two_gpus(tmp_path: Path, nvml: Path) -> None:
     assert last["gpu_own_memory"] == 600 * MIB  # of the cell's process on both, not of another's
     assert list(last["each_gpu_percent"]) == [60, 20]
     assert list(last["each_gpu_power"]) == [150, 100]
-    seconds = last["time"] - samples["time"].iloc[0]
-    assert row["energy"] == pytest.approx(250 * seconds, abs=25)
+    first = samples.iloc[0]
+    assert last["gpu_energy"] - first["gpu_energy"] == pytest.approx(250 * (last["time"] - first["time"]), abs=25)
+    assert first["gpu_energy"] > 0  # counted from the sampler's start, not from its first reading
+    assert row["energy"] == last["gpu_energy"]
     text = write_report(dataset, None, tmp_path / "r").html.read_text()
     assert "NVIDIA A100-SXM4-80GB, NVIDIA A100-SXM4-80GB (driver 550.0-stand-in)" in text
     assert "<h3>Energy</h3>" in text
