@@ -299,20 +299,29 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
     found = []
     for number, data in enumerate(records):
         head = data.header
-        steps, returns = data.column("episodes", "step"), data.column("evaluations", "value")
+        episodes, returns = data.column("episodes", "step"), data.column("evaluations", "value")
         found.append(
             {
                 "header": {name: head[name] for name in _KEPT if head.get(name) is not None},
                 "footer": data.footer,
                 "wall_time": data.wall_time,
-                "episodes_seen": len(steps),
-                "steps_seen": int(steps[-1]) if len(steps) and abs(steps[-1]) < 2**62 else None,
+                "episodes_seen": len(episodes),
+                "steps_seen": _steps(episodes[-1] if len(episodes) else _last_reported(data)),
                 "best_seen": float(returns.max()) if len(returns) else None,
                 "notes": _notes(data, strayed[number]),
                 **{name: value for name, values in statistics.items() if (value := values[number]) == value},
             }
         )
     return found
+
+
+def _last_reported(data: RecordData) -> float:
+    """Return the largest step that a command reported; 0 if none."""
+    return max((each["step"] for each in data.values if each["step"] is not None), default=0)
+
+
+def _steps(number: float) -> int | None:
+    return int(number) if 0 < number < 2**62 else None
 
 
 def _statistics(samples: Samples) -> tuple[dict[str, list[float]], list[float]]:

@@ -84,7 +84,7 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "phase_time", _F64, "what timing the phases itself has cost: switches x the cost of an empty one", "s"
             ),
             _field("precise_phases", pa.bool_(), "whether the device was waited for at the end of every update"),
-            _field("steps", _I64, "environment steps taken"),
+            _field("steps", _I64, "environment steps taken; the largest that a command reported"),
             _field("episodes", _I64, "episodes finished"),
             _field("final_score", _F64, "mean return of the last policy over the final greedy episodes"),
             _field("best_score", _F64, "best evaluation during training"),

@@ -46,7 +46,8 @@ def _where(row: Mapping[Any, Any]) -> str:
     cores = f"{int(row['cpus'])} core{'s' if row['cpus'] > 1 else ''}"
     text = f"{tasks} × {cores}" if tasks > 1 else cores
     if row["gpus"]:
-        text += f", {int(row['gpus'])} {row['gpu_type'] if isinstance(row['gpu_type'], str) else 'GPU'}"
+        kind = row["gpu_type"] if isinstance(row["gpu_type"], str) else f"GPU{'s' if row['gpus'] > 1 else ''}"
+        text += f", {int(row['gpus'])} {kind}"
     if row["parallelism"] not in (None, "none") and isinstance(row["parallelism"], str):
         text += f", {row['parallelism']}"
     return text

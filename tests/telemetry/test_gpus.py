@@ -21,7 +21,7 @@ MIB = 2**20
 
 def dataset_of(tmp_path: Path, nvml: Path, visible: str) -> Path:
     study = command_study(
-        [sys.executable, "-c", "import time; time.sleep(2)"],
+        [sys.executable, "-c", "import hpcrl, time; hpcrl.log(loss=1, step=500); time.sleep(2)"],
         environment="torch",
         resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"},
     )
@@ -50,7 +50,8 @@ def test_two_gpus(tmp_path: Path, nvml: Path) -> None:
     assert row["energy"] == last["gpu_energy"]
     text = write_report(dataset, None, tmp_path / "r").html.read_text()
     assert "NVIDIA A100-SXM4-80GB, NVIDIA A100-SXM4-80GB (driver 550.0-stand-in)" in text
-    assert "<h3>Energy</h3>" in text
+    assert row["steps"] == 500  # what the command reported
+    assert "energy of the GPUs per 1,000 steps (J)" in text
     assert "<h3>GPU against time</h3>" in text
 
 
