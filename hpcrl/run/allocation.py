@@ -100,10 +100,15 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
 
 
 def limit_gpus(gpus: int) -> None:
-    """Hide every GPU from a cell that asks for none, and number GPUs as NVML does; call it before a framework's import.
+    """Leave no more GPUs of this node visible than a cell asks of it; call it before a framework's import.
 
-    CUDA's own order is by its guess of speed: on a node of several models the sampler would read another GPU.
+    GPUs are numbered as NVML does, by bus. CUDA's own order is by its guess of speed: on a node of several models the
+    sampler would read another GPU.
     """
+    from hpcrl.telemetry.provenance import visible_gpus
+
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif len(visible := list(visible_gpus())) > gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[:gpus])

@@ -41,7 +41,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
-    limit_gpus(int(cell.resources.get("gpus") or 0))
+    limit_gpus(-(-int(cell.resources.get("gpus", 0)) // int(cell.resources.get("nodes", 1))))
     # Imported only now: NumPy reads the number of threads when it is imported.
     from hpcrl.formats.record import record_name
     from hpcrl.rl.distributed.group import Group

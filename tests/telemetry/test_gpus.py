@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 
 
-def dataset_of(tmp_path: Path, nvml: Path, visible: str) -> Path:
+def dataset_of(tmp_path: Path, nvml: Path, visible: str, gpus: int = 1) -> Path:
     study = command_study(
         [sys.executable, "-c", "import hpcrl, time; hpcrl.log(loss=1, step=500); time.sleep(2)"],
         environment="torch",
-        resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"},
+        resources={"gpus": gpus, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"},
     )
     plan = planned(tmp_path / "p", study, "sol")
     done = run_task(plan, "mine-torch-cuda-1", LD_LIBRARY_PATH=str(nvml), CUDA_VISIBLE_DEVICES=visible)
@@ -33,7 +33,7 @@ def dataset_of(tmp_path: Path, nvml: Path, visible: str) -> Path:
 
 
 def test_two_gpus(tmp_path: Path, nvml: Path) -> None:
-    dataset = dataset_of(tmp_path, nvml, "GPU-2,0")  # the second one first
+    dataset = dataset_of(tmp_path, nvml, "GPU-2,0", gpus=2)  # the second one first
     (row,) = hpcrl.load(dataset).to_dict("records")
     hardware = json.loads(row["hardware"])
     assert (hardware["gpus"], hardware["gpu_driver"]) == (["NVIDIA A100-SXM4-80GB"] * 2, "550.0-stand-in")
@@ -53,6 +53,12 @@ def test_two_gpus(tmp_path: Path, nvml: Path) -> None:
     assert row["steps"] == 500  # what the command reported
     assert "energy of the GPUs per 1,000 steps (J)" in text
     assert "<h3>GPU against time</h3>" in text
+
+
+def test_a_cell_has_no_more_gpus_than_it_asks_for(tmp_path: Path, nvml: Path) -> None:
+    (row,) = hpcrl.load(dataset_of(tmp_path, nvml, "1,0")).to_dict("records")
+    assert len(json.loads(row["hardware"])["gpus"]) == 1
+    assert (row["gpu_percent"], row["gpu_memory_peak"]) == (60, 2000 * MIB)  # of the first one named
 
 
 def test_a_slice_of_a_gpu(tmp_path: Path, nvml: Path) -> None:
