@@ -4,7 +4,8 @@
 
 First with 430 other processes on the machine: the sampler watches a job of three processes, then one of 430. The peer
 does what a sampler without care does: psutil's cpu and memory of every process below the job. Then a training (DQN
-in NumPy, one core, the sampler on the same core) goes by turns with and without the sampler.
+in NumPy, one core, the sampler on the same core) takes short windows by turns with the sampler and with it suspended,
+so that a neighbour's noise falls on both. A sampler that goes on reads at once: it reads more than once a second here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 import time
 
 PROCESSES, SECONDS = 430, 30
-TURNS, STEPS = 60, 5_120  # 20 times the interval between blocks of updates
+TURNS, STEPS = 400, 1_536  # six blocks of updates, so that each window has as many; less than a second
 _JOB = """
 import subprocess, sys, time
 children = [subprocess.Popen(["sleep", "1000"]) for _ in range(int(sys.argv[1]))]
@@ -45,7 +46,7 @@ from pathlib import Path
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
-import gymnasium
+import gymnasium, psutil
 from hpcrl.rl.algorithms.dqn import DqnConfig, train
 from hpcrl.rl.frameworks import make_dqn_learner
 from hpcrl.rl.learner import initial_weights
@@ -54,24 +55,20 @@ from hpcrl.telemetry.phases import PhaseClock
 
 steps, turns = int(sys.argv[2]), int(sys.argv[3])
 recorder = Recorder(Path(sys.argv[1]) / "training.rec", clock := PhaseClock())
+sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ))
+(process,) = psutil.Process().children()
+while not recorder.sampler_cost:
+    time.sleep(0.01)
 windows = iter([True] + [sampled for turn in range(turns) for sampled in ((True, False), (False, True))[turn % 2]])
-taken, began, sampler = 0, None, None
+taken, began, sampled = 0, None, True
 
 def next_window():
-    # A sampler starts before every window, so that each begins alike; where there shall be none it ends before, too.
-    global taken, began, sampler
+    global taken, began, sampled
     if began is not None:
-        print(sampler is not None, time.perf_counter() - began, flush=True)
-    if sampler is not None:
-        sampler.stop()
-    taken, recorder.sampler_cost = 0, {}
-    sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ))
-    while not recorder.sampler_cost:
-        time.sleep(0.01)
-    if not next(windows, False):
-        sampler.stop()
-        sampler = None
-    began = time.perf_counter()
+        print(sampled, time.perf_counter() - began, flush=True)
+    sampled = next(windows, True)
+    process.resume() if sampled else process.suspend()
+    taken, began = 0, time.perf_counter()
 
 def stop():
     global taken
@@ -85,6 +82,7 @@ make = lambda network, generator: make_dqn_learner(
     "numpy", "eager", network, dict(initial_weights(network, generator)), config.learner_settings(), "cpu", None)
 train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, recorder, clock, None, stop, None)
 next_window()
+sampler.stop()
 """
 
 
@@ -133,10 +131,7 @@ def _children_seconds(command: list[str]) -> float:
 
 
 def effect() -> list[float]:
-    """Return the steps per second with the sampler over those without, one value for each turn.
-
-    One training takes windows of STEPS steps with and without a sampler by turns.
-    """
+    """Return the steps per second with the sampler over those without, one value for each turn of a training."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-c", _TRAINING, directory, str(STEPS), str(TURNS)]
         lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
