@@ -19,7 +19,8 @@ import tempfile
 import time
 
 PROCESSES, SECONDS = 430, 30
-TURNS, STEPS = 400, 1_536  # six blocks of updates, so that each window has as many; less than a second
+STEPS = 1_536  # six blocks of updates, so that each window has as many; less than a second
+EFFECTS = ((1.0, 400), (0.05, 100))  # seconds between samples, turns
 _JOB = """
 import subprocess, sys, time
 children = [subprocess.Popen(["sleep", "1000"]) for _ in range(int(sys.argv[1]))]
@@ -55,7 +56,7 @@ from hpcrl.telemetry.phases import PhaseClock
 
 steps, turns = int(sys.argv[2]), int(sys.argv[3])
 recorder = Recorder(Path(sys.argv[1]) / "training.rec", clock := PhaseClock())
-sampler = Sampler(recorder, os.getpid(), 1.0, dict(os.environ))
+sampler = Sampler(recorder, os.getpid(), float(sys.argv[4]), dict(os.environ))
 (process,) = psutil.Process().children()
 while not recorder.sampler_cost:
     time.sleep(0.01)
@@ -130,10 +131,10 @@ def _children_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def effect() -> list[float]:
+def effect(interval: float, turns: int) -> list[float]:
     """Return the steps per second with the sampler over those without, one value for each turn of a training."""
     with tempfile.TemporaryDirectory() as directory:
-        command = [sys.executable, "-c", _TRAINING, directory, str(STEPS), str(TURNS)]
+        command = [sys.executable, "-c", _TRAINING, directory, str(STEPS), str(turns), str(interval)]
         lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     windows = [line.split() for line in lines][1:]  # the first one only warms up
     with_it, without = ([float(time) for sampled, time in windows if sampled == name] for name in ("True", "False"))
@@ -154,8 +155,11 @@ def main() -> None:
         print(
             f"  {name:<30} sampler {found['sampler']:.2f} %, {found['memory']:.0f} MiB; plain walk {found['walk']:.2f} %"
         )
-    print(f"Steps per second of a training with the sampler on its core over those without: {middle(effect())}")
-    print(f"  (median of {TURNS} turns and its 95 % interval)")
+    print(
+        "Steps per second of a training with the sampler on its core over those without: median and its 95 % interval"
+    )
+    for interval, turns in EFFECTS:
+        print(f"  {1 / interval:.0f} Hz: {middle(effect(interval, turns))}, {turns} turns", flush=True)
 
 
 if __name__ == "__main__":
