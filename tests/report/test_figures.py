@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -54,6 +55,8 @@ def test_energy_is_drawn_where_a_counter_was_read(dataset: Path) -> None:
     found = drawn(dataset, read, "energy")
     # Joules of a run, and of 1,000 of its 2,000 steps.
     assert sorted({each["value"] for each in found}) == [1500, 2500, 3000, 5000]
+    # A command need not report steps.
+    assert sorted({each["value"] for each in drawn(dataset, read.assign(steps=np.nan), "energy")}) == [3000, 5000]
 
 
 def test_the_axis_of_scores_holds_negative_returns(dataset: Path) -> None:
