@@ -58,8 +58,8 @@ class _Machine:
         """Say why a job cannot run although nothing else does."""
         wanted, gpus = _wanted(job)
         return (
-            f"this job asks for {wanted} cores (here: {len(self.cores)}) and {gpus} GPUs (here: {len(self.gpus)}): make the plan on "
-            "this machine, or submit it elsewhere"
+            f"this machine is too small for this job: cores asked for: {wanted}, here: {len(self.cores)}; GPUs asked for: {gpus}, "
+            f"here: {len(self.gpus)}. Make the plan on this machine, or submit it elsewhere"
         )
 
     def give_back(self, running: _Running) -> None:

@@ -103,8 +103,8 @@ def test_a_machine_that_is_too_small_says_so(
     plan = ready(gpu_study(2, monkeypatch))
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 1
-    assert "1 x FAILED: hpcrl: this job asks for 1 cores" in shown.err
-    assert "and 2 GPUs (here: 0): make the plan on this machine, or submit it elsewhere" in shown.err
+    assert "1 x FAILED: hpcrl: this machine is too small for this job: cores asked for: 1, here: " in shown.err
+    assert "; GPUs asked for: 2, here: 0. Make the plan on this machine, or submit it elsewhere" in shown.err
 
 
 def test_failed_cells_are_honest_and_submitted_again(
