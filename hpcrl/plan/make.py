@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import hpcrl
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import CELLS, LOGS, MANIFEST, WORKER, Cell, Environment, Job, Plan
+from hpcrl.formats.plan import CELLS, LOGS, MANIFEST, WORKER, Cell, Environment, Job, Plan, label
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.cost import cost
 from hpcrl.plan.directory import PlanFiles
 from hpcrl.plan.environments import FlavourName, render_environment
-from hpcrl.plan.expand import cell_id
+from hpcrl.plan.expand import LIMITS, cell_ids
+from hpcrl.plan.limits import longest, most_memory
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import Group, arrays, as_data, pack, throttle
 from hpcrl.plan.placement import NoPlace, place
@@ -29,7 +30,11 @@ _STAGE_RESOURCES = {
     "environments": Resources.model_validate({"cpus": 4, "memory": "8G", "time": "02:00:00"}),
     "collect": Resources.model_validate({"memory": "4G", "time": "01:00:00"}),
     "report": Resources.model_validate({"memory": "4G", "time": "00:30:00"}),
+    "feed": Resources.model_validate({"memory": "2G", "time": "00:30:00"}),
+    "notify": Resources.model_validate({"memory": "2G", "time": "00:10:00"}),
 }
+# Stages that a plan can do without: where they have no place, somebody at a terminal does their work.
+_SPARE = ("feed", "notify")
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
 
     groups, unplaced = pack(profile, study, environment_key)
     jobs, cells, scripts = _write_jobs(profile, study, choices, renderer, groups)
+    _check_ids(study, cells)
     files: dict[str, str | bytes] = {**scripts, CELLS: "".join(cell.to_line() for cell in cells), WORKER: worker_zip()}
     for environment in environments.values():
         files[f"environments/{environment.key}.yaml"] = environment.conda
@@ -92,6 +98,11 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
         },
+        generation=1,
+        cells_file=CELLS,
+        worker=WORKER,
+        limits={"submitted": profile.scheduler.max_submitted, "queued": {}},
+        reused={},
     )
     return PlanFiles(plan, {**files, MANIFEST: plan.to_text()})
 
@@ -131,7 +142,6 @@ def _write_jobs(
 ) -> tuple[list[Job], list[Cell], dict[str, str]]:
     """Return the jobs in the order of the chain, the cells in the order of the jobs, and the scripts by name."""
     workload = study.workload.model_dump(mode="json", exclude_none=True)
-    digest = hashlib.sha256(json.dumps(workload, sort_keys=True).encode()).hexdigest()
     staged = study.chain == "staged" and bool(groups)
     jobs: list[Job] = []
     cells: list[Cell] = []
@@ -140,27 +150,55 @@ def _write_jobs(
 
     def add(job: Job, asked: Request) -> None:
         jobs.append(job)
-        scripts[job.script] = _script(renderer, profile, choices, job, asked)
+        scripts[job.script] = _script(renderer, profile, study, choices, job, asked, WORKER)
 
     def add_stage(stage: str) -> None:
-        add(*_stage_job(stage, profile, study, choices))
+        if made := _stage_job(stage, profile, study, choices):
+            add(*made)
 
     if staged:
         add_stage("environments")
     for group in groups:
         asked = request(profile, group.placement, group.resources, choices.account, choices.email)
         resources = as_data(group.resources)
+        cell_id = cell_ids(workload, resources, group.environment, study.axes)
         stem = f"{study.name}-{group.environment.rpartition('-')[0]}"
         for points in arrays(profile, group):
             names[stem] = names.get(stem, 0) + 1
             add(_cell_job(profile, study, group, f"{stem}-{names[stem]}", len(cells), len(points)), asked)
             for point in points:
-                name = cell_id(digest, point.config, resources, group.environment)
-                cells.append(Cell(name, point.config, resources, group.environment))
+                cells.append(Cell(cell_id(point.config), point.config, resources, group.environment))
+    if groups and profile.scheduler.kind == "slurm":
+        add_stage("feed")
     if staged:
         add_stage("collect")
         add_stage("report")
+    if groups:
+        add_stage("notify")
     return jobs, cells, scripts
+
+
+def _check_ids(study: Study, cells: Sequence[Cell]) -> None:
+    """Make sure that every cell has an id of its own.
+
+    Raises:
+        UsageError: two cells compute the same.
+    """
+    if len({cell.id for cell in cells}) == len(cells):
+        return
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        if (other := first.setdefault(cell.id, cell)) is cell:
+            continue
+        differing = " and ".join(name for name in LIMITS if cell.resources[name] != other.resources[name])
+        if differing:
+            raise UsageError(
+                f"study {study.name}: two cells ({label(cell.config)}) differ in {differing} only, which is no part of what a cell "
+                f"computes: make {differing} an axis of its own, or take one of the two cells out"
+            )
+        raise UsageError(
+            f"study {study.name}: a cell ({label(cell.config)}) stands in it twice: take it out of `include`, or out of the axes"
+        )
 
 
 def _cell_job(profile: ClusterProfile, study: Study, group: Group, name: str, first: int, count: int) -> Job:
@@ -181,10 +219,12 @@ def _cell_job(profile: ClusterProfile, study: Study, group: Group, name: str, fi
         core_hours=round(one.core_hours * count, 6),
         gpu_hours=round(one.gpu_hours * count, 6),
         billed=round(one.billed * count, 6),
+        max_time=longest(profile, group.placement),
+        max_memory=most_memory(profile, group.placement, group.resources),
     )
 
 
-def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserChoices) -> tuple[Job, Request]:
+def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserChoices) -> tuple[Job, Request] | None:
     resources = _STAGE_RESOURCES[stage]
     pin = Pin()
     if stage == "environments" and profile.environments.build_partition:
@@ -193,6 +233,8 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
         resources = resources.model_copy(update={"cpus": 1, "memory": 1})
     spot = place(profile, resources, pin)
     if isinstance(spot, NoPlace):
+        if stage in _SPARE:
+            return None
         raise UsageError(
             f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)"
         )
@@ -212,16 +254,27 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
         core_hours=0.0,
         gpu_hours=0.0,
         billed=0.0,
+        max_time=longest(profile, spot),
+        max_memory=most_memory(profile, spot, resources),
     )
     return job, request(profile, spot, resources, choices.account, choices.email)
 
 
-def _script(renderer: Renderer, profile: ClusterProfile, choices: UserChoices, job: Job, asked: Request) -> str:
+def _script(
+    renderer: Renderer,
+    profile: ClusterProfile,
+    study: Study,
+    choices: UserChoices,
+    job: Job,
+    asked: Request,
+    worker: str,
+) -> str:
     directives: Options = [("job-name", job.name), *asked.directives]
     if job.array:
-        at_once = f"%{job.throttle}" if job.throttle and job.throttle < job.count else ""
-        directives.append(("array", f"0-{job.count - 1}{at_once}"))
-        directives.append(("signal", f"USR2@{_signal_lead(profile, job)}"))
+        at_once = f"%{job.throttle}" if job.throttle and job.throttle < job.tasks else ""
+        directives.append(("array", f"0-{job.tasks - 1}{at_once}"))
+        if signal := study.workload.warning():
+            directives.append(("signal", f"{signal}@{_signal_lead(profile, job)}"))
         directives.append(("requeue", True))
     directives.append(("output", f"{LOGS}/%x-%A_%a.out" if job.array else f"{LOGS}/%x-%j.out"))
     directives.append(("open-mode", "append"))
@@ -236,6 +289,7 @@ def _script(renderer: Renderer, profile: ClusterProfile, choices: UserChoices, j
             "directives": directives,
             "launch": asked.launch,
             "ranks": job.resources.get("tasks", 1),
+            "worker": worker,
             "environments_root": choices.environments_root or profile.environments.root,
         },
     )

@@ -53,6 +53,9 @@ class Workload(Model):
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
+    on_warning: Literal["USR2", "TERM", "none"] | None = Field(
+        None, description="the signal that a command takes before its time limit, to save its state; default: none"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Workload:
@@ -64,6 +67,8 @@ class Workload(Model):
             raise ValueError(f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, ALGORITHMS)}")
         if self.algorithm is not None and self.environment is None:
             raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
+        if self.algorithm is not None and self.on_warning is not None:
+            raise ValueError("`on_warning` is for commands: built-in training always saves its state on USR2")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"env: {name!r} is not a variable's name")
@@ -72,6 +77,12 @@ class Workload(Model):
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} holds a NUL character")
         return self
+
+    def warning(self) -> str | None:
+        """Return the signal to send before the time limit: USR2 to built-in training, to a command what it takes."""
+        if self.algorithm is not None:
+            return "USR2"
+        return None if self.on_warning in (None, "none") else self.on_warning
 
     def placeholders(self) -> set[str]:
         texts = [*(self.command or ()), *self.env.values()]
