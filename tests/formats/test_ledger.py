@@ -95,7 +95,7 @@ def test_no_ledger_yet_or_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was submitted yet"):
         Ledger(tmp_path)
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be read as one")
-    with pytest.raises(DamagedLedger, match="is damaged .*`hpcrl submit` makes it anew"):
+    with pytest.raises(DamagedLedger, match=r"is damaged .*`hpcrl submit` makes it anew"):
         Ledger(tmp_path)
 
 
