@@ -134,7 +134,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
     notes = view.notes()
     if progress.turned_away:
         notes.append(
-            f"{progress.turned_away} second starts were turned away: {directory}/attempts/*.again-* (nothing ran twice)"
+            f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
     return Survey(units, progress, notes, answered=not view.notes(), ids=ids)
 
