@@ -149,7 +149,9 @@ def _factor(value: Any) -> float:
     return float(match[1])
 
 
-Factor = Annotated[float, BeforeValidator(_factor, json_schema_input_type=str)]
+Factor = Annotated[
+    float, BeforeValidator(_factor, json_schema_input_type=Annotated[str, Field(pattern=r"^x[0-9]+(\.[0-9]+)?$")])
+]
 
 
 class Again(Model):
