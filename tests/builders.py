@@ -104,6 +104,7 @@ def write_record(
     attempt: str = "byhand-1",
     *,
     rank: int = 0,
+    ranks: int = 1,
     node: str = "n1",
     outcome: str | None = "completed",
     returns: tuple[float, ...] = (10.0, 20.0),
@@ -117,7 +118,7 @@ def write_record(
         "header",
         {
             "format": FORMAT, "plan": manifest["id"], "study": manifest["study"]["name"], "cluster": manifest["cluster"]["name"],
-            "cell": cell["id"], "attempt": attempt, "node": node, "rank": rank, "ranks": 1, "restarts": 0,
+            "cell": cell["id"], "attempt": attempt, "node": node, "rank": rank, "ranks": ranks, "restarts": 0,
             "started": 1.0, "config": cell["config"], "resources": cell["resources"], "workload": "dqn",
             "environment": cell["environment"], "software": {"python": "3.11"},
             "variables": {},

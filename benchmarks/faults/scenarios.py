@@ -57,7 +57,9 @@ def sbatch_times_out_and_submit_is_killed_while_asking(rig: Rig) -> None:
 @scenario
 def sbatch_fails_before_it_is_heard(rig: Rig) -> None:
     plan = rig.plan()
-    rig.faults.set("sbatch", "fail", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", times=1)
+    rig.faults.set(
+        "sbatch", "fail", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", times=1
+    )
     rig.hpcrl("submit", plan)
     rig.finish(plan)
 
@@ -125,7 +127,18 @@ def the_controller_forgets_the_job_and_others_get_its_id(rig: Rig) -> None:
     rig.virtual.kill_controller()
     rig.virtual.start_controller()
     for _ in range(4):
-        words = ["sbatch", "--parsable", "--wrap=true", "-n1", "--mem=10M", "-t1", "-o/dev/null", "-phtc", "-qpublic", "--array=0-9"]
+        words = [
+            "sbatch",
+            "--parsable",
+            "--wrap=true",
+            "-n1",
+            "--mem=10M",
+            "-t1",
+            "-o/dev/null",
+            "-phtc",
+            "-qpublic",
+            "--array=0-9",
+        ]
         rig.virtual.command(*words)
     rig.honest(plan)
     _until_lost_or_ended(rig, plan)
@@ -254,7 +267,9 @@ def the_plan_is_copied_without_its_ledger(rig: Rig) -> None:
     plan = rig.plan(seconds=1)
     rig.hpcrl("submit", plan)
     copy = plan.parent / "copy"
-    shutil.copytree(plan, copy, ignore=shutil.ignore_patterns("ledger*", "submissions", "attempts", "records", "logs", "lease"))
+    shutil.copytree(
+        plan, copy, ignore=shutil.ignore_patterns("ledger*", "submissions", "attempts", "records", "logs", "lease")
+    )
     _must_refuse(rig, copy)
     rig.finish(plan)
 

@@ -159,7 +159,11 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
 
 
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:
-    return {plan.id: {cell.id: cell for cell in every_cell(directory, plan)} for directory, plan in opened}
+    cells: dict[str, dict[str, Cell]] = {}
+    for directory, plan in opened:
+        known = cells.setdefault(plan.id, {})
+        known |= {cell.id: cell for cell in every_cell(directory, plan) if cell.id not in known}
+    return cells
 
 
 def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:

@@ -67,9 +67,7 @@ def _post(url: str, text: str) -> None:
 
 def _run(command: Sequence[str], text: str) -> None:
     try:
-        done = subprocess.run(
-            list(command), input=text, text=True, capture_output=True, timeout=SECONDS, check=False
-        )
+        done = subprocess.run(list(command), input=text, text=True, capture_output=True, timeout=SECONDS, check=False)
     except OSError as error:
         raise HpcrlError(f"{command[0]}: cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -100,7 +100,7 @@ def test_an_answer_that_got_lost_on_the_way(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / ATTEMPTS).write_text("a file")
-    with pytest.raises(HpcrlError, match="the attempt cannot be taken: .*: nothing was run"):
+    with pytest.raises(HpcrlError, match=r"the attempt cannot be taken: .*: nothing was run"):
         take(tmp_path, start())
 
 
@@ -128,7 +128,8 @@ def test_progress_is_one_listing(tmp_path: Path) -> None:
 def test_a_rank_that_failed_outweighs_one_that_completed(tmp_path: Path) -> None:
     for outcomes in (("completed", "failed"), ("failed", "completed")):
         directory = tmp_path / outcomes[0]
-        take_attempt(directory if directory.mkdir() is None else directory, start(), {})
+        directory.mkdir()
+        take_attempt(directory, start(), {})
         for outcome in outcomes:
             end_attempt(directory, start(), outcome)
         assert read_attempts(directory).ended == {("cell", 1): "failed"}

@@ -63,7 +63,9 @@ def test_what_is_no_token_opens_no_file(tmp_path: Path, token: str) -> None:
         read_entry(tmp_path, token, 0)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe\n", b'{"format": 1}\n', b"[1]\n", b'{"format":1,"granted":[]}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"\xff\xfe\n", b'{"format": 1}\n', b"[1]\n", b'{"format":1,"granted":[]}']
+)
 def test_a_damaged_one_says_so(tmp_path: Path, content: bytes) -> None:
     (tmp_path / SUBMISSIONS).mkdir()
     (tmp_path / SUBMISSIONS / TOKEN).write_bytes(content)

@@ -77,18 +77,19 @@ def test_cirrus_has_no_place_for_gpu_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "script"),
+    ("cluster", "script", "by"),
     [
-        ("sol", "sol-dqn-torch-cuda-horovod-1"),
-        ("sol", "sol-dqn-jax-cpu-1"),
-        ("sol", "sol-dqn-collect"),
-        ("sol", "sol-dqn-feed"),
-        ("cirrus", "sol-dqn-notify"),
-        ("cirrus", "sol-dqn-torch-cpu-1"),
-        ("cirrus-legacy", "legacy-numpy-cuda-1"),
+        ("sol", "sol-dqn-torch-cuda-horovod-1", None),
+        ("sol", "sol-dqn-jax-cpu-1", None),
+        ("sol", "sol-dqn-collect", None),
+        ("sol", "sol-dqn-feed", None),
+        ("cirrus", "sol-dqn-notify", None),
+        ("cirrus", "sol-dqn-torch-cpu-1", None),
+        ("cirrus-legacy", "legacy-numpy-cuda-1", None),
+        ("cirrus", "sol-dqn-torch-cpu-1", 3),
     ],
 )
-def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
+def test_golden_scripts(tmp_path: Path, cluster: str, script: str, by: int | None) -> None:
     """Scripts as an admin reviews them. To accept a change: HPCRL_ACCEPT=1 make test."""
     study = "sol-dqn"
     library = Library()
@@ -101,11 +102,11 @@ def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
             )
         )
         library = Library([tmp_path])
-    choices = UserChoices(account="lab", allow_retired=True)
+    choices = UserChoices(account="lab", allow_retired=True, cells_per_task=by)
     text = str(make_plan(library, cluster, study, choices).files[f"scripts/{script}.sbatch"])
     # The hash changes with every pin; the script around it is what is reviewed.
     text = re.sub(r"(-(?:cpu|cuda|horovod))-[0-9a-f]{10}", r"\1-HASH", text)
-    golden = GOLDEN / f"{cluster}-{script}.sh"
+    golden = GOLDEN / f"{cluster}-{script}{f'-by-{by}' if by else ''}.sh"
     if os.environ.get("HPCRL_ACCEPT"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
@@ -124,8 +125,9 @@ def check_scripts(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["sol", "cirrus"])
-def test_scripts_pass_bash_and_shellcheck(tmp_path: Path, cluster: str) -> None:
-    check_scripts(planned(tmp_path / "p", "sol-dqn", cluster))
+@pytest.mark.parametrize("cells_per_task", [1, 2])
+def test_scripts_pass_bash_and_shellcheck(tmp_path: Path, cluster: str, cells_per_task: int) -> None:
+    check_scripts(planned(tmp_path / "p", "sol-dqn", cluster, cells_per_task=cells_per_task))
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -151,12 +153,6 @@ def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
     files = make_plan(Library(), str(profile), str(study), CHOICES)
     assert [(job.first, job.count) for job in files.plan.cell_jobs()] == [(0, 4), (4, 4), (8, 2)]
     assert "#SBATCH --array=0-3\n" in str(files.files[files.plan.jobs[0].script])
-
-
-def test_arrays_are_split_at_what_the_qos_queues(tmp_path: Path) -> None:
-    study = write_yaml(tmp_path / "s.yaml", command_study(["true"], seeds=300))
-    plan = make_plan(Library(), "cirrus", str(study), CHOICES).plan
-    assert [job.count for job in plan.cell_jobs()] == [256, 44]
 
 
 def test_what_a_site_forbids_stays_out_of_its_scripts(tmp_path: Path) -> None:

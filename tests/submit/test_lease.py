@@ -81,7 +81,15 @@ def test_a_dead_holder_of_another_host_is_followed_after_its_silence(
 ) -> None:
     monkeypatch.setattr(lease, "DEAD_SECONDS", 1.0)
     (tmp_path / FOLDER).mkdir()
-    facts = {"verb": "submit", "user": "ann", "host": "login9", "boot": "b", "pid": 1, "process_started": 0, "since": "noon"}
+    facts = {
+        "verb": "submit",
+        "user": "ann",
+        "host": "login9",
+        "boot": "b",
+        "pid": 1,
+        "process_started": 0,
+        "since": "noon",
+    }
     (tmp_path / FOLDER / "000004").write_text(json.dumps(facts))
     # Its clock is hours ahead: that does not matter.
     os.utime(tmp_path / FOLDER / "000004", (time.time() + 9999, time.time() + 9999))
@@ -114,7 +122,10 @@ def test_a_holder_of_another_host_that_lives_is_waited_for(tmp_path: Path, monke
 def test_one_that_was_suspended_and_replaced_notices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "DEAD_SECONDS", 0.3)
     monkeypatch.setattr(lease, "_is_dead_here", lambda content: False)
-    with held_lease(tmp_path, "submit", lambda text: None) as first, held_lease(tmp_path, "cancel", lambda text: None) as second:
+    with (
+        held_lease(tmp_path, "submit", lambda text: None) as first,
+        held_lease(tmp_path, "cancel", lambda text: None) as second,
+    ):
         second.check()
         with pytest.raises(HpcrlError, match="another hpcrl took this plan over"):
             first.check()

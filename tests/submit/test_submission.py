@@ -19,7 +19,7 @@ from hpcrl.slurm.client import Completed, Slurm
 from hpcrl.submit.submission import Budget, Choice, Submitted, submit
 from tests.builders import cells_of, command_study, planned
 
-NONE = Budget()
+NONE, ALL = Budget(), Choice()
 
 
 class FakeSlurm:
@@ -48,7 +48,11 @@ class FakeSlurm:
             first, _, last = self._option(words, "array", "0").partition("%")[0].partition("-")
             for index in range(int(first), int(last or first) + 1):
                 self.states[f"{job}_{index}"] = "PENDING"
-        return Completed(0, f"{job}\n", "") if not self.deaf else Completed(1, "", "Socket timed out on send/recv operation")
+        return (
+            Completed(0, f"{job}\n", "")
+            if not self.deaf
+            else Completed(1, "", "Socket timed out on send/recv operation")
+        )
 
     @staticmethod
     def _option(words: Sequence[str], name: str, default: str = "") -> str:
@@ -96,7 +100,7 @@ def study(**changes: Any) -> dict[str, Any]:
     return command_study(["true"], **changes)
 
 
-def sent(plan: Path, fake: FakeSlurm, choice: Choice = Choice(), budget: Budget = NONE, **more: Any) -> Submitted:
+def sent(plan: Path, fake: FakeSlurm, choice: Choice = ALL, budget: Budget = NONE, **more: Any) -> Submitted:
     return submit(plan, "slurm", Slurm(fake), budget, lambda *progress: None, choice, **more)
 
 
@@ -181,7 +185,10 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 3
     assert [reason for reason in done.left] == ["failed: tried again 0 times, and the study says 0 at most"]
-    options = {fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude") for number in (1, 2, 3)}
+    options = {
+        fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude")
+        for number in (1, 2, 3)
+    }
     assert options == {"180", "1536M", "c2"}
     # Again: htc stops at four hours; memory was tried once more already.
     for job in ("101", "102", "103"):
@@ -196,7 +203,9 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     assert sorted(causes) == ["first", "node_fail", "oom", "timeout", "timeout"]
 
 
-def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpcrl.submit.survey.LOST_SECONDS", 0.0)
     plan = planned(tmp_path / "p", study(seeds=2), "sol")
     sent(plan, fake)
@@ -213,14 +222,16 @@ def test_the_budget_counts_all_attempts(tmp_path: Path, fake: FakeSlurm) -> None
     assert fake.submitted == []
     sent(plan, fake, budget=Budget(core_hours=4))
     settle_all(plan, fake, {0: "FAILED"})
-    with pytest.raises(UsageError, match=r"asks for up to 5 core-hours \(4 of them for attempts so far\), over the 4 allowed"):
+    with pytest.raises(
+        UsageError, match=r"asks for up to 5 core-hours \(4 of them for attempts so far\), over the 4 allowed"
+    ):
         sent(plan, fake, budget=Budget(core_hours=4))
 
 
 def test_a_refusal_is_said_in_sbatch_s_words_and_nothing_is_in_doubt(tmp_path: Path, fake: FakeSlurm) -> None:
     plan = planned(tmp_path / "p", study(), "sol")
     fake.refuse = "Invalid qos specification"
-    with pytest.raises(HpcrlError, match="sbatch refused it: .*Invalid qos specification"):
+    with pytest.raises(HpcrlError, match=r"sbatch refused it: .*Invalid qos specification"):
         sent(plan, fake)
     fake.refuse = None
     assert sent(plan, fake).tasks == 1
@@ -265,7 +276,10 @@ def test_what_the_queue_has_no_room_for_follows_in_parts(tmp_path: Path, fake: F
     total = done.tasks
     for _ in range(5):
         settle_all(plan, fake, {}, next(job for job in reversed(fake.names) if "-feed." not in fake.names[job]))
-        fake.states = {key: "COMPLETED" if "-feed." in fake.names[key.partition("_")[0]] else state for key, state in fake.states.items()}
+        fake.states = {
+            key: "COMPLETED" if "-feed." in fake.names[key.partition("_")[0]] else state
+            for key, state in fake.states.items()
+        }
         total += sent(plan, fake, Choice(fed=True)).tasks
     assert total == 20
     assert max(len([key for key in fake.states if key.startswith(job)]) for job in fake.names) <= 7
