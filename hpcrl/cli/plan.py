@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ class _PlanGroup(click.Group):
 @click.option(
     "--precise-phases", is_flag=True, help="Wait for the device after every update: exact phases, slower runs."
 )
+@click.option(
+    "--cells-per-task",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run N cells after one another in each array task.  [default: as many as the site's limits call for]",
+)
+@click.option(
+    "--reuse",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="OTHER",
+    help="Leave out what this plan or dataset has completed; may be given several times.",
+)
+@click.option("--notify", metavar="COMMAND|URL", help="What gets the summary at the end, as JSON.")
 @click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
 @click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
@@ -56,6 +71,9 @@ def command(
     environments_root: str | None,
     chain: str | None,
     precise_phases: bool,
+    cells_per_task: int | None,
+    reuse: tuple[Path, ...],
+    notify: str | None,
     strict: bool,
     allow_retired: bool,
     dry_run: bool,
@@ -64,13 +82,18 @@ def command(
 ) -> None:
     """Turn a study and a cluster into a plan directory: one script per job, cells, environments.
 
-    The same inputs give the same bytes. What finds no place on the cluster is listed with the reason.
+    The same inputs give the same bytes. What finds no place on the cluster is listed with the reason. Where a plan of
+    this study and cluster stands already, this one becomes its next generation.
     """
     if ctx.invoked_subcommand:
         return
+    from hpcrl.plan.before import read_before
     from hpcrl.plan.directory import write_plan
+    from hpcrl.plan.limits import in_words
     from hpcrl.plan.make import UserChoices, make_plan
+    from hpcrl.plan.reuse import completed_cells
     from hpcrl.spec.library import Library
+    from hpcrl.spec.study import read_notify
     from hpcrl.spec.user import account_for, read_settings
 
     settings = read_settings()
@@ -81,33 +104,43 @@ def command(
         chain=chain,
         precise_phases=precise_phases,
         allow_retired=allow_retired,
+        cells_per_task=cells_per_task,
+        notify=read_notify(notify) if notify else None,
+        notify_by_default=settings.notify,
     )
-    files = make_plan(Library(paths), cluster, study, choices)
+    directory = output or DEFAULT_PLAN
+    before = None if dry_run and output is None else read_before(directory)
+    files = make_plan(Library(paths), cluster, study, choices, before, completed_cells(reuse))
     plan = files.plan
     if strict and plan.unplaced:
         first = plan.unplaced[0]
         raise UsageError(
             f"{plan.totals['unplaced']} cells have no place on {plan.cluster['title']} (--strict): {first.reason}"
         )
-    directory = output or DEFAULT_PLAN
-    if not plan.jobs:
+    if not plan.cell_jobs():
         first = plan.unplaced[0]
         hint = f"; {first.nearest}" if first.nearest else ""
         raise UsageError(
             f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}"
         )
     written = False if dry_run else write_plan(files, directory)
+    notes = in_words(plan)
+    if files.changes:
+        notes = [*files.changes.in_words(plan.generation), *notes]
     if as_json:
         echo_json(
             {
                 "id": plan.id,
                 "directory": None if dry_run else str(directory),
+                "generation": plan.generation,
                 "totals": plan.totals,
+                "notes": notes,
+                "reused": plan.reused,
                 "unplaced": [vars(each) for each in plan.unplaced],
             }
         )
         return
-    _summary(plan)
+    _summary(plan, notes)
     if dry_run:
         click.echo("Nothing was written (--dry-run).")
     elif written:
@@ -116,7 +149,7 @@ def command(
         click.echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
 
 
-def _summary(plan: Any) -> None:
+def _summary(plan: Any, notes: Sequence[str]) -> None:
     totals = plan.totals
     click.echo(
         f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
@@ -136,6 +169,11 @@ def _summary(plan: Any) -> None:
     click.echo(
         f"At most {totals['core_hours']:g} core-hours, {totals['gpu_hours']:g} GPU-hours{billed} (at the limits asked for)."
     )
+    for note in notes:
+        click.echo(f"{note[:1].upper()}{note[1:]}.")
+    if plan.reused:
+        where = ", ".join(sorted(set(plan.reused.values())))
+        click.echo(f"{count(len(plan.reused), 'cell')} left out: completed in {where}.")
     if plan.unplaced:
         click.echo(f"{totals['unplaced']} cells have no place here:")
         grouped: dict[tuple[str, str | None], list[Any]] = {}

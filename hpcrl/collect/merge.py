@@ -26,7 +26,7 @@ from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part,
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
-from hpcrl.formats.plan import Cell, Plan, read_cells, read_plan
+from hpcrl.formats.plan import Cell, Plan, every_cell, read_plan
 from hpcrl.formats.record import RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
@@ -159,7 +159,11 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
 
 
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:
-    return {plan.id: {cell.id: cell for cell in read_cells(directory)} for directory, plan in opened}
+    cells: dict[str, dict[str, Cell]] = {}
+    for directory, plan in opened:
+        known = cells.setdefault(plan.id, {})
+        known |= {cell.id: cell for cell in every_cell(directory, plan) if cell.id not in known}
+    return cells
 
 
 def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:

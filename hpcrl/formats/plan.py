@@ -6,12 +6,17 @@
     environments/    conda YAML and requirements of each software environment
     worker.zip       the part of hpcrl that runs inside a cell
 
+A plan that is extended gets a new generation: a new manifest, and new names for what differs (``cells-2.jsonl``,
+``worker-2.zip``, ``scripts/X-g2.sbatch``). The manifest before stays as ``plan-1.json`` with all that it names, so that
+its pending jobs run what they were submitted for.
+
 The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/`` beside these and change none of them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
@@ -20,7 +25,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError, suggestion
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "plan.json"
 CELLS = "cells.jsonl"
 WORKER = "worker.zip"
@@ -28,7 +33,8 @@ RECORDS = "records"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 CLOCKS = "clocks"
-STAGES = ("environments", "cells", "collect", "report")
+STAGES = ("environments", "cells", "feed", "collect", "report", "notify")
+_OLD_MANIFEST = re.compile(r"plan-([1-9][0-9]{0,8})\.json")
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Job:
-    """What Slurm sees: `count` cells from line `first` of cells.jsonl, as one array (or one job of a later stage)."""
+    """What Slurm sees: `count` cells from line `first` of `cells_file`, as one array (or one job of another stage).
+
+    `cells_per_task` cells run one after another in each array task. `resources` are what one cell asks for. A retry may
+    raise the time of an array task to `max_time` seconds and the memory of a rank to `max_memory` MiB; None: no known limit.
+    """
 
     name: str
     stage: str
@@ -63,6 +73,15 @@ class Job:
     core_hours: float
     gpu_hours: float
     billed: float
+    cells_file: str = CELLS
+    cells_per_task: int = 1
+    max_time: int | None = None
+    max_memory: int | None = None
+
+    @property
+    def tasks(self) -> int:
+        """Return how many array tasks the script has."""
+        return -(-self.count // self.cells_per_task)
 
 
 @dataclass(frozen=True)
@@ -101,7 +120,11 @@ class Unplaced:
 
 @dataclass(frozen=True)
 class Plan:
-    """The manifest."""
+    """The manifest. `id` names the plan through all its generations.
+
+    `limits` says how many jobs the site lets one user have in the queue: ``{"submitted": all or None, "queued": {qos: jobs}}``.
+    `reused` says where the cells that were left out are completed, by their ids.
+    """
 
     id: str
     hpcrl: str
@@ -113,6 +136,11 @@ class Plan:
     environments: list[Environment]
     unplaced: list[Unplaced]
     totals: dict[str, Any]
+    generation: int
+    cells_file: str
+    worker: str
+    limits: dict[str, Any]
+    reused: dict[str, str]
 
     def job(self, name: str) -> Job:
         for job in self.jobs:
@@ -143,13 +171,24 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def read_plan(directory: Path) -> Plan:
-    """Read the manifest of a plan directory.
+def old_manifest(generation: int) -> str:
+    """Return the name under which the manifest of an older generation stays."""
+    return f"plan-{generation}.json"
+
+
+def generations(directory: Path) -> list[int]:
+    """Return the older generations whose manifests a plan directory has, newest first."""
+    found = [_OLD_MANIFEST.fullmatch(path.name) for path in directory.glob("plan-*.json")]
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def read_plan(directory: Path, generation: int | None = None) -> Plan:
+    """Read the manifest of a plan directory: the newest, or that of an older `generation`.
 
     Raises:
         UsageError: it is none, it is damaged, or it was made by an hpcrl with another plan format.
     """
-    path = directory / MANIFEST
+    path = directory / (old_manifest(generation) if generation else MANIFEST)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -164,7 +203,8 @@ def read_plan(directory: Path) -> Plan:
     if version != VERSION:
         made_by = content.get("hpcrl", "?")
         raise UsageError(
-            f"{path}: plan format {version} (hpcrl {made_by}), but this hpcrl reads format {VERSION}: plan again, or use that hpcrl"
+            f"{path}: plan format {version} (hpcrl {made_by}), but this hpcrl reads format {VERSION}: "
+            "plan again into another directory, or use that hpcrl"
         )
     try:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
@@ -175,14 +215,35 @@ def read_plan(directory: Path) -> Plan:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
 
 
-def read_cells(directory: Path, job: Job | None = None) -> Iterator[Cell]:
-    """Read the cells of a plan, or of one of its jobs, in their order.
+def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
+    """Find a job in the plan or, newest first, in its older generations; return also the manifest that has it.
+
+    Raises:
+        UsageError: no generation has it.
+    """
+    plan = read_plan(directory)
+    for each in _newest_first(directory, plan):
+        for job in each.jobs:
+            if job.name == name:
+                return each, job
+    raise UsageError(f"the plan has no job {name!r}; {suggestion(name, [job.name for job in plan.jobs])}")
+
+
+def _newest_first(directory: Path, plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for generation in generations(directory):
+        yield read_plan(directory, generation)
+
+
+def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
+    """Read the cells of a plan, or of one of its jobs, in their order. Without `of`: of the plan that stands there.
 
     Raises:
         UsageError: a line is damaged.
     """
-    path = directory / CELLS
-    start, stop = (job.first, job.first + job.count) if job else (0, None)
+    chosen = of or read_plan(directory)
+    path = directory / chosen.cells_file
+    start, stop = (chosen.first, chosen.first + chosen.count) if isinstance(chosen, Job) else (0, None)
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(islice(file, start, stop), start=start + 1):
@@ -194,13 +255,54 @@ def read_cells(directory: Path, job: Job | None = None) -> Iterator[Cell]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def cell_ids(directory: Path, plan: Plan) -> list[str]:
+    """Return the ids of a plan's cells in their order, without reading the rest of each line.
+
+    Raises:
+        UsageError: a line is damaged.
+    """
+    path = directory / plan.cells_file
+    start = '{"id": "'
+    ids = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                name = line[len(start) :].partition('"')[0]
+                if not line.startswith(start) or not name.isalnum():
+                    raise UsageError(f"{path}:{number}: is damaged: make the plan again")
+                ids.append(name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(ids) != sum(job.count for job in plan.cell_jobs()):
+        raise UsageError(f"{path}: has {len(ids)} cells, and its plan says otherwise: make the plan again")
+    return ids
+
+
+def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
+    """Read the cells of all generations of a plan, each once: as the newest generation has it that has it at all.
+
+    Raises:
+        UsageError: a line or a manifest is damaged.
+    """
+    seen: set[str] = set()
+    files: set[str] = set()
+    for each in _newest_first(directory, plan):
+        if each.cells_file in files:
+            continue
+        files.add(each.cells_file)
+        for cell in read_cells(directory, each):
+            if cell.id not in seen:
+                seen.add(cell.id)
+                yield cell
+
+
 def find_cell(directory: Path, plan: Plan, wanted: str) -> tuple[Cell, Job, int]:
     """Find a cell by its id or an unambiguous beginning of it; return also its job and its index there.
 
     Raises:
         UsageError: there is none, or there are several.
     """
-    found = [(number, cell) for number, cell in enumerate(read_cells(directory)) if cell.id.startswith(wanted)]
+    found = [(number, cell) for number, cell in enumerate(read_cells(directory, plan)) if cell.id.startswith(wanted)]
     if len(found) != 1:
         what = "no cell" if not found else f"{len(found)} cells"
         raise UsageError(f"{what} of {directory} begin with {wanted!r}: `hpcrl status` lists the cells")

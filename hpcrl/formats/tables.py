@@ -35,7 +35,7 @@ _LIST = pa.list_(pa.float32())
 _WORD = pa.dictionary(pa.int32(), pa.string())  # text of few different values
 _KEYS = [
     _field("plan", _WORD, "id of the plan"),
-    _field("cell", _WORD, "id of the cell, a hash of what it runs and asks for"),
+    _field("cell", _WORD, "id of the cell, a hash of what it computes"),
     _field("attempt", _WORD, "one execution of the cell: Slurm job id and restart count, or local-..."),
 ]
 _RANK = [

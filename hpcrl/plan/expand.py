@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,28 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
     return cache[key]
 
 
-def cell_id(workload_digest: str, point_config: dict[str, Any], resources: dict[str, Any], environment: str) -> str:
-    """Hash what a cell runs and asks for; where it runs is not part of it, so cells compare across clusters."""
-    content = json.dumps([workload_digest, point_config, resources, environment], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+# How long a cell may take and how much memory it may use do not change what it computes.
+LIMITS = ("time", "memory")
+# Keys of a workload that do not change what a cell computes.
+_HANDLING = ("on_warning",)
+
+
+def cell_ids(
+    workload: Mapping[str, Any], resources: Mapping[str, Any], environment: str, axes: Container[str]
+) -> Callable[[dict[str, Any]], str]:
+    """Return the function that gives each configuration of a workload with these resources the id of its cell.
+
+    The id says what a cell computes. Where it runs is not part of it, so cells compare across clusters. Its time and
+    memory are part of it only where they are axes of their own, so that raising a limit changes no id.
+    """
+    computed = {key: value for key, value in workload.items() if key not in _HANDLING}
+    asked = {key: value for key, value in resources.items() if key not in LIMITS or key in axes}
+    shared = hashlib.sha256(json.dumps([computed, asked, environment], sort_keys=True).encode())
+    encode = json.JSONEncoder(sort_keys=True).encode
+
+    def cell_id(config: dict[str, Any]) -> str:
+        own = shared.copy()
+        own.update(encode(config).encode())
+        return own.hexdigest()[:12]
+
+    return cell_id

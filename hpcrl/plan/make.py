@@ -5,58 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import hpcrl
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import CELLS, LOGS, MANIFEST, WORKER, Cell, Environment, Job, Plan
+from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
 from hpcrl.formats.worker import worker_zip
-from hpcrl.plan.cost import cost
+from hpcrl.plan.before import Before, changes, check_same
+from hpcrl.plan.cells import check_ids, identified
 from hpcrl.plan.directory import PlanFiles
 from hpcrl.plan.environments import FlavourName, render_environment
-from hpcrl.plan.expand import cell_id
+from hpcrl.plan.jobs import Made, UserChoices, write_jobs
+from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
-from hpcrl.plan.pack import Group, arrays, as_data, pack, throttle
-from hpcrl.plan.placement import NoPlace, place
-from hpcrl.plan.requests import Options, Request, request
+from hpcrl.plan.pack import pack
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
-from hpcrl.spec.study import Pin, Resources, Study
+from hpcrl.spec.study import Study
 
-_STAGE_RESOURCES = {
-    "environments": Resources.model_validate({"cpus": 4, "memory": "8G", "time": "02:00:00"}),
-    "collect": Resources.model_validate({"memory": "4G", "time": "01:00:00"}),
-    "report": Resources.model_validate({"memory": "4G", "time": "00:30:00"}),
-}
+__all__ = ["UserChoices", "make_plan"]
 
 
-@dataclass(frozen=True)
-class UserChoices:
-    """What is the user's own: account, e-mail, where environments go, chain, phases, whether a retired site will do."""
-
-    account: str | None = None
-    email: str | None = None
-    environments_root: str | None = None
-    chain: str | None = None
-    precise_phases: bool = False
-    allow_retired: bool = False
-
-
-def make_plan(library: Library, cluster: str, study_name: str | None, choices: UserChoices) -> PlanFiles:
+def make_plan(
+    library: Library,
+    cluster: str,
+    study_name: str | None,
+    choices: UserChoices,
+    before: Before | None = None,
+    completed: Mapping[str, str] | None = None,
+) -> PlanFiles:
     """Plan a study on a cluster, in memory.
+
+    Args:
+        before: the plan that stands where this one is to go: this one is then its next generation.
+        completed: by id, the cells that are left out, each with where it is completed.
 
     Raises:
         SpecError: a profile, study, environment or template has a fault.
-        UsageError: the cluster is retired, or the study cannot be planned on it at all.
+        UsageError: the cluster is retired, the study cannot be planned on it at all, or `before` is another plan.
     """
     profile = _profile(library, cluster, choices.allow_retired)
-    study = library.study(study_name or profile.default_study)
-    if choices.chain:
-        study = study.model_copy(update={"chain": choices.chain})
-    if choices.precise_phases:
-        study = study.model_copy(update={"precise_phases": True})
+    study = _chosen(library.study(study_name or profile.default_study), choices)
+    if before:
+        check_same(before, study.name, profile.name)
     renderer = Renderer(library)
     environments: dict[tuple[str, FlavourName, bool], Environment] = {}
 
@@ -66,34 +59,92 @@ def make_plan(library: Library, cluster: str, study_name: str | None, choices: U
         return environments[which].key
 
     groups, unplaced = pack(profile, study, environment_key)
-    jobs, cells, scripts = _write_jobs(profile, study, choices, renderer, groups)
-    files: dict[str, str | bytes] = {**scripts, CELLS: "".join(cell.to_line() for cell in cells), WORKER: worker_zip()}
-    for environment in environments.values():
-        files[f"environments/{environment.key}.yaml"] = environment.conda
-        files[f"environments/{environment.key}.txt"] = environment.requirements
-    cell_jobs = [job for job in jobs if job.stage == "cells"]
+    every = identified(study, groups)
+    check_ids(study, every)
+    reused = {cell: completed[cell] for batch in every for cell in batch.ids if cell in completed} if completed else {}
+    batches = [batch.without(reused) for batch in every] if reused else every
+    batches = [batch for batch in batches if batch.ids]
+    if reused and not batches:
+        raise UsageError(
+            f"study {study.name}: all its {len(reused)} cells are completed in {', '.join(sorted(set(reused.values())))}: "
+            "nothing is left to plan"
+        )
+    worker = worker_zip()
+    worker_name = WORKER
+    if before:
+        kept = before.keeps(before.plan.worker, worker)
+        worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
+    made = write_jobs(profile, study, choices, renderer, batches, worker_name, before)
+    used = {batch.environment for batch in batches}
+    cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     plan = Plan(
-        id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}),
+        id="",
         hpcrl=hpcrl.__version__,
         study={name: value for name, value in settings.items() if name != "workload"},
         cluster=_cluster_facts(profile, choices),
         workload=settings["workload"],
         chain=study.chain,
-        jobs=jobs,
-        environments=sorted(environments.values(), key=lambda each: each.key),
+        jobs=made.jobs,
+        environments=sorted((each for each in environments.values() if each.key in used), key=lambda each: each.key),
         unplaced=unplaced,
         totals={
-            "cells": len(cells),
+            "cells": sum(len(batch.ids) for batch in batches),
             "jobs": len(cell_jobs),
             "unplaced": sum(each.cells for each in unplaced),
+            "reused": len(reused),
             "core_hours": round(sum(job.core_hours for job in cell_jobs), 4),
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
         },
+        generation=1,
+        cells_file=CELLS,
+        worker=worker_name,
+        limits=queue_limits(profile, [job.qos for job in made.jobs]),
+        reused=reused,
     )
+    files: dict[str, str | bytes] = dict(made.scripts)
+    for environment in plan.environments:
+        files[f"environments/{environment.key}.yaml"] = environment.conda
+        files[f"environments/{environment.key}.txt"] = environment.requirements
+    files[worker_name] = worker
+    if before:
+        return _next_generation(before, plan, made, files, [cell for batch in batches for cell in batch.ids])
+    files[CELLS] = "".join(made.lines)
+    plan = replace(plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}))
     return PlanFiles(plan, {**files, MANIFEST: plan.to_text()})
+
+
+def _next_generation(
+    before: Before, plan: Plan, made: Made, files: dict[str, str | bytes], cells: list[str]
+) -> PlanFiles:
+    """Make a plan the next generation of the one before it, or that very plan where nothing differs."""
+    old = before.plan
+    cells_file = old.cells_file if before.cells == made.lines else f"cells-{before.next}.jsonl"
+
+    def of(generation: int) -> Plan:
+        jobs = [replace(job, cells_file=cells_file) for job in plan.jobs]
+        return replace(plan, id=old.id, generation=generation, cells_file=cells_file, jobs=jobs)
+
+    files[cells_file] = "".join(made.lines)
+    if (same := of(old.generation)).to_text() == before.manifest:
+        return PlanFiles(same, files | {MANIFEST: before.manifest})
+    new = of(before.next)
+    files |= {old_manifest(old.generation): before.manifest, MANIFEST: new.to_text()}
+    return PlanFiles(new, files, changes(before, new, cells))
+
+
+def _chosen(study: Study, choices: UserChoices) -> Study:
+    """Return the study with what the user chose otherwise."""
+    update: dict[str, Any] = {}
+    if choices.chain:
+        update["chain"] = choices.chain
+    if choices.precise_phases:
+        update["precise_phases"] = True
+    if notify := choices.notify or study.notify or choices.notify_by_default:
+        update["notify"] = notify
+    return study.model_copy(update=update)
 
 
 def _profile(library: Library, cluster: str, allow_retired: bool) -> ClusterProfile:
@@ -124,127 +175,3 @@ def _cluster_facts(profile: ClusterProfile, choices: UserChoices) -> dict[str, A
         | ({"root": choices.environments_root} if choices.environments_root else {}),
         "cores": {name: node.usable_cores for name, node in profile.node_types.items()},
     }
-
-
-def _write_jobs(
-    profile: ClusterProfile, study: Study, choices: UserChoices, renderer: Renderer, groups: list[Group]
-) -> tuple[list[Job], list[Cell], dict[str, str]]:
-    """Return the jobs in the order of the chain, the cells in the order of the jobs, and the scripts by name."""
-    workload = study.workload.model_dump(mode="json", exclude_none=True)
-    digest = hashlib.sha256(json.dumps(workload, sort_keys=True).encode()).hexdigest()
-    staged = study.chain == "staged" and bool(groups)
-    jobs: list[Job] = []
-    cells: list[Cell] = []
-    scripts: dict[str, str] = {}
-    names: dict[str, int] = {}
-
-    def add(job: Job, asked: Request) -> None:
-        jobs.append(job)
-        scripts[job.script] = _script(renderer, profile, choices, job, asked)
-
-    def add_stage(stage: str) -> None:
-        add(*_stage_job(stage, profile, study, choices))
-
-    if staged:
-        add_stage("environments")
-    for group in groups:
-        asked = request(profile, group.placement, group.resources, choices.account, choices.email)
-        resources = as_data(group.resources)
-        stem = f"{study.name}-{group.environment.rpartition('-')[0]}"
-        for points in arrays(profile, group):
-            names[stem] = names.get(stem, 0) + 1
-            add(_cell_job(profile, study, group, f"{stem}-{names[stem]}", len(cells), len(points)), asked)
-            for point in points:
-                name = cell_id(digest, point.config, resources, group.environment)
-                cells.append(Cell(name, point.config, resources, group.environment))
-    if staged:
-        add_stage("collect")
-        add_stage("report")
-    return jobs, cells, scripts
-
-
-def _cell_job(profile: ClusterProfile, study: Study, group: Group, name: str, first: int, count: int) -> Job:
-    one = cost(profile, group.placement, group.resources)
-    return Job(
-        name=name,
-        stage="cells",
-        script=f"scripts/{name}.sbatch",
-        first=first,
-        count=count,
-        array=True,
-        environment=group.environment,
-        resources=as_data(group.resources),
-        partition=group.placement.partition,
-        qos=group.placement.qos,
-        node_type=group.placement.node_type,
-        throttle=throttle(profile, study, group),
-        core_hours=round(one.core_hours * count, 6),
-        gpu_hours=round(one.gpu_hours * count, 6),
-        billed=round(one.billed * count, 6),
-    )
-
-
-def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserChoices) -> tuple[Job, Request]:
-    resources = _STAGE_RESOURCES[stage]
-    pin = Pin()
-    if stage == "environments" and profile.environments.build_partition:
-        pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
-    if profile.scheduler.kind == "local":
-        resources = resources.model_copy(update={"cpus": 1, "memory": 1})
-    spot = place(profile, resources, pin)
-    if isinstance(spot, NoPlace):
-        raise UsageError(
-            f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)"
-        )
-    job = Job(
-        name=f"{study.name}-{stage}",
-        stage=stage,
-        script=f"scripts/{study.name}-{stage}.sbatch",
-        first=0,
-        count=1,
-        array=False,
-        environment=None,
-        resources=as_data(resources),
-        partition=spot.partition,
-        qos=spot.qos,
-        node_type=spot.node_type,
-        throttle=None,
-        core_hours=0.0,
-        gpu_hours=0.0,
-        billed=0.0,
-    )
-    return job, request(profile, spot, resources, choices.account, choices.email)
-
-
-def _script(renderer: Renderer, profile: ClusterProfile, choices: UserChoices, job: Job, asked: Request) -> str:
-    directives: Options = [("job-name", job.name), *asked.directives]
-    if job.array:
-        at_once = f"%{job.throttle}" if job.throttle and job.throttle < job.count else ""
-        directives.append(("array", f"0-{job.count - 1}{at_once}"))
-        directives.append(("signal", f"USR2@{_signal_lead(profile, job)}"))
-        directives.append(("requeue", True))
-    directives.append(("output", f"{LOGS}/%x-%A_%a.out" if job.array else f"{LOGS}/%x-%j.out"))
-    directives.append(("open-mode", "append"))
-    given = {name for name, _ in directives}
-    directives += [(name, value) for name, value in profile.script.directives.items() if name not in given]
-    template = f"sbatch/{job.stage}.sbatch.j2"
-    text = renderer.render(
-        template,
-        {
-            "cluster": profile,
-            "job": job,
-            "directives": directives,
-            "launch": asked.launch,
-            "ranks": job.resources.get("tasks", 1),
-            "environments_root": choices.environments_root or profile.environments.root,
-        },
-    )
-    for command in profile.environments.forbidden:
-        if command in text:
-            raise UsageError(f"{template}: would run `{command}`, which {profile.title} asks not to do")
-    return text
-
-
-def _signal_lead(profile: ClusterProfile, job: Job) -> int:
-    """Ask for the warning signal early enough for a checkpoint, but never in the first half of a short job."""
-    return max(10, min(profile.scheduler.signal_lead, int(job.resources["time"]) // 4))

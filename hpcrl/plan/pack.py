@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.study import Pin, Resources, Study
 
 DEFAULT_ENVIRONMENT = "numpy"
-MAX_ARRAY = 100_000
 # (name, flavour, with Horovod) -> key of the rendered environment
 EnvironmentKey = Callable[[str, FlavourName, bool], str]
 
@@ -36,8 +35,14 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
     groups: dict[tuple[str, Resources], Group] = {}
     unplaced: dict[tuple[str, Resources], Unplaced] = {}
     places: dict[Resources, Placement | NoPlace] = {}
+    last: tuple[Resources, str] | None = None  # seeds come one after another: their group need not be looked for
+    group: Group | None = None
     for point in expand(study):
         asked = point.resources
+        name = str(study.environment or point.config.get("framework") or DEFAULT_ENVIRONMENT)
+        if last and group and asked is last[0] and name == last[1]:
+            group.points.append(point)
+            continue
         if asked not in places:
             places[asked] = place(profile, asked, pin)
         spot = places[asked]
@@ -47,9 +52,10 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
             so_far = unplaced.get(same) or Unplaced(0, shown, as_data(asked), spot.reason, spot.nearest)
             unplaced[same] = replace(so_far, cells=so_far.cells + 1)
             continue
-        name = study.environment or point.config.get("framework") or DEFAULT_ENVIRONMENT
-        key = environment_key(str(name), "cuda" if asked.gpus else "cpu", asked.parallelism == "horovod")
-        groups.setdefault((key, asked), Group(key, spot, asked)).points.append(point)
+        key = environment_key(name, "cuda" if asked.gpus else "cpu", asked.parallelism == "horovod")
+        group = groups.setdefault((key, asked), Group(key, spot, asked))
+        group.points.append(point)
+        last = (asked, name)
     return sorted(groups.values(), key=_order), list(unplaced.values())
 
 
@@ -63,16 +69,8 @@ def as_data(resources: Resources) -> dict[str, Any]:
     return resources.model_dump(mode="json", exclude_none=True)
 
 
-def arrays(profile: ClusterProfile, group: Group) -> Iterator[list[Point]]:
-    """Split a group at the largest array that the site takes; each task counts as a job in the queue."""
-    queued = profile.qos[group.placement.qos].max_queued if group.placement.qos else None
-    size = min(profile.scheduler.max_array_size, queued or MAX_ARRAY)
-    for start in range(0, len(group.points), size):
-        yield group.points[start : start + size]
-
-
-def throttle(profile: ClusterProfile, study: Study, group: Group) -> int | None:
+def throttle(profile: ClusterProfile, study: Study, placement: Placement) -> int | None:
     """Return how many tasks of an array may run at once: the least that study, site and QOS say."""
-    running = profile.qos[group.placement.qos].max_running if group.placement.qos else None
+    running = profile.qos[placement.qos].max_running if placement.qos else None
     limits = [study.max_parallel, profile.scheduler.array_throttle, running]
     return min((limit for limit in limits if limit), default=None)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from hpcrl.errors import suggestion
+from hpcrl.errors import UsageError, suggestion
 from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
@@ -53,6 +62,9 @@ class Workload(Model):
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
+    on_warning: Literal["USR2", "TERM", "none"] | None = Field(
+        None, description="the signal that a command takes before its time limit, to save its state; default: none"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Workload:
@@ -64,6 +76,8 @@ class Workload(Model):
             raise ValueError(f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, ALGORITHMS)}")
         if self.algorithm is not None and self.environment is None:
             raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
+        if self.algorithm is not None and self.on_warning is not None:
+            raise ValueError("`on_warning` is for commands: built-in training always saves its state on USR2")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"env: {name!r} is not a variable's name")
@@ -72,6 +86,12 @@ class Workload(Model):
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} holds a NUL character")
         return self
+
+    def warning(self) -> str | None:
+        """Return the signal to send before the time limit: USR2 to built-in training, to a command what it takes."""
+        if self.algorithm is not None:
+            return "USR2"
+        return None if self.on_warning in (None, "none") else self.on_warning
 
     def placeholders(self) -> set[str]:
         texts = [*(self.command or ()), *self.env.values()]
@@ -121,6 +141,78 @@ def _seeds(value: Any) -> Any:
     return value
 
 
+def _factor(value: Any) -> float:
+    if not isinstance(value, str) or not (match := re.fullmatch(r"x(\d{1,3}(?:\.\d{1,6})?)", value.strip())):
+        raise ValueError(f'"{value}" is not a factor; try x2 or x1.5')
+    if not 1 < float(match[1]) <= 10:
+        raise ValueError(f'"{value}" is not a factor between x1 and x10; try x2 or x1.5')
+    return float(match[1])
+
+
+Factor = Annotated[
+    float, BeforeValidator(_factor, json_schema_input_type=Annotated[str, Field(pattern=r"^x[0-9]+(\.[0-9]+)?$")])
+]
+
+
+class Again(Model):
+    """How a cell that ended for one cause runs again: with how much more time and memory, and how often at most."""
+
+    time: Factor | None = Field(None, description="what multiplies the time limit, such as x2")
+    memory: Factor | None = Field(None, description="what multiplies the memory, such as x1.5")
+    at_most: int = Field(1, ge=0, le=100, strict=True, description="further attempts for this cause")
+
+
+class AgainElsewhere(Again):
+    exclude_node: bool = Field(False, description="whether the node that failed is left out")
+
+
+class Retry(Model):
+    """What `hpcrl submit --retry` runs again, by cause; a cause that is not named is not retried."""
+
+    timeout: Again | None = None
+    oom: Again | None = None
+    node_fail: AgainElsewhere | None = None
+    preempted: Again | None = None
+    failed: Again | None = None
+
+
+def _notify(value: Any) -> Any:
+    if isinstance(value, str):
+        if not re.fullmatch(r"https?://[^\s@]+", value):
+            raise ValueError(
+                f'"{value}" is not an http(s) URL without a user name; write a command as a list: [mail, -s, hpcrl, me@example.org]'
+            )
+        return value
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(word, str) for word in value):
+        raise ValueError(
+            "expected an http(s) URL, or a command as a list of words, such as [mail, -s, hpcrl, me@example.org]"
+        )
+    if any("\0" in word for word in value):
+        raise ValueError("a word of the command holds a NUL character")
+    return tuple(value)
+
+
+Notify = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_notify, json_schema_input_type=str | Annotated[list[str], Field(min_length=1)]),
+]
+
+
+def read_notify(text: str) -> Notify:
+    """Read `notify` from a command line: a URL, or a command line.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    try:
+        value = text if re.match(r"https?://", text) else shlex.split(text)
+        return TypeAdapter[Notify](Notify).validate_python(value)
+    except ValidationError as error:
+        raise UsageError(f"--notify: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    except ValueError as error:
+        raise UsageError(f"--notify: {text!r} is not a command line: {error}") from None
+
+
 Seeds = Annotated[
     tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])
 ]
@@ -144,6 +236,10 @@ class Study(Model):
     chain: Literal["parallel", "sequential", "staged"] = "staged"
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
     placement: dict[Name, Pin] = Field({}, description="cluster: a partition or QOS fixed by hand")
+    retry: Retry = Field(Retry(), description="what `hpcrl submit --retry` runs again, by cause")
+    notify: Notify | None = Field(
+        None, description="what gets the summary at the end, as JSON: a command (a list of words) on stdin, or a URL"
+    )
     goal: float | None = Field(None, description="the return that counts as solved")
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from hpcrl.errors import UsageError
 from hpcrl.spec.document import read_document, validate
+from hpcrl.spec.study import Notify
 
 Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]+$", max_length=128)]
 
@@ -23,6 +24,7 @@ class UserSettings(BaseModel):
     accounts: dict[str, Account] = {}
     email: Annotated[str, StringConstraints(pattern=r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$")] | None = None
     environments_root: str | None = None
+    notify: Notify | None = None
 
 
 def config_directory() -> Path:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrl.errors import HpcrlError, SpecError, UsageError
-from hpcrl.formats.plan import find_cell, read_cells, read_plan
+from hpcrl.formats.plan import STAGES, find_cell, read_cells, read_plan
 from hpcrl.plan.diff import diff_plans
 from hpcrl.plan.directory import write_plan
 from hpcrl.plan.make import UserChoices, make_plan
@@ -77,16 +77,19 @@ def test_cirrus_has_no_place_for_gpu_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "script"),
+    ("cluster", "script", "by"),
     [
-        ("sol", "sol-dqn-torch-cuda-horovod-1"),
-        ("sol", "sol-dqn-jax-cpu-1"),
-        ("sol", "sol-dqn-collect"),
-        ("cirrus", "sol-dqn-torch-cpu-1"),
-        ("cirrus-legacy", "legacy-numpy-cuda-1"),
+        ("sol", "sol-dqn-torch-cuda-horovod-1", None),
+        ("sol", "sol-dqn-jax-cpu-1", None),
+        ("sol", "sol-dqn-collect", None),
+        ("sol", "sol-dqn-feed", None),
+        ("cirrus", "sol-dqn-notify", None),
+        ("cirrus", "sol-dqn-torch-cpu-1", None),
+        ("cirrus-legacy", "legacy-numpy-cuda-1", None),
+        ("cirrus", "sol-dqn-torch-cpu-1", 3),
     ],
 )
-def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
+def test_golden_scripts(tmp_path: Path, cluster: str, script: str, by: int | None) -> None:
     """Scripts as an admin reviews them. To accept a change: HPCRL_ACCEPT=1 make test."""
     study = "sol-dqn"
     library = Library()
@@ -99,11 +102,11 @@ def test_golden_scripts(tmp_path: Path, cluster: str, script: str) -> None:
             )
         )
         library = Library([tmp_path])
-    choices = UserChoices(account="lab", allow_retired=True)
+    choices = UserChoices(account="lab", allow_retired=True, cells_per_task=by)
     text = str(make_plan(library, cluster, study, choices).files[f"scripts/{script}.sbatch"])
     # The hash changes with every pin; the script around it is what is reviewed.
     text = re.sub(r"(-(?:cpu|cuda|horovod))-[0-9a-f]{10}", r"\1-HASH", text)
-    golden = GOLDEN / f"{cluster}-{script}.sh"
+    golden = GOLDEN / f"{cluster}-{script}{f'-by-{by}' if by else ''}.sh"
     if os.environ.get("HPCRL_ACCEPT"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text)
@@ -122,8 +125,9 @@ def check_scripts(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("cluster", ["sol", "cirrus"])
-def test_scripts_pass_bash_and_shellcheck(tmp_path: Path, cluster: str) -> None:
-    check_scripts(planned(tmp_path / "p", "sol-dqn", cluster))
+@pytest.mark.parametrize("cells_per_task", [1, 2])
+def test_scripts_pass_bash_and_shellcheck(tmp_path: Path, cluster: str, cells_per_task: int) -> None:
+    check_scripts(planned(tmp_path / "p", "sol-dqn", cluster, cells_per_task=cells_per_task))
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -133,7 +137,7 @@ def test_any_environment_directory_survives_the_script(tmp_path_factory: pytest.
     root = "/r/" + root.replace("$", "")
     directory = planned(base / "plan", command_study(["true"]), "sol", environments_root=root)
     check_scripts(directory)
-    (script,) = (directory / "scripts").iterdir()
+    script = directory / "scripts" / "mine-numpy-cpu-1.sbatch"
     lines = [
         line for line in script.read_text().split("\n") if "HPCRL_ENV=" in line or line.startswith("environments=")
     ]
@@ -149,12 +153,6 @@ def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
     files = make_plan(Library(), str(profile), str(study), CHOICES)
     assert [(job.first, job.count) for job in files.plan.cell_jobs()] == [(0, 4), (4, 4), (8, 2)]
     assert "#SBATCH --array=0-3\n" in str(files.files[files.plan.jobs[0].script])
-
-
-def test_arrays_are_split_at_what_the_qos_queues(tmp_path: Path) -> None:
-    study = write_yaml(tmp_path / "s.yaml", command_study(["true"], seeds=300))
-    plan = make_plan(Library(), "cirrus", str(study), CHOICES).plan
-    assert [job.count for job in plan.cell_jobs()] == [256, 44]
 
 
 def test_what_a_site_forbids_stays_out_of_its_scripts(tmp_path: Path) -> None:
@@ -189,7 +187,7 @@ def test_plans_of_another_version_or_damaged(tmp_path: Path) -> None:
     manifest = plan / "plan.json"
     content = json.loads(manifest.read_text())
     for text, expected in [
-        (json.dumps(content | {"version": 99}), r"plan format 99 \(hpcrl .*\), but this hpcrl reads format 1"),
+        (json.dumps(content | {"version": 99}), r"plan format 99 \(hpcrl .*\), but this hpcrl reads format 2"),
         (json.dumps(content | {"format": "x"}), "is not a plan's manifest"),
         ("{", "is damaged"),
         (json.dumps({key: content[key] for key in content if key != "jobs"}), "is damaged"),
@@ -199,6 +197,7 @@ def test_plans_of_another_version_or_damaged(tmp_path: Path) -> None:
             read_plan(plan)
     with pytest.raises(UsageError, match="is not a plan directory"):
         read_plan(tmp_path)
+    manifest.write_text(json.dumps(content))
     (plan / "cells.jsonl").write_text("{}\n")
     with pytest.raises(UsageError, match=r"cells\.jsonl:1: is damaged"):
         list(read_cells(plan))
@@ -219,6 +218,89 @@ def test_cell_ids_do_not_depend_on_the_cluster(tmp_path: Path) -> None:
     assert ids[0] == ids[1]
     other = cells_of(planned(tmp_path / "other", command_study(["false"], seeds=2), "sol"))
     assert not {each["id"] for each in other} & set(ids[0])
+
+
+def ids(tmp_path: Path, name: str, **changes: Any) -> list[str]:
+    return [each["id"] for each in cells_of(planned(tmp_path / name, command_study(["true"], **changes)))]
+
+
+def test_cell_ids_say_what_is_computed(tmp_path: Path) -> None:
+    first = ids(tmp_path, "a", seeds=2)
+    raised = {"memory": "2G", "time": "02:00:00"}
+    assert ids(tmp_path, "b", seeds=2, resources=raised) == first
+    assert ids(tmp_path, "c", seeds=2, workload={"command": ["true"], "on_warning": "USR2"}) == first
+    assert not set(ids(tmp_path, "d", seeds=2, resources=raised | {"cpus": 2})) & set(first)
+    assert not set(ids(tmp_path, "e", seeds=2, workload={"command": ["true"], "env": {"A": "1"}})) & set(first)
+    assert not set(ids(tmp_path, "f", seeds=2, environment="torch")) & set(first)
+
+
+def test_time_and_memory_as_axes_are_part_of_an_id(tmp_path: Path) -> None:
+    axes = {"variant": ["a"], "memory": ["1G", "2G"], "time": ["00:10:00", "00:20:00"]}
+    assert len(set(ids(tmp_path, "a", axes=axes))) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"axes": {"size": [{"variant": "a", "memory": "1G"}, {"variant": "a", "memory": "2G"}]}},
+            r"study mine: two cells \(a seed 1\) differ in memory only, .*: make memory an axis of its own, or",
+        ),
+        ({"include": [{"variant": "a", "time": "01:00:00", "memory": "3G"}]}, "differ in time and memory only"),
+        ({"include": [{"variant": "a"}]}, r"a cell \(a seed 1\) stands in it twice: take it out of `include`"),
+    ],
+)
+def test_two_cells_with_one_id_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        planned(tmp_path / "p", command_study(["true"], **changes))
+
+
+@pytest.mark.parametrize(
+    ("taken", "signal"), [(None, None), ("none", None), ("TERM", "TERM@120"), ("USR2", "USR2@120")]
+)
+def test_a_command_is_warned_by_the_signal_that_it_takes(tmp_path: Path, taken: str | None, signal: str | None) -> None:
+    study = command_study(["true"], resources={"time": "01:00:00"})
+    if taken:
+        study["workload"]["on_warning"] = taken
+    text = (planned(tmp_path / "p", study, "sol") / "scripts" / "mine-numpy-cpu-1.sbatch").read_text()
+    assert re.findall(r"^#SBATCH --signal=(.*)$", text, re.MULTILINE) == ([signal] if signal else [])
+
+
+def test_training_is_always_warned(tmp_path: Path) -> None:
+    text = (planned(tmp_path / "p", dqn_study(), "sol") / "scripts" / "short-numpy-cpu-1.sbatch").read_text()
+    assert "#SBATCH --signal=USR2@120\n" in text
+
+
+def test_every_slurm_plan_can_be_fed_and_can_notify(tmp_path: Path) -> None:
+    stages = {
+        name: [job.stage for job in read_plan(planned(tmp_path / name, command_study(["true"]), name)).jobs]
+        for name in ("sol", "workstation")
+    }
+    assert stages == {"sol": ["cells", "feed", "notify"], "workstation": ["cells", "notify"]}
+    staged = read_plan(planned(tmp_path / "staged", command_study(["true"], chain="staged"), "sol"))
+    assert [job.stage for job in staged.jobs] == list(STAGES)
+    (fed, told) = (
+        (tmp_path / "sol" / "scripts" / f"mine-{stage}.sbatch").read_text().splitlines()[-1]
+        for stage in ("feed", "notify")
+    )
+    assert (fed, told) == ('exec "$hpcrl" submit . --fed', 'exec "$hpcrl" notify .')
+
+
+def test_where_feed_and_notify_have_no_place_a_plan_goes_without(tmp_path: Path) -> None:
+    gpus_only = {"htc": {"gpu_jobs_only": True}, "public": {"gpu_jobs_only": True}, "highmem": {"gpu_jobs_only": True}}
+    profile = write_yaml(tmp_path / "g.yaml", {"extends": "sol", "partitions": gpus_only})
+    study = write_yaml(tmp_path / "s.yaml", command_study(["true"], resources={"gpus": 1}, environment="torch"))
+    assert [job.stage for job in make_plan(Library(), str(profile), str(study), CHOICES).plan.jobs] == ["cells"]
+
+
+def test_a_retry_may_grow_as_far_as_the_site_goes(tmp_path: Path) -> None:
+    sol = read_plan(planned(tmp_path / "a", command_study(["true"], resources={"cpus": 4}), "sol")).jobs[0]
+    assert (sol.max_time, sol.max_memory) == (4 * 3600, 512 * 1024)
+    # On cirrus memory comes with cores: 288 of them with 2666 MiB each; its QOS stops two days before the partition.
+    cirrus = read_plan(planned(tmp_path / "b", command_study(["true"]), "cirrus")).jobs[0]
+    assert (cirrus.max_time, cirrus.max_memory) == (48 * 3600, 288 * 2666)
+    ranks = command_study(["true"], resources={"nodes": 2, "tasks": 4, "parallelism": "native"})
+    assert read_plan(planned(tmp_path / "c", ranks, "sol")).jobs[0].max_memory == 256 * 1024
 
 
 def test_diff(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from hpcrl.errors import SpecError
+from hpcrl.errors import SpecError, UsageError
 from hpcrl.spec.document import validate
 from hpcrl.spec.library import Library
+from hpcrl.spec.study import read_notify
 from tests.builders import command_study, dqn_study, write_yaml
 
 LIBRARY = Library()
@@ -57,6 +59,27 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"axes": {"seed": [1]}}, "seeds are no axis"),
         ({"axes": {"a b": [1]}}, "'a b' is not a name"),
         ({"seeds": 0}, "a study needs at least one seed"),
+        ({"retry": {"timeuot": {}}}, "retry.timeuot: unknown key; did you mean 'timeout'?"),
+        ({"retry": {"oom": {"memroy": "x2"}}}, "retry.oom.memroy: unknown key; did you mean 'memory'?"),
+        (
+            {"retry": {"timeout": {"exclude_node": True}}},
+            "retry.timeout.exclude_node: unknown key; there are: at_most, memory, time",
+        ),
+        ({"retry": {"timeout": {"time": 2}}}, 'retry.timeout.time: "2" is not a factor; try x2 or x1.5'),
+        ({"retry": {"timeout": {"time": "x1"}}}, '"x1" is not a factor between x1 and x10'),
+        ({"retry": {"timeout": {"time": "x10.5"}}}, '"x10.5" is not a factor between x1 and x10'),
+        ({"retry": {"oom": {"memory": "x-2"}}}, '"x-2" is not a factor; try x2 or x1.5'),
+        ({"retry": {"oom": {"at_most": 101}}}, "retry.oom.at_most: input should be less than or equal to 100, got 101"),
+        ({"retry": {"oom": {"at_most": -1}}}, "retry.oom.at_most: input should be greater than or equal to 0, got -1"),
+        ({"retry": {"failed": {"at_most": True}}}, "retry.failed.at_most: input should be a valid integer, got True"),
+        ({"notify": "mail me"}, '"mail me" is not an http(s) URL without a user name; write a command as a list'),
+        ({"notify": "https://me:secret@example.org/x"}, "is not an http(s) URL without a user name"),
+        ({"notify": []}, "expected an http(s) URL, or a command as a list of words"),
+        ({"notify": ["mail", 3]}, "expected an http(s) URL, or a command as a list of words"),
+        (
+            {"workload": {"command": ["true"], "on_warning": "HUP"}},
+            "workload.on_warning: input should be 'USR2', 'TERM' or 'none', got 'HUP'",
+        ),
         ({"exclude": [{"varant": "a"}]}, "exclude: no axis 'varant'; did you mean 'variant'?"),
         ({"workload": {"command": ["x", "{varant}"]}}, "no axis for {varant}; did you mean 'variant'?"),
         ({"workload": {"command": ["x"], "env": {"WANDB_API_KEY": "1"}}}, "WANDB_API_KEY looks like a secret"),
@@ -113,3 +136,52 @@ def test_an_environment_must_pin_exactly_and_keep_cuda_off_the_cpu(tmp_path: Pat
     spec["flavours"] = {"cpu": {"packages": ["nvidia-cublas-cu12==12.1"]}}
     with pytest.raises(SpecError, match="the cpu flavour must not pull CUDA packages"):
         LIBRARY.environment(str(write_yaml(tmp_path / "x.yaml", spec)))
+
+
+def test_retry_is_typed_and_kept_in_the_study(tmp_path: Path) -> None:
+    asked = {
+        "timeout": {"time": "x2", "at_most": 2},
+        "oom": {"memory": "x1.5", "at_most": 3},
+        "node_fail": {"at_most": 3, "exclude_node": True},
+        "preempted": {},
+        "failed": {"at_most": 0},
+    }
+    study = LIBRARY.study(str(write_yaml(tmp_path / "s.yaml", command_study(["true"], retry=asked))))
+    assert study.retry.timeout is not None
+    assert (study.retry.timeout.time, study.retry.timeout.memory, study.retry.timeout.at_most) == (2.0, None, 2)
+    assert study.model_dump(mode="json", exclude_none=True)["retry"] == {
+        "timeout": {"time": 2.0, "at_most": 2},
+        "oom": {"memory": 1.5, "at_most": 3},
+        "node_fail": {"at_most": 3, "exclude_node": True},
+        "preempted": {"at_most": 1},
+        "failed": {"at_most": 0},
+    }
+    with pytest.raises(ValidationError, match="frozen"):
+        study.retry.timeout.at_most = 5  # type: ignore[misc]
+    nothing = LIBRARY.study(str(write_yaml(tmp_path / "n.yaml", command_study(["true"]))))
+    assert nothing.model_dump(mode="json", exclude_none=True)["retry"] == {}
+
+
+def test_built_in_training_takes_its_own_signal(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["on_warning"] = "TERM"
+    assert "`on_warning` is for commands: built-in training always saves" in fault_of(tmp_path, study)
+
+
+@pytest.mark.parametrize("value", ["https://example.org/hook?x=1", ["mail", "-s", "two words", "me@example.org"]])
+def test_notify_in_a_study(tmp_path: Path, value: str | list[str]) -> None:
+    study = LIBRARY.study(str(write_yaml(tmp_path / "s.yaml", command_study(["true"], notify=value))))
+    assert study.model_dump(mode="json")["notify"] == value
+
+
+def test_notify_on_the_command_line() -> None:
+    assert read_notify("https://example.org/x") == "https://example.org/x"
+    assert read_notify("mail -s 'two words' me@example.org") == ("mail", "-s", "two words", "me@example.org")
+    for text, expected in [
+        ("", "--notify: expected an http"),
+        ("mail 'x", '--notify: "mail \'x" is not a command line: No closing quotation'),
+        ("https://a b", '--notify: "https://a b" is not an http'),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            read_notify(text)
+        assert str(caught.value).startswith(expected)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # legacy-numpy-cuda-1: made by `hpcrl plan` for cirrus-legacy. Complete as it stands:
-#   cd PLAN && sbatch scripts/legacy-numpy-cuda-1.sbatch
+#   cd PLAN && sbatch scripts/legacy-numpy-cuda-1.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
 #SBATCH --job-name=legacy-numpy-cuda-1
 #SBATCH --account=lab
 #SBATCH --partition=gpu
@@ -9,7 +9,6 @@
 #SBATCH --nodes=1
 #SBATCH --gres=gpu:2
 #SBATCH --array=0-0
-#SBATCH --signal=USR2@120
 #SBATCH --requeue
 #SBATCH --output=logs/%x-%A_%a.out
 #SBATCH --open-mode=append
@@ -20,6 +19,10 @@ if [ ! -f plan.json ]; then
   exit 2
 fi
 mkdir -p logs records
+# Sites whose jobs get no variables of the submitting shell get this one as an argument.
+if [ -n "${2:-}" ]; then
+  export HPCRL_ENVIRONMENTS="$2"
+fi
 environments="/work/${HPCRL_PROJECT}/${HPCRL_PROJECT}/${USER}/hpcrl/environments"
 export HPCRL_ENV="${HPCRL_ENVIRONMENTS:-$environments}"/numpy-cuda-HASH
 module load python/3.9.13-gpu
@@ -29,8 +32,10 @@ if [ ! -f "$HPCRL_ENV/hpcrl-environment.json" ]; then
 fi
 source activate "$HPCRL_ENV"
 export PYTHONPATH="$PWD/worker.zip" PYTHONUNBUFFERED=1
-task="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
-run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job legacy-numpy-cuda-1 --task "$task")
+index="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
+# One start of this script: what the ranks of one start have in common.
+export HPCRL_START="${SLURMD_NODENAME:-$HOSTNAME}-$$-$RANDOM$RANDOM"
+run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job legacy-numpy-cuda-1 --index "$index" ${1:+--submission "$1"})
 if [ -n "${SLURM_JOB_ID:-}" ] && command -v srun >/dev/null; then
   exec srun --ntasks=1 --cpus-per-task=1 --kill-on-bad-exit=1 "${run[@]}"
 fi

@@ -1,6 +1,6 @@
 #!/bin/bash
 # sol-dqn-collect: made by `hpcrl plan` for sol. Complete as it stands:
-#   cd PLAN && sbatch scripts/sol-dqn-collect.sbatch
+#   cd PLAN && sbatch scripts/sol-dqn-collect.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
 #SBATCH --job-name=sol-dqn-collect
 #SBATCH --account=lab
 #SBATCH --partition=htc
@@ -20,6 +20,10 @@ if [ ! -f plan.json ]; then
   exit 2
 fi
 mkdir -p logs records
+# Sites whose jobs get no variables of the submitting shell get this one as an argument.
+if [ -n "${2:-}" ]; then
+  export HPCRL_ENVIRONMENTS="$2"
+fi
 export SLURM_EXPORT_ENV=ALL
 # `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
 hpcrl=hpcrl

@@ -1,6 +1,6 @@
 #!/bin/bash
 # sol-dqn-jax-cpu-1: made by `hpcrl plan` for sol. Complete as it stands:
-#   cd PLAN && sbatch scripts/sol-dqn-jax-cpu-1.sbatch
+#   cd PLAN && sbatch scripts/sol-dqn-jax-cpu-1.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
 #SBATCH --job-name=sol-dqn-jax-cpu-1
 #SBATCH --account=lab
 #SBATCH --partition=htc
@@ -23,6 +23,10 @@ if [ ! -f plan.json ]; then
   exit 2
 fi
 mkdir -p logs records
+# Sites whose jobs get no variables of the submitting shell get this one as an argument.
+if [ -n "${2:-}" ]; then
+  export HPCRL_ENVIRONMENTS="$2"
+fi
 export SLURM_EXPORT_ENV=ALL
 environments="/scratch/${USER}/hpcrl/environments"
 export HPCRL_ENV="${HPCRL_ENVIRONMENTS:-$environments}"/jax-cpu-HASH
@@ -33,8 +37,10 @@ if [ ! -f "$HPCRL_ENV/hpcrl-environment.json" ]; then
 fi
 source activate "$HPCRL_ENV"
 export PYTHONPATH="$PWD/worker.zip" PYTHONUNBUFFERED=1
-task="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
-run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job sol-dqn-jax-cpu-1 --task "$task")
+index="${SLURM_ARRAY_TASK_ID:-${HPCRL_TASK:-0}}"
+# One start of this script: what the ranks of one start have in common.
+export HPCRL_START="${SLURMD_NODENAME:-$HOSTNAME}-$$-$RANDOM$RANDOM"
+run=("$HPCRL_ENV/bin/python" -m hpcrl.run . --job sol-dqn-jax-cpu-1 --index "$index" ${1:+--submission "$1"})
 if [ -n "${SLURM_JOB_ID:-}" ] && command -v srun >/dev/null; then
   exec srun --ntasks=1 --cpus-per-task=1 --kill-on-bad-exit=1 "${run[@]}"
 fi

@@ -1,0 +1,89 @@
+"""The cells of a plan: their ids, and their lines in the file of cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import Cell, label
+from hpcrl.plan.expand import LIMITS, cell_ids
+from hpcrl.plan.pack import Group, as_data
+from hpcrl.plan.placement import Placement
+from hpcrl.spec.study import Resources, Study
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cells that differ in nothing that Slurm sees, with their ids."""
+
+    environment: str
+    placement: Placement
+    resources: Resources
+    ids: list[str]
+    configs: list[dict[str, Any]]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The cells as they stand in the file of cells, a line each."""
+        line = _line_writer(as_data(self.resources), self.environment)
+        return list(map(line, self.ids, self.configs))
+
+    def without(self, completed: Container[str]) -> Batch:
+        kept = [index for index, cell in enumerate(self.ids) if cell not in completed]
+        ids, configs = [self.ids[each] for each in kept], [self.configs[each] for each in kept]
+        return Batch(self.environment, self.placement, self.resources, ids, configs)
+
+
+def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
+    """Give every point of the groups the id of its cell."""
+    workload = study.workload.model_dump(mode="json", exclude_none=True)
+    batches = []
+    for group in groups:
+        cell_id = cell_ids(workload, as_data(group.resources), group.environment, study.axes)
+        configs = [point.config for point in group.points]
+        batches.append(Batch(group.environment, group.placement, group.resources, list(map(cell_id, configs)), configs))
+    return batches
+
+
+def check_ids(study: Study, batches: Sequence[Batch]) -> None:
+    """Make sure that every cell has an id of its own.
+
+    Raises:
+        UsageError: two cells compute the same.
+    """
+    if len({cell for batch in batches for cell in batch.ids}) == sum(len(batch.ids) for batch in batches):
+        return
+    first: dict[str, Batch] = {}
+    for batch in batches:
+        for cell, config in zip(batch.ids, batch.configs, strict=True):
+            other = first.get(cell)
+            if other is None:
+                first[cell] = batch
+                continue
+            asked = batch.resources, other.resources
+            differing = " and ".join(name for name in LIMITS if len({getattr(each, name) for each in asked}) > 1)
+            if differing:
+                raise UsageError(
+                    f"study {study.name}: two cells ({label(config)}) differ in {differing} only, which is no part of what a "
+                    f"cell computes: make {differing} an axis of its own, or take one of the two cells out"
+                )
+            raise UsageError(
+                f"study {study.name}: a cell ({label(config)}) stands in it twice: take it out of `include`, or out of the axes"
+            )
+
+
+def _line_writer(resources: Mapping[str, Any], environment: str) -> Callable[[str, dict[str, Any]], str]:
+    """Return the function that writes a cell's line; what the cells share is written once."""
+    line = Cell("?", {}, dict(resources), environment).to_line()
+    head, _, rest = line.partition('"?"')
+    middle, _, tail = rest.partition("{}")
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+
+    def write(cell: str, config: dict[str, Any]) -> str:
+        return f'{head}"{cell}"{middle}{encode(config)}{tail}'
+
+    return write

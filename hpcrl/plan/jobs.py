@@ -1,0 +1,249 @@
+"""The jobs of a plan and their scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import LOGS, Job
+from hpcrl.plan.before import Before
+from hpcrl.plan.cells import Batch
+from hpcrl.plan.cost import cost
+from hpcrl.plan.limits import Demand, Stages, choose_cells_per_task, largest_array, longest, most_memory
+from hpcrl.plan.pack import as_data, throttle
+from hpcrl.plan.placement import NoPlace, place
+from hpcrl.plan.requests import Options, Request, request
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.rendering import Renderer
+from hpcrl.spec.study import Notify, Pin, Resources, Study
+
+_STAGE_RESOURCES = {
+    "environments": Resources.model_validate({"cpus": 4, "memory": "8G", "time": "02:00:00"}),
+    "collect": Resources.model_validate({"memory": "4G", "time": "01:00:00"}),
+    "report": Resources.model_validate({"memory": "4G", "time": "00:30:00"}),
+    "feed": Resources.model_validate({"memory": "2G", "time": "00:30:00"}),
+    "notify": Resources.model_validate({"memory": "2G", "time": "00:10:00"}),
+}
+# Stages that a plan can do without: where they have no place, somebody at a terminal does their work.
+_SPARE = ("feed", "notify")
+
+
+@dataclass(frozen=True)
+class UserChoices:
+    """What is the user's own: account, e-mail, where environments go, chain, phases, whether a retired site will do.
+
+    `cells_per_task` cells run after one another in each array task; None: as many as the site's limits call for.
+    `notify` comes before the study's own, `notify_by_default` after it.
+    """
+
+    account: str | None = None
+    email: str | None = None
+    environments_root: str | None = None
+    chain: str | None = None
+    precise_phases: bool = False
+    allow_retired: bool = False
+    cells_per_task: int | None = None
+    notify: Notify | None = None
+    notify_by_default: Notify | None = None
+
+
+@dataclass
+class Made:
+    """The jobs in the order of the chain, their scripts by name, and the lines of their cells in the order of the jobs."""
+
+    jobs: list[Job] = field(default_factory=list)
+    scripts: dict[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Renders a job's script, under the name that the job has or gets."""
+
+    profile: ClusterProfile
+    study: Study
+    choices: UserChoices
+    renderer: Renderer
+    worker: str
+    before: Before | None
+
+    def write(self, job: Job, asked: Request, lines: list[str] | None = None) -> tuple[Job, str]:
+        """Return a job and its script. A job of the plan before keeps its name where script and cells are the same."""
+        before = self.before
+        if before and (old := before.jobs.get(job.name)):
+            same = replace(job, name=old.name, script=old.script)
+            text = self._render(same, asked)
+            if before.keeps(old.script, text) and (lines is None or before.has_cells(old, lines)):
+                return same, text
+        if before and (old or job.name in before.taken):
+            name = f"{job.name}-g{before.next}"
+            job = replace(job, name=name, script=_script_name(name))
+        return job, self._render(job, asked)
+
+    def _render(self, job: Job, asked: Request) -> str:
+        return _script(self.renderer, self.profile, self.study, self.choices, job, asked, self.worker)
+
+
+def write_jobs(
+    profile: ClusterProfile,
+    study: Study,
+    choices: UserChoices,
+    renderer: Renderer,
+    batches: Sequence[Batch],
+    worker: str,
+    before: Before | None = None,
+) -> Made:
+    """Make the jobs of a plan within the site's limits, and write their scripts.
+
+    Raises:
+        UsageError: a stage has no place, the site forbids what a job needs, or its limits are too small.
+    """
+    made = Made()
+    writer = _Writer(profile, study, choices, renderer, worker, before)
+    stages = _stage_jobs(profile, study, choices) if batches else {}
+    counted = {name: job.qos for name, (job, _) in stages.items() if name != "notify" or study.notify}
+    beside = Stages(counted)
+    demands = [Demand(len(batch.ids), batch.placement, batch.resources.time) for batch in batches]
+    numbers = choose_cells_per_task(profile, demands, beside, choices.cells_per_task)
+    names: dict[str, int] = {}
+
+    def add(job: Job, asked: Request, lines: list[str] | None = None) -> None:
+        job, made.scripts[job.script] = writer.write(job, asked, lines)
+        made.jobs.append(job)
+
+    if "environments" in stages:
+        add(*stages.pop("environments"))
+    for batch, number in zip(batches, numbers, strict=True):
+        whole = batch.resources.model_copy(update={"time": batch.resources.time * number})
+        asked = request(profile, batch.placement, whole, choices.account, choices.email)
+        stem = f"{study.name}-{batch.environment.rpartition('-')[0]}"
+        size = largest_array(profile, demands, beside, numbers, batch.placement.qos) * number
+        for start in range(0, len(batch.ids), size):
+            lines = batch.lines[start : start + size]
+            names[stem] = names.get(stem, 0) + 1
+            name = f"{stem}-{names[stem]}"
+            add(_cell_job(profile, study, batch, name, len(made.lines), len(lines), number), asked, lines)
+            made.lines += lines
+    for job, request_of_stage in stages.values():
+        add(job, request_of_stage)
+    return made
+
+
+def _stage_jobs(profile: ClusterProfile, study: Study, choices: UserChoices) -> dict[str, tuple[Job, Request]]:
+    """Return the jobs of the other stages in their order, by stage."""
+    wanted = ["environments"] if study.chain == "staged" else []
+    wanted += ["feed"] if profile.scheduler.kind == "slurm" else []
+    wanted += ["collect", "report"] if study.chain == "staged" else []
+    made = {stage: _stage_job(stage, profile, study, choices) for stage in [*wanted, "notify"]}
+    return {stage: each for stage, each in made.items() if each}
+
+
+def _script_name(job: str) -> str:
+    return f"scripts/{job}.sbatch"
+
+
+def _cell_job(
+    profile: ClusterProfile, study: Study, batch: Batch, name: str, first: int, count: int, cells_per_task: int
+) -> Job:
+    one = cost(profile, batch.placement, batch.resources)
+    return Job(
+        name=name,
+        stage="cells",
+        script=_script_name(name),
+        first=first,
+        count=count,
+        array=True,
+        environment=batch.environment,
+        resources=as_data(batch.resources),
+        partition=batch.placement.partition,
+        qos=batch.placement.qos,
+        node_type=batch.placement.node_type,
+        throttle=throttle(profile, study, batch.placement),
+        core_hours=round(one.core_hours * count, 6),
+        gpu_hours=round(one.gpu_hours * count, 6),
+        billed=round(one.billed * count, 6),
+        max_time=longest(profile, batch.placement),
+        cells_per_task=cells_per_task,
+        max_memory=most_memory(profile, batch.placement, batch.resources),
+    )
+
+
+def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserChoices) -> tuple[Job, Request] | None:
+    resources = _STAGE_RESOURCES[stage]
+    pin = Pin()
+    if stage == "environments" and profile.environments.build_partition:
+        pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
+    if profile.scheduler.kind == "local":
+        resources = resources.model_copy(update={"cpus": 1, "memory": 1})
+    spot = place(profile, resources, pin)
+    if isinstance(spot, NoPlace):
+        if stage in _SPARE:
+            return None
+        raise UsageError(
+            f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)"
+        )
+    job = Job(
+        name=f"{study.name}-{stage}",
+        stage=stage,
+        script=_script_name(f"{study.name}-{stage}"),
+        first=0,
+        count=1,
+        array=False,
+        environment=None,
+        resources=as_data(resources),
+        partition=spot.partition,
+        qos=spot.qos,
+        node_type=spot.node_type,
+        throttle=None,
+        core_hours=0.0,
+        gpu_hours=0.0,
+        billed=0.0,
+        max_time=longest(profile, spot),
+        max_memory=most_memory(profile, spot, resources),
+    )
+    return job, request(profile, spot, resources, choices.account, choices.email)
+
+
+def _script(
+    renderer: Renderer,
+    profile: ClusterProfile,
+    study: Study,
+    choices: UserChoices,
+    job: Job,
+    asked: Request,
+    worker: str,
+) -> str:
+    directives: Options = [("job-name", job.name), *asked.directives]
+    if job.array:
+        at_once = f"%{job.throttle}" if job.throttle and job.throttle < job.tasks else ""
+        directives.append(("array", f"0-{job.tasks - 1}{at_once}"))
+        if signal := study.workload.warning():
+            directives.append(("signal", f"{signal}@{_signal_lead(profile, job)}"))
+        directives.append(("requeue", True))
+    directives.append(("output", f"{LOGS}/%x-%A_%a.out" if job.array else f"{LOGS}/%x-%j.out"))
+    directives.append(("open-mode", "append"))
+    given = {name for name, _ in directives}
+    directives += [(name, value) for name, value in profile.script.directives.items() if name not in given]
+    template = f"sbatch/{job.stage}.sbatch.j2"
+    text = renderer.render(
+        template,
+        {
+            "cluster": profile,
+            "job": job,
+            "directives": directives,
+            "launch": asked.launch,
+            "ranks": job.resources.get("tasks", 1),
+            "worker": worker,
+            "environments_root": choices.environments_root or profile.environments.root,
+        },
+    )
+    for command in profile.environments.forbidden:
+        if command in text:
+            raise UsageError(f"{template}: would run `{command}`, which {profile.title} asks not to do")
+    return text
+
+
+def _signal_lead(profile: ClusterProfile, job: Job) -> int:
+    """Ask for the warning signal early enough for a checkpoint, but never in the first half of a short job."""
+    return max(10, min(profile.scheduler.signal_lead, int(job.resources["time"]) // 4))

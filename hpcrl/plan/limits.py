@@ -1,0 +1,206 @@
+"""What a site lets one job take, and how many jobs it lets wait: known before anything is submitted.
+
+Every array task and every job of another stage counts as one job in the queue, against the limit of its QOS and against
+the scheduler's. A plan over a limit runs several cells after one another in each array task, where the time limits allow
+that; else `hpcrl submit` hands it over in parts, and the stage `feed` hands over the next part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import Job, Plan
+from hpcrl.plan.placement import Placement
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.quantities import format_time
+from hpcrl.spec.study import Resources
+
+MAX_ARRAY = 100_000
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Cells that differ in nothing that Slurm sees: how many, where, and the seconds that one asks for."""
+
+    cells: int
+    placement: Placement
+    time: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The jobs of other stages that will be in the queue: the QOS of each, by its stage."""
+
+    qos: dict[str, str | None]
+
+    def names(self, qos: str | None, fed: bool = False) -> list[str]:
+        """Return those of a QOS (None: all); `feed` is among them only where a plan is fed in parts."""
+        return [stage for stage, each in self.qos.items() if qos in (None, each) and (fed or stage != "feed")]
+
+    def count(self, qos: str | None, fed: bool = False) -> int:
+        return len(self.names(qos, fed))
+
+
+def longest(profile: ClusterProfile, placement: Placement) -> int:
+    """Return the seconds that partition and QOS allow for one job."""
+    limits = [profile.partitions[placement.partition].max_time]
+    if placement.qos:
+        limits.append(profile.qos[placement.qos].max_time or limits[0])
+    return min(limits)
+
+
+def most_memory(profile: ClusterProfile, placement: Placement, asked: Resources) -> int:
+    """Return the MiB for each rank that node type and QOS can give; cores come with it where memory comes with cores."""
+    node = profile.node_types[placement.node_type]
+    most = node.memory // placement.tasks_per_node
+    per_core = profile.memory.per_core.get(placement.node_type)
+    if per_core and "mem" in profile.forbidden_flags:
+        most = min(most, node.usable_cores // placement.tasks_per_node * per_core)
+    if placement.qos and (memory := profile.qos[placement.qos].max_memory):
+        most = min(most, memory // (placement.tasks_per_node * asked.nodes))
+    return most
+
+
+def queue_limits(profile: ClusterProfile, used: Sequence[str | None]) -> dict[str, Any]:
+    """Return how many jobs may wait in all, and in each of the QOS that a plan uses, as a manifest has it."""
+    queued = {name: profile.qos[name].max_queued for name in used if name and profile.qos[name].max_queued}
+    return {"submitted": profile.scheduler.max_submitted, "queued": dict(sorted(queued.items()))}
+
+
+def choose_cells_per_task(
+    profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, wanted: int | None
+) -> list[int]:
+    """Return for each demand how many cells run after one another in an array task.
+
+    That is 1 where the plan is within the limits, or where no number brings it under them: then it is fed in parts.
+
+    Args:
+        wanted: the number that the user gave.
+
+    Raises:
+        UsageError: `wanted` cells take longer than partition and QOS allow; or a limit is too small even for one part.
+    """
+    most = [min(each.cells, longest(profile, each.placement) // each.time) for each in demands]
+    if wanted is not None:
+        _check_wanted(profile, demands, wanted)
+        chosen = [min(each.cells, wanted) for each in demands]
+    else:
+        chosen = [1] * len(demands)
+        for qos, limit in _limits(profile, demands):
+            members = [index for index, each in enumerate(demands) if qos is None or each.placement.qos == qos]
+            room = limit - stages.count(qos)
+            if found := _smallest(demands, chosen, most, members, room):
+                for index in members:
+                    chosen[index] = max(chosen[index], min(found, most[index]))
+    _check_parts(profile, demands, stages, chosen)
+    return chosen
+
+
+def _limits(profile: ClusterProfile, demands: Sequence[Demand]) -> Iterator[tuple[str | None, int]]:
+    """Give each QOS in use and its limit, then None and the scheduler's."""
+    for qos in dict.fromkeys(each.placement.qos for each in demands):
+        if qos and (limit := profile.qos[qos].max_queued):
+            yield qos, limit
+    if limit := profile.scheduler.max_submitted:
+        yield None, limit
+
+
+def _smallest(
+    demands: Sequence[Demand], chosen: Sequence[int], most: Sequence[int], members: Sequence[int], room: int
+) -> int | None:
+    def fits(number: int) -> bool:
+        return sum(_tasks(demands[each], max(chosen[each], min(number, most[each]))) for each in members) <= room
+
+    numbers = range(1, max(most[each] for each in members) + 1)
+    place = bisect_left(numbers, True, key=fits)
+    return numbers[place] if place < len(numbers) else None
+
+
+def _tasks(demand: Demand, cells_per_task: int) -> int:
+    return -(-demand.cells // cells_per_task)
+
+
+def _check_wanted(profile: ClusterProfile, demands: Sequence[Demand], wanted: int) -> None:
+    for each in demands:
+        limit = longest(profile, each.placement)
+        if min(wanted, each.cells) * each.time > limit:
+            where = f"partition {each.placement.partition}"
+            where += f", QOS {each.placement.qos}," if each.placement.qos else ""
+            fitting = [(longest(profile, other.placement) // other.time, other.cells) for other in demands]
+            largest = min(number for number, cells in fitting if number < cells)
+            raise UsageError(
+                f"--cells-per-task {wanted}: {wanted} cells of {format_time(each.time)} take {format_time(wanted * each.time)}, but "
+                f"{where} stops at {format_time(limit)}: {largest} is the most that fits"
+            )
+
+
+def _check_parts(profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int]) -> None:
+    """Make sure that a plan over a limit can be fed in parts: one array task at a time, beside its stage jobs."""
+    for qos, limit in _limits(profile, demands):
+        if not _is_over(demands, stages, chosen, qos, limit):
+            continue
+        beside = stages.names(qos, fed=True)
+        if 1 + len(beside) > limit:
+            where = f"QOS {qos} lets" if qos else f"cluster {profile.name} lets"
+            shorter = " plan with --chain parallel," if stages.count(qos) else ""
+            raise UsageError(
+                f"{where} {limit} job{'s' if limit > 1 else ''} of one user wait, and one array task with its stage jobs "
+                f"({', '.join(beside)}) needs {1 + len(beside)}:{shorter} choose another QOS with `placement`, or take cells out"
+            )
+
+
+def _is_over(demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], qos: str | None, limit: int) -> bool:
+    tasks = sum(
+        _tasks(each, number)
+        for each, number in zip(demands, chosen, strict=True)
+        if qos is None or each.placement.qos == qos
+    )
+    return tasks + stages.count(qos) > limit
+
+
+def largest_array(
+    profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], qos: str | None
+) -> int:
+    """Return how many tasks an array in a QOS may have: what the scheduler takes, with room for the stage jobs."""
+    size = min(profile.scheduler.max_array_size, MAX_ARRAY)
+    for each, limit in _limits(profile, demands):
+        if each in (qos, None):
+            size = min(size, limit - stages.count(each, fed=_is_over(demands, stages, chosen, each, limit)))
+    return size
+
+
+def in_words(plan: Plan) -> list[str]:
+    """Say what the limits of the site mean for a plan, one sentence for each."""
+    jobs = plan.cell_jobs()
+    stages = [job for job in plan.jobs if job.stage not in ("cells", "feed") and _is_wanted(plan, job)]
+    limits = [(f" in QOS {name}", name, limit) for name, limit in plan.limits["queued"].items()]
+    limits.append(("", None, plan.limits["submitted"]))
+    sentences = []
+    explained = False
+    for where, qos, limit in limits:
+        here = [job for job in jobs if qos is None or job.qos == qos]
+        beside = sum(qos is None or job.qos == qos for job in stages)
+        if limit is None or not here:
+            continue
+        may_wait = f"{limit} job{'s' if limit > 1 else ''} may wait{where}"
+        if (needed := sum(job.tasks for job in here) + beside) > limit:
+            sentences.append(f"{may_wait}, and the plan has {needed}: it is fed in parts")
+        elif sum(job.count for job in here) + beside > limit:
+            explained = True
+            sentences.append(f"{may_wait}: {_how_many(here)} run after one another in each array task")
+    if not explained and any(job.cells_per_task > 1 for job in jobs):
+        sentences.append(f"{_how_many(jobs)} run after one another in each array task")
+    return sentences
+
+
+def _is_wanted(plan: Plan, job: Job) -> bool:
+    return job.stage != "notify" or bool(plan.study.get("notify"))
+
+
+def _how_many(jobs: Sequence[Job]) -> str:
+    numbers = {job.cells_per_task for job in jobs}
+    return f"up to {max(numbers)} cells" if len(numbers) > 1 else f"{max(numbers)} cells"

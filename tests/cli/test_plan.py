@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcrl.formats.plan import read_plan
+from hpcrl.spec.user import config_directory
+from tests.builders import cells_of, command_study, planned, write_record, write_yaml
+from tests.conftest import Shown
+
+Call = Callable[..., Shown]
+
+
+def test_a_plan_is_extended_where_it_stands(hpcrl: Call, in_tmp: Path) -> None:
+    arguments = ("plan", "--cluster", "sol", "--study", "s.yaml", "-o", "p")
+    write_yaml(in_tmp / "s.yaml", command_study(["true"], seeds=100))
+    assert "Generation" not in hpcrl(*arguments).out
+    write_yaml(in_tmp / "s.yaml", command_study(["true"], seeds=list(range(6, 111))))
+    shown = hpcrl(*arguments)
+    assert shown.code == 0
+    assert "Generation 2: 10 cells new, 95 as before, 5 no longer in the study.\n" in shown.out
+    assert "Plan written to p. Next: hpcrl submit p" in shown.out
+    again = hpcrl(*arguments, "--json")
+    assert json.loads(again.out)["generation"] == 2
+    assert "p holds this very plan already" in hpcrl(*arguments).out
+    write_yaml(in_tmp / "s.yaml", command_study(["true"], name="other"))
+    shown = hpcrl(*arguments)
+    assert shown.code == 2
+    assert "p: holds a plan of study mine on sol, not of study other on sol: choose another directory" in shown.err
+    # What is only looked at needs no directory of its own.
+    (in_tmp / "p").rename("plan")
+    assert hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--dry-run").code == 0
+
+
+def test_the_limits_of_the_site_are_said(hpcrl: Call, in_tmp: Path) -> None:
+    write_yaml(in_tmp / "s.yaml", command_study(["true"], seeds=600))
+    arguments = ("plan", "--cluster", "cirrus", "--account", "z01", "--study", "s.yaml", "--dry-run")
+    expected = "256 jobs may wait in QOS standard: 3 cells run after one another in each array task"
+    assert f"\n{expected}.\n" in hpcrl(*arguments).out
+    assert json.loads(hpcrl(*arguments, "--json").out)["notes"] == [expected]
+    chosen = expected.replace("3 cells", "5 cells")
+    assert f"\n{chosen}.\n" in hpcrl(*arguments, "--cells-per-task", "5").out
+    refused = hpcrl(*arguments, "--cells-per-task", "500")
+    assert refused.code == 2
+    assert "288 is the most that fits" in refused.err
+    assert hpcrl(*arguments, "--cells-per-task", "0").code == 2
+
+
+def test_what_is_reused_is_counted(hpcrl: Call, in_tmp: Path) -> None:
+    study = command_study(["true"], seeds=3)
+    old = planned(in_tmp / "old", study)
+    for cell in cells_of(old)[:2]:
+        write_record(old, cell)
+    write_yaml(in_tmp / "s.yaml", study)
+    shown = hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--reuse", "old", "-o", "new")
+    assert "1 cell in 1 job" in shown.out
+    assert "2 cells left out: completed in old.\n" in shown.out
+    assert set(read_plan(in_tmp / "new").reused.values()) == {"old"}
+    missing = hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--reuse", "nowhere", "-o", "newer")
+    assert missing.code == 2
+    assert "--reuse nowhere: is neither a plan directory nor a dataset" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "study", "settings", "expected"),
+    [
+        (
+            ("--notify", "mail -s done me@example.org"),
+            "https://s.org/",
+            "https://u.org/",
+            ["mail", "-s", "done", "me@example.org"],
+        ),
+        ((), "https://s.org/", "https://u.org/", "https://s.org/"),
+        ((), None, "https://u.org/", "https://u.org/"),
+        ((), None, None, None),
+    ],
+)
+def test_who_is_told_at_the_end(
+    hpcrl: Call, in_tmp: Path, flag: tuple[str, ...], study: str | None, settings: str | None, expected: object
+) -> None:
+    write_yaml(in_tmp / "s.yaml", command_study(["true"], **({"notify": study} if study else {})))
+    if settings:
+        write_yaml(config_directory() / "config.yaml", {"notify": settings})
+    assert hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", *flag).code == 0
+    assert read_plan(in_tmp / "plan").study.get("notify") == expected

@@ -1,0 +1,28 @@
+#!/bin/bash
+# sol-dqn-notify: made by `hpcrl plan` for cirrus. Complete as it stands:
+#   cd PLAN && sbatch scripts/sol-dqn-notify.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
+#SBATCH --job-name=sol-dqn-notify
+#SBATCH --account=lab
+#SBATCH --partition=standard
+#SBATCH --qos=standard
+#SBATCH --time=00:10:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --output=logs/%x-%j.out
+#SBATCH --open-mode=append
+
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 2
+if [ ! -f plan.json ]; then
+  echo "$PWD: is not the plan directory: change into it, then sbatch scripts/sol-dqn-notify.sbatch" >&2
+  exit 2
+fi
+mkdir -p logs records
+# Sites whose jobs get no variables of the submitting shell get this one as an argument.
+if [ -n "${2:-}" ]; then
+  export HPCRL_ENVIRONMENTS="$2"
+fi
+# `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
+hpcrl=hpcrl
+[ -x ./hpcrl ] && hpcrl=./hpcrl
+exec "$hpcrl" notify .

@@ -1,0 +1,31 @@
+#!/bin/bash
+# sol-dqn-feed: made by `hpcrl plan` for sol. Complete as it stands:
+#   cd PLAN && sbatch scripts/sol-dqn-feed.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
+#SBATCH --job-name=sol-dqn-feed
+#SBATCH --account=lab
+#SBATCH --partition=htc
+#SBATCH --qos=public
+#SBATCH --time=00:30:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=2048M
+#SBATCH --output=logs/%x-%j.out
+#SBATCH --open-mode=append
+#SBATCH --export=NONE
+
+cd "${SLURM_SUBMIT_DIR:-.}" || exit 2
+if [ ! -f plan.json ]; then
+  echo "$PWD: is not the plan directory: change into it, then sbatch scripts/sol-dqn-feed.sbatch" >&2
+  exit 2
+fi
+mkdir -p logs records
+# Sites whose jobs get no variables of the submitting shell get this one as an argument.
+if [ -n "${2:-}" ]; then
+  export HPCRL_ENVIRONMENTS="$2"
+fi
+export SLURM_EXPORT_ENV=ALL
+# `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
+hpcrl=hpcrl
+[ -x ./hpcrl ] && hpcrl=./hpcrl
+exec "$hpcrl" submit . --fed

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrl.collect.merge import collect
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import read_cells, read_plan
+from hpcrl.plan.make import PlanFiles, UserChoices, make_plan
+from hpcrl.plan.reuse import completed_cells
+from hpcrl.slurm.client import Slurm
+from hpcrl.spec.library import Library
+from tests.builders import cells_of, command_study, planned, write_record, write_yaml
+
+STUDY = command_study(["true"], seeds=4)
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A plan with records: the first cell completed, the second failed and then completed, the third failed, the last runs."""
+    plan = planned(tmp_path / "other", STUDY)
+    first, second, third, last = cells_of(plan)
+    write_record(plan, first)
+    write_record(plan, second, "a-1", outcome="failed")
+    write_record(plan, second, "a-2")
+    write_record(plan, third, outcome="failed")
+    write_record(plan, last, outcome=None)
+    return plan
+
+
+def reusing(tmp_path: Path, *places: Path) -> PlanFiles:
+    study = write_yaml(tmp_path / "s.yaml", STUDY)
+    return make_plan(Library(), "sol", str(study), UserChoices(account="lab"), None, completed_cells(places))
+
+
+def seeds(files: PlanFiles, directory: Path) -> list[int]:
+    from hpcrl.plan.directory import write_plan
+
+    write_plan(files, directory)
+    return [cell.config["seed"] for cell in read_cells(directory)]
+
+
+def test_completed_cells_of_a_plan_are_left_out(tmp_path: Path, other: Path) -> None:
+    files = reusing(tmp_path, other)
+    assert seeds(files, tmp_path / "p") == [3, 4]
+    ids = [each["id"] for each in cells_of(other)]
+    assert read_plan(tmp_path / "p").reused == {ids[0]: str(other), ids[1]: str(other)}
+    assert (files.plan.totals["cells"], files.plan.totals["reused"]) == (2, 2)
+    assert files.plan.totals["core_hours"] == round(2 / 6, 4)
+
+
+def test_marks_of_attempts_count_before_records(tmp_path: Path, other: Path) -> None:
+    ids = [each["id"] for each in cells_of(other)]
+    (other / "attempts").mkdir()
+    for name in (f"{ids[2]}.1-0", f"{ids[2]}.1-0.completed", f"{ids[3]}.1-0", f"{ids[3]}.1-0.failed"):
+        (other / "attempts" / name).touch()
+    assert completed_cells([other]) == {ids[2]: str(other)}
+
+
+def test_every_rank_of_an_attempt_must_have_completed(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "other", STUDY)
+    first, second, third, _ = cells_of(plan)
+    for rank in (0, 1):
+        write_record(plan, first, rank=rank, ranks=2)
+        write_record(plan, second, rank=rank, ranks=2, outcome="failed" if rank else "completed")
+    write_record(plan, third, rank=0, ranks=2)
+    (plan / "records" / "damaged.rec").write_bytes(b"x")
+    assert set(completed_cells([plan])) == {first["id"]}
+
+
+def test_completed_cells_of_a_dataset_are_left_out(tmp_path: Path, other: Path) -> None:
+    dataset = tmp_path / "dataset"
+    collect([other], dataset, Slurm())
+    files = reusing(tmp_path, dataset)
+    assert seeds(files, tmp_path / "p") == [3, 4]
+    assert set(files.plan.reused.values()) == {str(dataset)}
+
+
+def test_several_places(tmp_path: Path, other: Path) -> None:
+    more = planned(tmp_path / "more", STUDY)
+    write_record(more, cells_of(more)[0])
+    write_record(more, cells_of(more)[3])
+    files = reusing(tmp_path, other, more)
+    assert seeds(files, tmp_path / "p") == [3]
+    assert sorted(files.plan.reused.values()) == sorted([str(other), str(other), str(more)])
+
+
+def test_nothing_is_left_to_plan(tmp_path: Path) -> None:
+    done = planned(tmp_path / "done", STUDY)
+    for cell in cells_of(done):
+        write_record(done, cell)
+    with pytest.raises(UsageError, match=r"all its 4 cells are completed in .*done: nothing is left to plan"):
+        reusing(tmp_path, done)
+
+
+def test_neither_a_plan_nor_a_dataset(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--reuse .*: is neither a plan directory nor a dataset"):
+        completed_cells([tmp_path])
