@@ -35,8 +35,13 @@ def slurm() -> None:
     is_flag=True,
     help="Also put wrappers of sbatch, squeue, ... on PATH, which `hpcrl dev slurm fault` steers.",
 )
+@click.option(
+    "--enforce-memory/--no-enforce-memory",
+    default=None,
+    help="End jobs that are over their memory, or not. Default: as the site does.",
+)
 @path_option
-def up(cluster: str, directory: Path, faults: bool, paths: tuple[Path, ...]) -> None:
+def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None, paths: tuple[Path, ...]) -> None:
     """Start one. Nodes have the sizes that the profile says, not this machine's; GPUs are stand-ins."""
     from hpcrl.slurm.config import ACCOUNT
     from hpcrl.slurm.virtual import VirtualSlurm
@@ -45,7 +50,9 @@ def up(cluster: str, directory: Path, faults: bool, paths: tuple[Path, ...]) -> 
     profile = Library(paths).cluster(cluster)
     started = time.monotonic()
     virtual = VirtualSlurm(directory)
-    virtual.up(profile, lambda text: click.echo(f"starting: {text}", err=True))
+    facts = virtual.up(profile, lambda text: click.echo(f"starting: {text}", err=True), enforce_memory)
+    for fact in facts:
+        click.echo(fact, err=True)
     click.echo(
         f"# {profile.title}, imitated: {len(virtual.nodes())} nodes idle after {time.monotonic() - started:.0f} s; account {ACCOUNT}"
     )

@@ -6,14 +6,20 @@ not physical, and GPUs are stand-ins: the scheduler is real, the hardware is not
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.quantities import format_time
 
 NODES_PER_TYPE = 2
 ACCOUNT = "lab"
+# What Slurm's control-group plugins here need: the freezer holds a job's processes together, memory limits them.
+CONTROLLERS = ("freezer", "memory")
+# How a job over its memory is ended: by the kernel, by Slurm's polling with accounting mended afterwards, or not.
+Enforcement = Literal["control groups", "stand-in", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,12 @@ class Layout:
     controller_port: int
     database_port: int
     nodes: tuple[Node, ...]
+    memory: Enforcement = "none"
+
+    @property
+    def group(self) -> str:
+        """The name of this cluster's own control group: two clusters have nodes of the same names."""
+        return "hpcrl-" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:10]
 
 
 def node_names(profile: ClusterProfile, per_type: int = NODES_PER_TYPE) -> list[tuple[str, str]]:
@@ -47,6 +59,8 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
     """Return the text of slurm.conf."""
     root = layout.directory
     gpus = profile.gpu_types()
+    site = profile.scheduler
+    by_groups = layout.memory == "control groups"
     lines = [
         f"ClusterName={profile.name}",
         f"SlurmctldHost={layout.host}(127.0.0.1)",
@@ -58,8 +72,8 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         # Without cred_expire a requeued job waits for two minutes.
         f"AuthInfo=socket={root}/run/munge.sock,cred_expire=5",
         "MpiDefault=none",
-        "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
+        f"ProctrackType=proctrack/{'cgroup' if by_groups else 'linuxproc'}",
+        f"TaskPlugin=task/{'cgroup' if by_groups else 'none'}",
         "ReturnToService=2",
         # Stricter than many sites, so that a script that could never start is refused at once.
         "EnforcePartLimits=ALL",
@@ -79,10 +93,10 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         "SelectTypeParameters=CR_Core_Memory",
         "PriorityType=priority/basic",
         "PreemptType=preempt/qos",
-        "PreemptMode=REQUEUE",
+        f"PreemptMode={site.preempt_mode or 'REQUEUE'}",
         "JobRequeue=1",
-        f"MaxArraySize={profile.scheduler.max_array_size}",
-        "MaxJobCount=50000",
+        f"MaxArraySize={site.max_array_size}",
+        f"MaxJobCount={site.max_job_count or max(50_000, site.max_array_size + 1)}",
         "MinJobAge=300",
         "SlurmctldTimeout=30",
         "SlurmdTimeout=10",
@@ -98,8 +112,14 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         f"AccountingStoragePort={layout.database_port}",
         f"AccountingStoragePass={root}/run/munge.sock",
         "AccountingStorageEnforce=associations,limits,qos",
-        "AccountingStoreFlags=job_comment",
     ]
+    if site.preempt_exempt_time:
+        lines.append(f"PreemptExemptTime={format_time(site.preempt_exempt_time)}")
+    if site.accounting_store_flags:
+        lines.append(f"AccountingStoreFlags={','.join(site.accounting_store_flags)}")
+    if layout.memory == "stand-in":
+        lines.append("JobAcctGatherParams=OverMemoryKill")
+        lines.append(f"EpilogSlurmctld={root}/etc/over-memory.sh")
     if gpus:
         lines.append("GresTypes=gpu")
         lines.append("AccountingStorageTRES=" + ",".join(["gres/gpu", *(f"gres/gpu:{kind}" for kind in gpus)]))
@@ -111,6 +131,8 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         line += f" DefaultTime={format_time(min(partition.max_time, 3600))}"
         if partition.default:
             line += " Default=YES"
+        if partition.max_nodes:
+            line += f" MaxNodes={partition.max_nodes}"
         if partition.qos:
             line += f" AllowQos={','.join(partition.qos)}"
         if partition.max_cores_per_node:
@@ -147,9 +169,57 @@ def gres_conf(profile: ClusterProfile, layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cgroup_conf() -> str:
-    """Return the text of cgroup.conf. Nothing here uses control groups, but slurmd looks for them unless a version is named."""
-    return "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+def cgroup_conf(layout: Layout) -> str:
+    """Return the text of cgroup.conf. slurmd wants a version to be named even where no control group is used."""
+    lines = ["CgroupPlugin=cgroup/v1", "CgroupAutomount=no"]
+    if layout.memory == "control groups":
+        lines += [
+            f"CgroupMountpoint={layout.directory}/cgroup",
+            "ConstrainRAMSpace=yes",
+            "ConstrainCores=no",
+            "ConstrainDevices=no",
+            "AllowedSwapSpace=0",
+            "MinRAMSpace=10",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def over_memory_script(profile: ClusterProfile, layout: Layout) -> str:
+    """Return the script that corrects accounting after Slurm's polling ended a job over its memory.
+
+    Slurm then says FAILED or CANCELLED. The script looks for slurmd's words about it, waits until the job's end
+    is in the database, and writes OUT_OF_MEMORY (state 11, exit code 0:125) there: for the step that was over
+    its memory, and for the job where that was the batch script's. Control groups give the same.
+    """
+    root = layout.directory
+    jobs, steps = (f"\\`{profile.name}_{table}_table\\`" for table in ("job", "step"))
+    return f"""#!/bin/sh
+said="StepId=$SLURM_JOB_ID\\..*exceeded memory limit"
+begun={root}/tmp/over-memory.$SLURM_JOB_ID
+if [ "$1" != mend ]; then
+    grep -q "$said" {root}/log/slurmd.*.log || exit 0
+    # slurmctld ends this script's process group with it: wait until the other one has left the group.
+    setsid --fork "$0" mend >/dev/null 2>&1 </dev/null
+    until [ -e "$begun" ]; do sleep 0.05; done
+    exit 0
+fi
+sql() {{ mariadb --no-defaults --socket={root}/run/mysql.sock -uroot -N -e "$1" slurm_acct_db; }}
+ended="id_job=$SLURM_JOB_ID and time_end>0 order by job_db_inx desc limit 1"
+touch "$begun"
+left=60
+while [ "$left" -gt 0 ]; do
+    left=$((left - 1))
+    sleep 1
+    number=$(sql "select job_db_inx from {jobs} where $ended") || exit 0
+    [ -n "$number" ] || continue
+    sql "update {steps} set state=11, exit_code=253 where job_db_inx=$number and state=4 and exit_code=9"
+    if grep -q "StepId=$SLURM_JOB_ID\\.batch exceeded memory limit" {root}/log/slurmd.*.log; then
+        sql "update {jobs} set state=11, exit_code=253 where job_db_inx=$number"
+    fi
+    # slurmdbd may write the same end once more.
+    [ "$left" -lt 10 ] || left=10
+done
+"""
 
 
 def slurmdbd_conf(layout: Layout) -> str:
@@ -181,27 +251,127 @@ def task_prolog(layout: Layout) -> str:
 
 
 def accounting_commands(profile: ClusterProfile, user: str) -> str:
-    """Return sacctmgr's input: the cluster, its QOS with their limits, one account and the user in it."""
+    """Return sacctmgr's input before the controller starts: the cluster, its QOS, one account and the user in it."""
     lines = [f"add cluster {profile.name}"]
     if profile.qos:
         lines.append(f"add qos {','.join(profile.qos)}")
-    for name, qos in profile.qos.items():
-        settings = []
-        if qos.max_time:
-            settings.append(f"MaxWall={format_time(qos.max_time)}")
-        most = [("cpu", qos.max_cores), ("gres/gpu", qos.max_gpus), ("node", qos.max_nodes)]
-        tres = [f"{kind}={value}" for kind, value in most if value]
-        if tres:
-            settings.append(f"MaxTRESPerJob={','.join(tres)}")
-        if qos.min_nodes > 1:
-            settings.append(f"MinTRESPerJob=node={qos.min_nodes}")
-        if qos.max_running:
-            settings.append(f"MaxJobsPerUser={qos.max_running}")
-        if settings:
-            lines.append(f"modify qos {name} set {' '.join(settings)} Flags=DenyOnLimit")
     lines.append(f"add account {ACCOUNT} Description={ACCOUNT} Organization=hpcrl")
     names = ",".join(["normal", *profile.qos])
-    lines.append(
-        f"add user {user} Account={ACCOUNT} DefaultAccount={ACCOUNT} QOS={names} DefaultQOS={next(iter(profile.qos), 'normal')}"
+    line = (
+        f"add user {user} Account={ACCOUNT} DefaultAccount={ACCOUNT} QOS={names} "
+        f"DefaultQOS={next(iter(profile.qos), 'normal')}"
     )
+    if profile.scheduler.max_submitted:
+        line += f" MaxSubmitJobs={profile.scheduler.max_submitted}"
+    return "\n".join([*lines, line, "quit"]) + "\n"
+
+
+def qos_limits(profile: ClusterProfile) -> dict[str, dict[str, str]]:
+    """Return QOS -> {limit: value}, in the words and values of `sacctmgr show qos`."""
+    preemptable = [name for name, qos in profile.qos.items() if qos.preemptable]
+    limits = {}
+    for name, qos in profile.qos.items():
+        wanted: dict[str, str] = {}
+        if qos.max_time:
+            wanted["MaxWall"] = format_time(qos.max_time)
+        most = [("cpu", qos.max_cores), ("gres/gpu", qos.max_gpus), ("mem", qos.max_memory), ("node", qos.max_nodes)]
+        tres = [f"{kind}={value}{'M' if kind == 'mem' else ''}" for kind, value in most if value]
+        if tres:
+            wanted["MaxTRES"] = ",".join(tres)
+        if qos.min_nodes > 1:
+            wanted["MinTRES"] = f"node={qos.min_nodes}"
+        if qos.max_running:
+            wanted["MaxJobsPU"] = str(qos.max_running)
+        if qos.max_queued:
+            wanted["MaxSubmitPU"] = str(qos.max_queued)
+        if wanted:
+            # Without this flag a job over MaxWall is taken and never starts.
+            wanted["Flags"] = "DenyOnLimit"
+        if preemptable and not qos.preemptable:
+            wanted["Preempt"] = ",".join(preemptable)
+        if qos.charge_factor != 1:
+            wanted["UsageFactor"] = f"{qos.charge_factor:.6f}"
+        limits[name] = wanted
+    return limits
+
+
+# The columns of `sacctmgr show qos` and the words of `sacctmgr modify qos`.
+QOS_WORDS = {
+    "MaxWall": "MaxWall",
+    "MaxTRES": "MaxTRESPerJob",
+    "MinTRES": "MinTRESPerJob",
+    "MaxJobsPU": "MaxJobsPerUser",
+    "MaxSubmitPU": "MaxSubmitJobsPerUser",
+    "Flags": "Flags",
+    "Preempt": "Preempt",
+    "UsageFactor": "UsageFactor",
+}
+
+
+def limit_commands(profile: ClusterProfile) -> str:
+    """Return sacctmgr's input after the controller has started: it has made gres/gpu known by then."""
+    lines = []
+    for name, limits in qos_limits(profile).items():
+        if limits:
+            settings = " ".join(f"{QOS_WORDS[column]}={value}" for column, value in limits.items())
+            lines.append(f"modify qos {name} set {settings}")
     return "\n".join([*lines, "quit"]) + "\n"
+
+
+def missing_limits(profile: ClusterProfile, shown: str) -> list[str]:
+    """Return each limit that is not as the profile says, read from ``sacctmgr -nP show qos format=Name,...``."""
+    rows = {}
+    for line in shown.splitlines():
+        name, *values = line.split("|")
+        rows[name] = dict(zip(QOS_WORDS, values, strict=False))
+    missing = []
+    for name, limits in qos_limits(profile).items():
+        if name not in rows:
+            missing.append(f"QOS {name} is not there")
+            continue
+        for column, value in limits.items():
+            found = rows[name].get(column, "")
+            if _comparable(found) != _comparable(value):
+                missing.append(f"QOS {name}: {column} should be {value}, and is {found or 'not set'}")
+    return missing
+
+
+def _comparable(text: str) -> set[str]:
+    """Read a list whose order is free; sacctmgr may write memory in another unit, and a number with fewer digits."""
+    parts = set()
+    for part in text.split(","):
+        key, _, value = part.rpartition("=")
+        if key == "mem" and value[-1:] in "MGT":
+            value = f"{float(value[:-1]) * {'M': 1, 'G': 1024, 'T': 1024**2}[value[-1]]:g}"
+        elif value.replace(".", "", 1).isdigit():
+            value = f"{float(value):g}"
+        parts.add(f"{key}={value}")
+    return parts
+
+
+def description(profile: ClusterProfile, layout: Layout) -> list[str]:
+    """Say what of a site this cluster has, what stands in for it, and what is missing."""
+    site = profile.scheduler
+    memory = {
+        "control groups": "a job over its memory is ended by control groups and is OUT_OF_MEMORY",
+        "stand-in": "a job over its memory is ended within seconds by a stand-in without control groups: "
+        "sacct says OUT_OF_MEMORY, squeue FAILED or CANCELLED, and a short peak is not seen",
+        "none": "a job over its memory is not ended" + (", although the site ends it" if site.enforce_memory else ""),
+    }[layout.memory]
+    kept = ", ".join(site.accounting_store_flags) or "no comments, scripts or variables of jobs"
+    part_limits = (
+        ""
+        if site.enforce_part_limits
+        else "; sbatch refuses what is over a partition's limits, and the site's does not"
+    )
+    return [
+        "real: slurmctld, slurmdbd, slurmd and the commands; "
+        f"{len(profile.partitions)} partitions with their time, nodes and QOS; every limit of {len(profile.qos)} QOS, read back",
+        f"as the site has it: MaxArraySize {site.max_array_size}, "
+        + (f"MaxJobCount {site.max_job_count}, " if site.max_job_count else "")
+        + f"PreemptMode {site.preempt_mode or 'REQUEUE (the profile does not say)'}, accounting keeps {kept}",
+        f"stand-ins: {len(layout.nodes)} nodes on this host, of declared size; GPUs are links to /dev/null",
+        f"memory: {memory}",
+        "not there: rules of a submission plugin (required and forbidden options), fair share, other users, modules, "
+        f"file systems{part_limits}",
+    ]

@@ -6,6 +6,7 @@ Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server, and libpm
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
@@ -22,12 +23,20 @@ import psutil
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.slurm.config import (
+    ACCOUNT,
+    CONTROLLERS,
+    QOS_WORDS,
+    Enforcement,
     Layout,
     Node,
     accounting_commands,
     cgroup_conf,
+    description,
     gres_conf,
+    limit_commands,
+    missing_limits,
     node_names,
+    over_memory_script,
     slurm_conf,
     slurmdbd_conf,
     task_prolog,
@@ -46,6 +55,7 @@ PROGRAMS = (
     "sbatch",
 )
 PACKAGES = "slurm-wlm slurmdbd munge mariadb-server libpmix-dev"
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _STATE = "cluster.json"
 _FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 # Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.
@@ -91,12 +101,27 @@ class VirtualSlurm:
             "PATH": ":".join(dict.fromkeys([*places, "/usr/bin", "/bin", "/usr/sbin", "/sbin"])),
         }
 
-    def up(self, profile: ClusterProfile, report: Callable[[str], None] = lambda text: None) -> None:
+    def up(
+        self,
+        profile: ClusterProfile,
+        report: Callable[[str], None] = lambda text: None,
+        enforce_memory: bool | None = None,
+        control_groups: bool | None = None,
+    ) -> list[str]:
         """Start the cluster of a profile and wait until its nodes are idle.
+
+        Args:
+            profile: the site.
+            report: is told what starts.
+            enforce_memory: whether a job over its memory is ended; None: as at the site.
+            control_groups: whether by control groups; None: where they can be had, else by a stand-in.
+
+        Returns:
+            What is real, what stands in for something, and what is not there, one sentence each.
 
         Raises:
             UsageError: one runs here already, the directory's name is too long, or the profile has no scheduler.
-            HpcrlError: a program is missing or does not start, with the end of its log.
+            HpcrlError: a program is missing or does not start, with the end of its log; or a limit could not be set.
         """
         if profile.scheduler.kind != "slurm":
             raise UsageError(f"cluster {profile.name}: has no Slurm to imitate")
@@ -108,11 +133,17 @@ class VirtualSlurm:
             raise HpcrlError(f"not installed: {', '.join(missing)}: apt-get install {PACKAGES}")
         if self.processes():
             raise UsageError(f"{self.directory}: a private Slurm runs here already: hpcrl dev slurm down")
-        layout = self._prepare(profile)
+        wanted = profile.scheduler.enforce_memory if enforce_memory is None else enforce_memory
+        if wanted and control_groups and not control_groups_here():
+            raise UsageError("control groups (version 1, memory and freezer) are not to be had here: root is needed")
+        groups = control_groups_here() if control_groups is None else control_groups
+        layout = self._prepare(profile, ("control groups" if groups else "stand-in") if wanted else "none")
         try:
             self._start_accounting(profile, layout, report)
             report("controller")
             self.start_controller()
+            report("limits")
+            self._set_limits(profile, layout)
             report("nodes")
             for node in layout.nodes:
                 self._start_daemon(node.name)
@@ -120,8 +151,9 @@ class VirtualSlurm:
         except BaseException:
             self.down()
             raise
+        return description(profile, layout)
 
-    def _prepare(self, profile: ClusterProfile) -> Layout:
+    def _prepare(self, profile: ClusterProfile, memory: Enforcement) -> Layout:
         root = self.directory
         if root.exists() and any(root.iterdir()) and not (root / _STATE).exists():
             raise UsageError(f"{root}: holds something else: choose an empty directory")
@@ -132,7 +164,8 @@ class VirtualSlurm:
         names = node_names(profile)
         ports = _free_ports(len(names) + 2)
         nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
-        layout = Layout(root, socket.gethostname().partition(".")[0], getpass.getuser(), ports[0], ports[1], nodes)
+        host = socket.gethostname().partition(".")[0]
+        layout = Layout(root, host, getpass.getuser(), ports[0], ports[1], nodes, memory)
         for node in nodes:
             (root / "spool" / node.name).mkdir()
             (root / "tmpfs" / node.name).mkdir()
@@ -142,7 +175,17 @@ class VirtualSlurm:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self.conf.write_text(slurm_conf(profile, layout))
-        (root / "etc/cgroup.conf").write_text(cgroup_conf())
+        (root / "etc/cgroup.conf").write_text(cgroup_conf(layout))
+        if memory == "control groups":
+            (root / "cgroup").mkdir()
+            for name in CONTROLLERS:
+                group = CONTROL_GROUPS / name / layout.group
+                group.mkdir(exist_ok=True)
+                (root / "cgroup" / name).symlink_to(group)
+        if memory == "stand-in":
+            script = root / "etc/over-memory.sh"
+            script.write_text(over_memory_script(profile, layout))
+            script.chmod(0o755)
         (root / "etc/gres.conf").write_text(gres_conf(profile, layout))
         database = root / "etc/slurmdbd.conf"
         database.touch(0o600)
@@ -187,6 +230,20 @@ class VirtualSlurm:
         if layout.user not in self.command("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
             raise HpcrlError(f"sacctmgr did not take the accounts: see {root}/log/slurmdbd.log")
 
+    def _set_limits(self, profile: ClusterProfile, layout: Layout) -> None:
+        """Set every limit and read it back: sacctmgr's exit code says nothing about commands on its input."""
+        said = self.command("sacctmgr", "-i", stdin=limit_commands(profile))
+        shown = self.command("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(QOS_WORDS)}").stdout
+        missing = missing_limits(profile, shown)
+        if most := profile.scheduler.max_submitted:
+            asked = ("show", "assoc", f"user={layout.user}", f"account={ACCOUNT}", "format=MaxSubmit")
+            found = self.command("sacctmgr", "-nP", *asked).stdout.strip()
+            if found != str(most):
+                missing.append(f"user {layout.user}: MaxSubmit should be {most}, and is {found or 'not set'}")
+        if missing:
+            words = " ".join((said.stderr or said.stdout).split())[-300:]
+            raise HpcrlError(f"sacctmgr did not set what the profile says: {'; '.join(missing)} (it said: {words})")
+
     def down(self) -> None:
         """End every process of the cluster, jobs included. The directory stays, with its logs."""
         if not (self.directory / _STATE).exists():
@@ -200,6 +257,8 @@ class VirtualSlurm:
             chosen = [each for each in self.processes() if _name(each) in names]
             _end(chosen, patience=10)
         _end(self.processes(), patience=1)
+        for link in sorted((self.directory / "cgroup").glob("*")):
+            _remove_groups(link.resolve())
 
     def check_running(self) -> None:
         """Raise where no private Slurm runs in this directory.
@@ -354,6 +413,26 @@ class VirtualSlurm:
             if path.is_file() and (lines := path.read_text(errors="replace").strip().splitlines()):
                 return f"{path}: {lines[-1]}"
         return f"see {self.directory}/log"
+
+
+def control_groups_here() -> bool:
+    """Tell whether Slurm can use control groups of version 1 here: root, and a hierarchy that it may write to."""
+    return os.geteuid() == 0 and all(
+        (CONTROL_GROUPS / name / "tasks").exists() and os.access(CONTROL_GROUPS / name, os.W_OK) for name in CONTROLLERS
+    )
+
+
+def _remove_groups(top: Path) -> None:
+    """Remove a control group and those in it, the innermost first. The kernel may need a moment after the last task."""
+    for place, _, _ in os.walk(top, topdown=False):
+        for _ in range(20):
+            try:
+                Path(place).rmdir()
+                break
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    break
+                time.sleep(0.1)
 
 
 def _name(process: psutil.Process) -> str:

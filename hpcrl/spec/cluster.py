@@ -110,6 +110,21 @@ class Scheduler(Model):
     version: str | None = None
     max_array_size: int = Field(1001, ge=2, description="MaxArraySize: array indices stay below it")
     max_submitted: int | None = Field(None, ge=1, description="jobs of one user in the queue")
+    max_job_count: int | None = Field(
+        None, ge=2, description="MaxJobCount: jobs of all users; where it is reached, sbatch blocks"
+    )
+    preempt_mode: Literal["REQUEUE", "CANCEL"] | None = Field(
+        None, description="PreemptMode: what happens to a preempted job; none: not known"
+    )
+    preempt_exempt_time: Seconds | None = Field(
+        None, description="PreemptExemptTime: how long a job runs before it may be preempted"
+    )
+    accounting_store_flags: tuple[Literal["job_comment", "job_env", "job_extra", "job_script"], ...] = Field(
+        (), description="AccountingStoreFlags: what accounting keeps; without job_comment no comment of a job"
+    )
+    enforce_memory: bool | None = Field(
+        None, description="whether a job over its memory is ended (OUT_OF_MEMORY); none: not known"
+    )
     array_throttle: int | None = Field(None, ge=1, description="array tasks that run at once")
     enforce_part_limits: bool = Field(False, description="whether sbatch itself refuses a time over the limit")
     poll_interval: int = Field(30, ge=1, description="seconds between status requests that the site accepts")

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.slurm.config import (
+    Layout,
+    Node,
+    cgroup_conf,
+    description,
+    limit_commands,
+    missing_limits,
+    node_names,
+    slurm_conf,
+)
+from hpcrl.spec.cluster import ClusterProfile, Qos, Scheduler
+from hpcrl.spec.library import Library
+
+SOL = Library().cluster("sol")
+
+
+def layout(profile: ClusterProfile, **changes: Any) -> Layout:
+    nodes = tuple(Node(name, kind, 7000 + index) for index, (name, kind) in enumerate(node_names(profile)))
+    return Layout(Path("/d"), "host", "me", 1, 2, nodes, **changes)
+
+
+def settings(profile: ClusterProfile, **changes: Any) -> dict[str, str]:
+    text = slurm_conf(profile, layout(profile, **changes))
+    return dict(line.split("=", 1) for line in text.splitlines() if " " not in line)
+
+
+def with_scheduler(**changes: Any) -> ClusterProfile:
+    return SOL.model_copy(update={"scheduler": SOL.scheduler.model_copy(update=changes)})
+
+
+def test_the_controller_is_set_as_the_sites() -> None:
+    found = settings(SOL)
+    expected = {
+        "MaxJobCount": "500000", "MaxArraySize": "200000", "PreemptMode": "CANCEL", "PreemptExemptTime": "00:15:00",
+    }  # fmt: skip
+    assert expected.items() <= found.items()
+    assert "AccountingStoreFlags" not in found
+    kept = settings(with_scheduler(accounting_store_flags=("job_comment", "job_script")))
+    assert kept["AccountingStoreFlags"] == "job_comment,job_script"
+
+
+def test_what_a_profile_does_not_say() -> None:
+    plain = SOL.model_copy(update={"scheduler": Scheduler(max_array_size=100_001)})
+    found = settings(plain)
+    assert int(found["MaxJobCount"]) > 100_001
+    assert "PreemptExemptTime" not in found
+    assert "REQUEUE (the profile does not say)" in "\n".join(description(plain, layout(plain)))
+
+
+def test_memory_is_enforced_in_one_of_three_ways() -> None:
+    groups, stand_in, none = (settings(SOL, memory=kind) for kind in ("control groups", "stand-in", "none"))
+    assert (groups["ProctrackType"], groups["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup")
+    assert "JobAcctGatherParams" not in groups
+    assert stand_in["ProctrackType"] == none["ProctrackType"] == "proctrack/linuxproc"
+    assert stand_in["JobAcctGatherParams"] == "OverMemoryKill"
+    assert "JobAcctGatherParams" not in none
+    assert "ConstrainRAMSpace=yes" in cgroup_conf(layout(SOL, memory="control groups"))
+    assert "ConstrainRAMSpace" not in cgroup_conf(layout(SOL))
+    said = ["\n".join(description(SOL, layout(SOL, memory=kind))) for kind in ("control groups", "stand-in", "none")]
+    assert "stand-in without control groups" in said[1]
+    assert "is not ended, although the site ends it" in said[2]
+    assert len(set(said)) == 3
+
+
+def test_two_clusters_have_control_groups_of_their_own() -> None:
+    first, second = (Layout(Path(name), "host", "me", 1, 2, ()) for name in ("/tmp/a", "/tmp/b"))
+    assert first.group != second.group
+
+
+QOS = {
+    "all": Qos.model_validate(
+        {
+            "max_time": "1-00:00:00", "min_nodes": 2, "max_nodes": 4, "max_cores": 32, "max_gpus": 4,
+            "max_memory": "320G", "max_running": 2, "max_queued": 10, "charge_factor": 1.5,
+        }
+    ),
+    "none": Qos(),
+    "low": Qos(preemptable=True),
+}  # fmt: skip
+# As sacctmgr 22.05 shows it after `limit_commands`.
+SHOWN = """normal||||||||1.000000
+all|1-00:00:00|cpu=32,gres/gpu=4,mem=320G,node=4|node=2|2|10|DenyOnLimit|low|1.500000
+none|||||||low|1.000000
+low||||||||1.000000
+"""
+
+
+def test_every_limit_of_a_qos_is_set() -> None:
+    profile = SOL.model_copy(update={"qos": QOS})
+    assert limit_commands(profile).splitlines() == [
+        "modify qos all set MaxWall=1-00:00:00 MaxTRESPerJob=cpu=32,gres/gpu=4,mem=327680M,node=4 "
+        "MinTRESPerJob=node=2 MaxJobsPerUser=2 MaxSubmitJobsPerUser=10 Flags=DenyOnLimit Preempt=low "
+        "UsageFactor=1.500000",
+        "modify qos none set Preempt=low",
+        "quit",
+    ]
+    assert missing_limits(profile, SHOWN) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("gres/gpu=4,", "", "QOS all: MaxTRES should be cpu=32,gres/gpu=4,mem=327680M,node=4, and is cpu=32,mem=320G"),
+        ("mem=320G", "mem=32G", "QOS all: MaxTRES"),
+        ("|10|", "||", "QOS all: MaxSubmitPU should be 10, and is not set"),
+        ("|DenyOnLimit|", "||", "QOS all: Flags should be DenyOnLimit, and is not set"),
+        ("none|||||||low|", "none||||||||", "QOS none: Preempt should be low, and is not set"),
+        ("1.5", "1.0", "QOS all: UsageFactor"),
+        ("low||", "other||", "QOS low is not there"),
+    ],
+)
+def test_a_limit_that_was_not_taken_is_named(old: str, new: str, missing: str) -> None:
+    assert old in SHOWN
+    (found,) = missing_limits(SOL.model_copy(update={"qos": QOS}), SHOWN.replace(old, new))
+    assert found.startswith(missing)

@@ -1,0 +1,159 @@
+"""What a private Slurm has of its site, on clusters of their own: limits, preemption, memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.slurm import virtual as module
+from hpcrl.slurm.config import CONTROLLERS, limit_commands
+from hpcrl.slurm.virtual import CONTROL_GROUPS, VirtualSlurm, control_groups_here
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.library import Library
+from tests.slurm.test_faults import until
+
+pytestmark = pytest.mark.slurm
+needs_groups = pytest.mark.skipif(not control_groups_here(), reason="no control groups of version 1 here")
+
+
+@contextmanager
+def started(profile: ClusterProfile, **choices: Any) -> Iterator[VirtualSlurm]:
+    slurm = VirtualSlurm(Path(tempfile.mkdtemp(prefix="ht-", dir="/tmp")))
+    slurm.up(profile, **choices)
+    try:
+        yield slurm
+    finally:
+        slurm.down()
+        assert slurm.processes() == []
+        shutil.rmtree(slurm.directory)
+
+
+def site(name: str, scheduler: dict[str, Any], **qos: dict[str, Any]) -> ClusterProfile:
+    """A profile with other values for the scheduler and some QOS."""
+    profile = Library().cluster(name)
+    changed = {each: profile.qos[each].model_copy(update=values) for each, values in qos.items()}
+    scheduled = profile.scheduler.model_copy(update=scheduler)
+    return profile.model_copy(update={"scheduler": scheduled, "qos": {**profile.qos, **changed}})
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[VirtualSlurm]:
+    changes = {"preempt_exempt_time": None, "max_submitted": 900}
+    with started(site("sol", changes, debug={"max_gpus": 1})) as running:
+        yield running
+
+
+def submit(slurm: VirtualSlurm, wrap: str, *options: str) -> subprocess.CompletedProcess[str]:
+    memory = () if any(each.startswith("--mem") for each in options) else ("--mem=10M",)
+    return slurm.command("sbatch", "--parsable", "-n1", "-t2", "-o/dev/null", *memory, *options, "--wrap", wrap)
+
+
+def accounted(slurm: VirtualSlurm, job: str, column: str) -> str:
+    return slurm.command("sacct", "-nPX", "-j", job, "-o", column).stdout.strip()
+
+
+def queued(slurm: VirtualSlurm, job: str, column: str = "%T") -> str:
+    return slurm.command("squeue", "-h", "-t", "all", "-j", job, "-o", column).stdout.strip()
+
+
+def test_the_gpu_limit_of_a_qos_is_there_and_binds(slurm: VirtualSlurm) -> None:
+    shown = slurm.command("sacctmgr", "-nP", "show", "qos", "debug,class", "format=Name,MaxTRES,MaxJobsPU,MaxSubmitPU")
+    assert sorted(shown.stdout.splitlines(), reverse=True) == [
+        "debug|gres/gpu=1||2",
+        "class|cpu=32,gres/gpu=4,mem=320G|2|10",
+    ]
+    over = submit(slurm, "true", "--qos=debug", "--gres=gpu:a100:2", "--hold")
+    assert over.returncode == 1
+    assert "QOSMaxGRESPerJob" in over.stderr
+    assert submit(slurm, "true", "--qos=debug", "--gres=gpu:a100:1").returncode == 0
+
+
+def test_a_user_queues_as_many_as_qos_and_site_allow(slurm: VirtualSlurm) -> None:
+    until(lambda: slurm.command("squeue", "-h").stdout == "")
+    jobs = [submit(slurm, "true", "--qos=debug", "--hold") for _ in range(3)]
+    assert [each.returncode for each in jobs] == [0, 0, 1]
+    assert "QOSMaxSubmitJobPerUserLimit" in jobs[2].stderr
+    refused = submit(slurm, "true", "--hold", "--array=0-898")
+    assert "AssocMaxSubmitJobLimit" in refused.stderr
+    slurm.command("scancel", *(each.stdout.strip() for each in jobs[:2]))
+
+
+def test_jobs_of_a_preemptable_qos_are_preempted(slurm: VirtualSlurm) -> None:
+    whole = ("--nodelist=highmem-1", "--exclusive")
+    low = submit(slurm, "sleep 100", "--qos=private", *whole).stdout.strip()
+    until(lambda: queued(slurm, low) == "RUNNING")
+    high = submit(slurm, "true", "--qos=public", *whole).stdout.strip()
+    until(lambda: queued(slurm, high) == "COMPLETED")
+    assert queued(slurm, low) == "PREEMPTED"  # PreemptMode=CANCEL: it does not come back
+
+
+def test_accounting_keeps_no_comment(slurm: VirtualSlurm) -> None:
+    job = submit(slurm, "true", "--comment=token").stdout.strip()
+    assert queued(slurm, job, "%k") == "token"
+    until(lambda: accounted(slurm, job, "State,Partition") == "COMPLETED|htc")
+    assert accounted(slurm, job, "Comment") == ""
+
+
+def memory_hog(slurm: VirtualSlurm, mebibytes: int, *options: str) -> str:
+    """Run a job of 50 MiB that takes some memory, and return what accounting says of it at last."""
+    wrap = f"python3 -c 'x = bytearray({mebibytes} * 2**20); import time; time.sleep(3)'"
+    job = submit(slurm, wrap, "--mem=50M", *options).stdout.strip()
+    ended = ("COMPLETED|0:0", "OUT_OF_MEMORY|0:125")
+    until(lambda: accounted(slurm, job, "State,ExitCode") in ended)
+    return accounted(slurm, job, "State")
+
+
+@needs_groups
+def test_a_job_over_its_memory_with_control_groups(slurm: VirtualSlurm) -> None:
+    assert memory_hog(slurm, 10) == "COMPLETED"
+    assert memory_hog(slurm, 150) == "OUT_OF_MEMORY"
+
+
+def test_a_job_over_its_memory_with_the_stand_in() -> None:
+    with started(site("cirrus", {}), enforce_memory=True, control_groups=False) as slurm:
+        shown = slurm.command("sacctmgr", "-nP", "show", "qos", "largescale", "format=MaxSubmitPU,MinTRES,MaxWall")
+        assert shown.stdout.strip() == "4|node=129|8-20:00:00"
+        options = ("--partition=standard", "--qos=standard", "--account=lab")
+        assert memory_hog(slurm, 10, *options) == "COMPLETED"
+        assert memory_hog(slurm, 150, *options) == "OUT_OF_MEMORY"
+
+
+@needs_groups
+def test_two_clusters_keep_their_control_groups_apart(slurm: VirtualSlurm) -> None:
+    def groups() -> set[Path]:
+        return {path for name in CONTROLLERS for path in (CONTROL_GROUPS / name).glob("hpcrl-*")}
+
+    before = groups()
+    with started(Library().cluster("sol"), enforce_memory=True) as second:
+        assert len(groups() - before) == len(CONTROLLERS)
+        assert memory_hog(second, 150) == "OUT_OF_MEMORY"
+        assert memory_hog(slurm, 150) == "OUT_OF_MEMORY"
+    assert groups() == before
+    assert memory_hog(slurm, 150) == "OUT_OF_MEMORY"
+
+
+def test_a_limit_that_sacctmgr_does_not_take_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_gpus(profile: ClusterProfile) -> str:
+        return limit_commands(profile).replace("gres/gpu=4", "gres/gpus=4")
+
+    monkeypatch.setattr(module, "limit_commands", without_gpus)
+    directory = Path(tempfile.mkdtemp(prefix="ht-", dir="/tmp"))
+    with pytest.raises(HpcrlError, match="QOS class: MaxTRES should be cpu=32,gres/gpu=4,mem=327680M, and is not set"):
+        VirtualSlurm(directory).up(Library().cluster("sol"))
+    assert VirtualSlurm(directory).processes() == []
+    shutil.rmtree(directory)
+
+
+def test_control_groups_are_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "control_groups_here", lambda: False)
+    with pytest.raises(UsageError, match=r"control groups .* are not to be had here"):
+        VirtualSlurm(Path("/tmp/hpcrl-none")).up(Library().cluster("sol"), control_groups=True)
+    assert not Path("/tmp/hpcrl-none").exists()
