@@ -14,7 +14,9 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from hpcrl.environments.build import Built, build_all
+from hpcrl.formats.plan import read_plan
 from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, RecordWriter, record_name
+from hpcrl.formats.submission import Submission
 from hpcrl.plan.directory import PlanFiles, write_plan
 from hpcrl.plan.environments import render_environment
 from hpcrl.plan.make import UserChoices, make_plan
@@ -87,7 +89,7 @@ def run_task(plan: Path, job: str, task: int = 0, *extra: str, **variables: str)
     """Run a task of a plan as its script would, in the environment of the tests (which has all that NumPy cells need)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     return subprocess.run(
-        [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job, "--task", str(task), "--interval", "0.1", *extra],
+        [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job, "--index", str(task), "--interval", "0.1", *extra],
         env=environment | {"PYTHONPATH": str(plan / "worker.zip")} | variables,
         capture_output=True,
         text=True,
@@ -142,6 +144,15 @@ def write_record(
         writer.write("footer", facts | {"steps": 20, "episodes": 2, "final_score": 20.0} | footer)
     writer.close()
     return path
+
+
+def granted(plan: Path, tasks: str, attempt: int = 1, **changes: Any) -> Submission:
+    """What `hpcrl submit` intends: some tasks of the plan's first job of cells, for Slurm."""
+    opened = read_plan(plan)
+    job = opened.cell_jobs()[0]
+    return Submission(
+        "", 0, opened.id, job.name, **{"executor": "slurm", "granted": {attempt: tasks}, "host": "elsewhere"} | changes
+    )
 
 
 def cells_of(plan: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import plan_argument
+from hpcrl.cli.common import plan_argument, say
 
 
 @click.command("cancel", epilog="Example: hpcrl cancel plan --cell 3f2a")
@@ -22,5 +22,5 @@ def command(plan: Path, cells: tuple[str, ...]) -> None:
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import cancel
 
-    count = cancel(plan, Slurm(), list(cells))
+    count = cancel(plan, Slurm(), list(cells), say)
     click.echo(f"{count} tasks cancelled." if count else "Nothing waits or runs.")

@@ -41,6 +41,11 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def say(text: str) -> None:
+    """Tell the user what is waited for or was found, beside the result."""
+    click.echo(f"hpcrl: {text}", err=True)
+
+
 def echo_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
 

@@ -1,9 +1,10 @@
-"""hpcrl dev slurm up|down|status|env."""
+"""hpcrl dev slurm up|down|status|fault|kill|start."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -29,8 +30,13 @@ def slurm() -> None:
 @slurm.command("up", epilog="Example: hpcrl dev slurm up --cluster sol")
 @click.option("--cluster", required=True, help="The profile to imitate.")
 @_directory
+@click.option(
+    "--faults",
+    is_flag=True,
+    help="Also put wrappers of sbatch, squeue, ... on PATH, which `hpcrl dev slurm fault` steers.",
+)
 @path_option
-def up(cluster: str, directory: Path, paths: tuple[Path, ...]) -> None:
+def up(cluster: str, directory: Path, faults: bool, paths: tuple[Path, ...]) -> None:
     """Start one. Nodes have the sizes that the profile says, not this machine's; GPUs are stand-ins."""
     from hpcrl.slurm.config import ACCOUNT
     from hpcrl.slurm.virtual import VirtualSlurm
@@ -44,6 +50,8 @@ def up(cluster: str, directory: Path, paths: tuple[Path, ...]) -> None:
         f"# {profile.title}, imitated: {len(virtual.nodes())} nodes idle after {time.monotonic() - started:.0f} s; account {ACCOUNT}"
     )
     click.echo(f"export SLURM_CONF={shlex.quote(str(virtual.conf))}")
+    if faults:
+        click.echo(f"export PATH={shlex.quote(virtual.faults().path)}")
 
 
 @slurm.command("down", epilog="Example: hpcrl dev slurm down")
@@ -68,3 +76,77 @@ def status(directory: Path) -> int:
         return 1
     print_table(["node", "state"], [list(each) for each in virtual.nodes()])
     return 0
+
+
+@slurm.command("fault", epilog="Example: hpcrl dev slurm fault sbatch accept-and-fail --times 1")
+@click.argument("program", metavar="[COMMAND", required=False)
+@click.argument("kind", metavar="KIND", required=False)
+@click.argument("value", metavar="VALUE]", required=False)
+@click.option("--times", type=click.IntRange(1), help="Only the next N calls. Default: every call.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="Let N calls pass first.")
+@click.option("--clear", is_flag=True, help="Take the faults of COMMAND, or of all commands, away.")
+@_directory
+def fault(
+    program: str | None, kind: str | None, value: str | None, times: int | None, skip: int, clear: bool, directory: Path
+) -> None:
+    """Let one of Slurm's commands fail, or show which do.
+
+    Kinds: delay SECONDS, delay-after SECONDS, accept-and-fail, fail MESSAGE, reply TEXT, hang, missing, banner TEXT.
+    """
+    from hpcrl.errors import UsageError
+    from hpcrl.slurm.virtual import VirtualSlurm
+
+    virtual = VirtualSlurm(directory)
+    virtual.check_running()
+    faults = virtual.faults()
+    if clear:
+        if kind:
+            raise UsageError("--clear takes at most a command")
+        faults.clear(program)
+    elif program and kind:
+        faults.set(program, kind, value, times, skip)
+    elif program:
+        raise UsageError(f"which fault of {program}? See hpcrl dev slurm fault --help")
+    counts = Counter(call.command for call in faults.calls())
+    click.echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
+    rows = [[each.command, each.kind, each.value, each.times, each.skip] for each in faults.active()]
+    print_table(["command", "fault", "value", "times", "skip"], rows)
+
+
+@slurm.command("kill", epilog="Example: hpcrl dev slurm kill controller")
+@click.argument("what", metavar="controller|database|NODE")
+@click.option("--jobs", is_flag=True, help="With a node: also what runs there, as when the node crashes.")
+@_directory
+def kill(what: str, jobs: bool, directory: Path) -> None:
+    """End one of its daemons by SIGKILL: slurmctld, slurmdbd, or the slurmd of a node."""
+    from hpcrl.errors import UsageError
+    from hpcrl.slurm.virtual import VirtualSlurm
+
+    virtual = VirtualSlurm(directory)
+    virtual.check_running()
+    if what not in ("controller", "database"):
+        virtual.kill_node(what, jobs)
+    elif jobs:
+        raise UsageError("--jobs goes with a node")
+    elif what == "controller":
+        virtual.kill_controller()
+    else:
+        virtual.kill_database()
+    click.echo(f"{what}: killed")
+
+
+@slurm.command("start", epilog="Example: hpcrl dev slurm start controller")
+@click.argument("what", metavar="controller|database|NODE")
+@_directory
+def start(what: str, directory: Path) -> None:
+    """Start a daemon again that was killed, and wait until it answers."""
+    from hpcrl.slurm.virtual import VirtualSlurm
+
+    virtual = VirtualSlurm(directory)
+    virtual.check_running()
+    named = {"controller": virtual.start_controller, "database": virtual.start_database}
+    if what in named:
+        named[what]()
+    else:
+        virtual.start_node(what)
+    click.echo(f"{what}: answers")

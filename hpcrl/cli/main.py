@@ -21,6 +21,7 @@ _VERBS = {
     "status": ("hpcrl.cli.status", "Show how far a plan is."),
     "cancel": ("hpcrl.cli.cancel", "Cancel what still waits or runs."),
     "logs": ("hpcrl.cli.logs", "Show the log of a cell."),
+    "notify": ("hpcrl.cli.notify", "Send a plan's state to a command or URL."),
     "run": ("hpcrl.cli.run", "Run one cell of a plan on this machine."),
     "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
     "report": ("hpcrl.cli.report", "Compare: HTML, figures and tables from a dataset."),

@@ -19,21 +19,21 @@ from hpcrl.errors import HpcrlError
 def command(plan: Path, cell: str, interval: float | None) -> int:
     """Run one cell on this machine, in its own environment, as its script would."""
     from hpcrl.environments.build import is_built, root_of
-    from hpcrl.formats.plan import WORKER, find_cell, read_plan
+    from hpcrl.formats.plan import find_cell, read_plan
 
     opened = read_plan(plan)
-    found, job, task = find_cell(plan, opened, cell)
+    found, _, _ = find_cell(plan, opened, cell)
     path = root_of(opened.cluster["environments"]) / found.environment
     if not is_built(path):
         raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
     environment = {
         **os.environ,
-        "PYTHONPATH": str((plan / WORKER).resolve()),
+        "PYTHONPATH": str((plan / opened.worker).resolve()),
         "PYTHONUNBUFFERED": "1",
         "HPCRL_ENV": str(path),
     }
     environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
-    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--job", job.name, "--task", task]
+    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
     arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
     click.echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import echo_json, json_option, plan_argument, print_table
+from hpcrl.cli.common import json_option, plan_argument, print_table, say
+from hpcrl.errors import HpcrlError
 
 if TYPE_CHECKING:
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import CellStatus, PlanStatus
 
 SHOWN = 40
+SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 
 
 @click.command("status", epilog="Example: hpcrl status plan --watch")
@@ -32,7 +35,7 @@ def command(plan: Path, watching: bool, as_json: bool) -> int:
         return watch(plan, slurm)
     status = plan_status(plan, slurm)
     if as_json:
-        echo_json(_as_data(status))
+        _echo_json(status)
     else:
         rows = [_row(each) for each in _interesting(status)]
         print_table(["cell", "what", "state", "progress", "reason"], rows)
@@ -51,12 +54,12 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
     from hpcrl.slurm.client import RUNNING
     from hpcrl.submit.status import is_failure
 
-    if len(status.cells) <= SHOWN:
-        return status.cells
-    ranked = sorted(
-        status.cells, key=lambda each: (not is_failure(each.status.state), each.status.state not in RUNNING)
-    )
-    return ranked[:SHOWN]
+    ranks: list[list[int]] = [[], [], []]
+    for number, (*_, each) in enumerate(status.units()):
+        found = ranks[0 if is_failure(each.state) else 1 if each.state in RUNNING else 2]
+        if len(found) < SHOWN:
+            found.append(number)
+    return status.pick([number for found in ranks for number in found][:SHOWN])
 
 
 def _row(each: CellStatus) -> list[Any]:
@@ -73,40 +76,39 @@ def _row(each: CellStatus) -> list[Any]:
 
 
 def _echo_end(status: PlanStatus) -> None:
-    counts = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
+    counts = status.counts()
+    told = ", ".join(f"{count} {state.lower()}" for state, count in counts.items())
     stages = "".join(f"; {stage} {each.state.lower()}" for stage, each in status.stages.items())
-    click.echo(f"{len(status.cells)} cells: {counts}{stages}")
-    for cause, count in status.causes().items():
-        click.echo(f"  {count} x {cause}", err=True)
+    click.echo(f"{sum(counts.values())} cells: {told}{stages}")
+    for reason, count in {**status.causes(), **status.unsettled()}.items():
+        click.echo(f"  {count} x {reason}", err=True)
+    for note in status.survey.notes:
+        say(note)
 
 
-def _as_data(status: PlanStatus) -> dict[str, Any]:
-    return {
+def _echo_json(status: PlanStatus) -> None:
+    """Print the plan's state, a cell on each line, without holding all of it."""
+    facts = {
         "plan": status.plan.id,
         "counts": status.counts(),
         "stages": {stage: each.state for stage, each in status.stages.items()},
         "causes": status.causes(),
-        "cells": [
-            {
-                "cell": each.cell.id,
-                "config": each.cell.config,
-                "job": each.job,
-                "task": each.task,
-                "state": each.status.state,
-                "slurm": each.status.key,
-                "log": str(each.status.log) if each.status.log else None,
-                "progress": list(each.progress) if each.progress else None,
-                "reason": each.status.reason,
-            }
-            for each in status.cells
-        ],
+        "notes": status.survey.notes,
     }
+    out = sys.stdout
+    out.write(json.dumps(facts, ensure_ascii=False)[:-1] + ', "cells": [')
+    separator = "\n"
+    for line in status.lines():
+        out.write(separator + line)
+        separator = ",\n"
+    out.write("\n]}\n")
 
 
 def watch(plan: Path, slurm: Slurm) -> int:
     """Show a plan's progress until everything has ended; return 1 when cells or stages failed."""
     from hpcrl.submit.status import plan_status
 
+    silent = time.monotonic()
     status = plan_status(plan, slurm)
     local = status.plan.cluster["scheduler"]["kind"] == "local"
     # Sites ask not to be polled often; the local executor costs nothing to look at.
@@ -119,6 +121,7 @@ def watch(plan: Path, slurm: Slurm) -> int:
                 time.sleep(pause)
                 status = plan_status(plan, slurm)
                 live.update(_screen(status))
+                silent = _silent_since(silent, status)
     else:
         said = ""
         while status.live():
@@ -128,8 +131,24 @@ def watch(plan: Path, slurm: Slurm) -> int:
                 said = line
             time.sleep(pause)
             status = plan_status(plan, slurm)
+            silent = _silent_since(silent, status)
     _echo_end(status)
     return 1 if _failed(status) else 0
+
+
+def _silent_since(since: float, status: PlanStatus) -> float:
+    """Return since when Slurm has not answered.
+
+    Raises:
+        HpcrlError: for too long.
+    """
+    if status.survey.answered:
+        return time.monotonic()
+    if time.monotonic() - since > SILENT_SECONDS:
+        raise HpcrlError(
+            f"{status.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs go on without this process"
+        )
+    return since
 
 
 def _line(status: PlanStatus) -> str:
@@ -148,15 +167,18 @@ def _screen(status: PlanStatus) -> Any:
     from rich.text import Text
 
     from hpcrl.formats.plan import label
-    from hpcrl.submit.status import DONE, is_failure
+    from hpcrl.submit.status import is_failure
+    from hpcrl.submit.survey import COMPLETED
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("cell", "what", "state", "progress"):
         table.add_column(column)
     for each in _interesting(status):
         state = each.status.state
-        style = "green" if state in DONE else "red" if is_failure(state) else "cyan" if state == "RUNNING" else "dim"
-        fraction = 1.0 if state in DONE else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
+        style = (
+            "green" if state == COMPLETED else "red" if is_failure(state) else "cyan" if state == "RUNNING" else "dim"
+        )
+        fraction = 1.0 if state == COMPLETED else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
         table.add_row(
             each.cell.id,
             Text(label(each.cell.config)),

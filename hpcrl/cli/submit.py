@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import count, echo_json, json_option, plan_argument, progress
+from hpcrl.cli.common import count, echo_json, json_option, plan_argument, progress, say
 from hpcrl.errors import HpcrlError
+
+if TYPE_CHECKING:
+    from hpcrl.submit.submission import Submitted
 
 
 @click.command("submit", epilog="Example: hpcrl submit plan --wait")
@@ -23,23 +27,44 @@ from hpcrl.errors import HpcrlError
     is_flag=True,
     help="Ask Slurm whether it would take every script; submit nothing.",
 )
-@click.option("--max-core-hours", type=float, help="Refuse a plan that may use more.")
-@click.option("--max-gpu-hours", type=float, help="Refuse a plan that may use more.")
+@click.option(
+    "--cell", "cells", multiple=True, help="Only this cell (the beginning of its id); may be given several times."
+)
+@click.option("--failed", is_flag=True, help="Only cells that failed.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Cells that have completed, too; and go on although a copy of this plan was submitted elsewhere.",
+)
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Failed cells by the study's `retry`: by cause, with more time or memory. With --wait: until nothing is left to do.",
+)
+@click.option("--fed", is_flag=True, hidden=True, help="Only what was never submitted: the next part of a plan.")
+@click.option("--max-core-hours", type=click.FloatRange(0), help="Refuse more, over all attempts.")
+@click.option("--max-gpu-hours", type=click.FloatRange(0), help="Refuse more, over all attempts.")
 @click.option("--wait", is_flag=True, help="Show progress until everything has ended.")
 @json_option
 def command(
     plan: Path,
     executor: str,
     only_test: bool,
+    cells: tuple[str, ...],
+    failed: bool,
+    again: bool,
+    retry: bool,
+    fed: bool,
     max_core_hours: float | None,
     max_gpu_hours: float | None,
     wait: bool,
     as_json: bool,
 ) -> int:
     """Submit what was never submitted, or failed. Doing it twice submits nothing twice; this process may end."""
+    from hpcrl.cli.status import watch
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
-    from hpcrl.submit.submission import Budget, submit, test_only
+    from hpcrl.submit.submission import Budget, Choice, submit, test_only
 
     opened = read_plan(plan)
     if executor == "auto":
@@ -57,25 +82,46 @@ def command(
             for script, objection in objections.items():
                 click.echo(f"{script}: {objection or 'would be taken'}")
         return 1 if any(objections.values()) else 0
+    budget = Budget(max_core_hours, max_gpu_hours)
+    choice = Choice(cells, failed, again, retry, fed)
     with progress("submitting") as advance:
-        done = submit(
-            plan,
-            executor,
-            slurm,
-            Budget(max_core_hours, max_gpu_hours),
-            lambda done, total, name: advance(done, total),
-        )
+        done = submit(plan, executor, slurm, budget, lambda done, total, name: advance(done, total), choice, say)
     if as_json:
-        echo_json({"submitted": done.tasks, "already": done.already, "jobs": [list(each) for each in done.jobs]})
-    else:
-        click.echo(
-            f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
-            + (f"; {done.already} were there already." if done.already else ".")
+        echo_json(
+            {
+                "submitted": done.tasks,
+                "already": done.already,
+                "waiting": done.waiting,
+                "left": done.left,
+                "jobs": [list(each) for each in done.jobs],
+            }
         )
+    else:
+        _tell(done)
         if not wait:
             click.echo(f"Follow them: hpcrl status {plan} --watch")
-    if wait:
-        from hpcrl.cli.status import watch
+    if not wait:
+        return 0
+    # Cells that were chosen by hand go out once; what the queue had no room for, and retries, until nothing is left.
+    following = Choice(retry=retry, fed=not retry)
+    while True:
+        code = watch(plan, slurm)
+        if not done.waiting and not retry:
+            return code
+        done = submit(plan, executor, slurm, budget, lambda done, total, name: None, following, say)
+        if not done.jobs:
+            return code
+        _tell(done)
 
-        return watch(plan, slurm)
-    return 0
+
+def _tell(done: Submitted) -> None:
+    click.echo(
+        f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
+        + (f"; {done.already} were there already." if done.already else ".")
+    )
+    if done.waiting:
+        click.echo(
+            f"{count(done.waiting, 'cell')} follow when the queue has room: the last job of this part submits the next."
+        )
+    for reason, number in done.left.items():
+        click.echo(f"  {number} left as they are: {reason}", err=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpcrl.errors import HpcrlError
-from hpcrl.formats.ledger import FILE, Ledger
-from hpcrl.formats.plan import Cell, Job, Plan, read_cells
+from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
+from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
+from hpcrl.formats.submission import Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 # What Slurm's word for an ended job says about the attempt, whatever its record says.
@@ -84,47 +85,65 @@ class Accounted:
     cell: Cell
     job: Job
     state: JobState
-    submitted: float
+    submission: Submission
+    attempt: int
+    key: str | None
     usage: Usage = _NO_USAGE
 
 
-def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[str, Accounted]:
-    """Return, by the attempt's name without its restart count, every task that was ever submitted."""
+# (cell, the attempt's name without its restart count)
+AttemptKey = tuple[str, str]
+
+
+def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[AttemptKey, Accounted]:
+    """Return every attempt that was ever submitted and that the scheduler, or the local queue, knows of."""
     if not (directory / FILE).exists():
         return {}
-    ledger = Ledger(directory)
     try:
-        submissions = [each for each in ledger.submissions() if each.state == "submitted"]
+        ledger = Ledger(directory)
+    except DamagedLedger:
+        return {}  # records speak for themselves; `hpcrl submit` mends it
+    try:
+        submissions = [each for each in ledger.submissions() if each.state != "refused"]
         local = {(each.token, each.task): each for each in ledger.local_tasks()}
     finally:
         ledger.close()
-    ids = [each.job_id for each in submissions if each.executor == "slurm" and each.job_id]
-    try:
-        states, usage = slurm.states(ids), slurm.usage(ids)
-    except HpcrlError:
-        states, usage = {}, {}  # collected on a machine without that Slurm: records speak for themselves
+    on_slurm = [each for each in submissions if each.executor == "slurm"]
+    view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
+    found_ids = {job_id for jobs in view.jobs.values() for job_id in jobs}
+    usage = slurm.usage(sorted(found_ids, key=int))
     jobs = {job.name: job for job in plan.cell_jobs()}
-    cells = {name: list(read_cells(directory, job)) for name, job in jobs.items()}
-    found: dict[str, Accounted] = {}
+    found: dict[AttemptKey, Accounted] = {}
     for each in submissions:
-        if (job := jobs.get(each.job)) is None:
+        job = jobs.get(each.job) or find_job(directory, each.job)[1]
+        if job.stage != "cells":
             continue
-        for task in each.tasks:
-            if each.executor == "slurm":
-                name = f"{each.job_id}_{task}"
-                state = states.get(name, JobState(name, "UNKNOWN"))
-            else:
-                name = f"{each.token.replace('hpcrl-', 'local-')}_{task}"
-                entry = local.get((each.token, task))
+        cells = list(read_cells(directory, job))
+        by_id = view.jobs.get(each.name) or {job_id: {} for job_id in each.job_ids}
+        for position, (task, attempt) in enumerate(each.entries):
+            index, cell = position // each.cells_per_task, cells[task]
+            if each.executor == "local":
+                name = f"local-{each.token.removeprefix('hpcrl-')}_{index}"
+                entry = local.get((each.token, index))
                 code = f"{entry.exit_code}:0" if entry and entry.exit_code is not None else None
                 elapsed = entry.ended - entry.started if entry and entry.ended and entry.started else None
-                state = JobState(name, entry.state if entry else "PENDING", code, elapsed)
-            found[name] = Accounted(cells[each.job][task], job, state, each.at, usage.get(name, _NO_USAGE))
+                state = JobState("", entry.state if entry else "PENDING", code, elapsed)
+                found[cell.id, name] = Accounted(cell, job, state, each, attempt, None)
+                continue
+            for job_id, tasks in by_id.items():
+                name = f"{job_id}_{index}"
+                state = tasks.get(index) or JobState(job_id, "UNKNOWN")
+                alone = each.cells_per_task == 1  # else Slurm's figures are of several cells together
+                used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
+                found[cell.id, name] = Accounted(cell, job, state, each, attempt, name, used)
     return found
 
 
 def attempt_rows(
-    plan: Plan, cells: Mapping[str, Cell], records: Iterable[Mapping[str, Any]], accounted: Mapping[str, Accounted]
+    plan: Plan,
+    cells: Mapping[str, Cell],
+    records: Iterable[Mapping[str, Any]],
+    accounted: Mapping[AttemptKey, Accounted],
 ) -> list[dict[str, Any]]:
     """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first.
 
@@ -134,25 +153,33 @@ def attempt_rows(
     for each in records:
         by_attempt.setdefault((each["header"]["cell"], each["header"]["attempt"]), []).append(each)
     split = {attempt: _split(attempt) for _, attempt in by_attempt}
-    newest_restart: dict[str, int] = {}
-    for base, restart in split.values():
-        newest_restart[base] = max(restart, newest_restart.get(base, 0))
-    rows = []
-    for (_, attempt), group in by_attempt.items():
+    newest_restart: dict[AttemptKey, int] = {}
+    for name, attempt in by_attempt:
         base, restart = split[attempt]
-        found = accounted.get(base)
-        last = restart == newest_restart[base]
+        newest_restart[name, base] = max(restart, newest_restart.get((name, base), 0))
+    rows = []
+    for (name, attempt), group in by_attempt.items():
+        base, restart = split[attempt]
+        found = accounted.get((name, base))
+        last = restart == newest_restart[name, base]
         ordered = sorted(group, key=lambda each: each["header"]["rank"])
         rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, found, last))
-    for base, found in accounted.items():
-        if base not in newest_restart and found.state.state not in WAITING:
+    recorded = {(name, found.attempt) for name, base in newest_restart if (found := accounted.get((name, base)))}
+    for (name, base), found in accounted.items():
+        # The fence lets one submission run an attempt: where another has its record, this one did nothing.
+        if (
+            (name, base) not in newest_restart
+            and found.state.state not in WAITING
+            and (name, found.attempt) not in recorded
+        ):
             rows.append(_row_without_record(plan, base, found))
 
-    def order(row: dict[str, Any]) -> tuple[str, float, int]:
-        """Oldest first by submission: an attempt that left no record has no start."""
+    def order(row: dict[str, Any]) -> tuple[str, int, int, float]:
+        """Oldest first by submission: an attempt that left no record has no start. By hand comes after all that."""
         base, restart = split.get(row["attempt"], (row["attempt"], 0))
-        at = accounted[base].submitted if base in accounted else row["started"]
-        return row["cell"], at, restart
+        found = accounted.get((row["cell"], base))
+        number = found.submission.number if found else sys.maxsize
+        return row["cell"], number, restart, row["started"] or 0.0
 
     rows.sort(key=order)
     by_cell: dict[str, list[dict[str, Any]]] = {}
@@ -202,6 +229,8 @@ def _row_of_records(
     }
     if wall and (used := row.get("cpu_seconds")):
         row["cpu_utilisation"] = used / (wall * cell.resources["cpus"] * cell.resources.get("tasks", 1))
+    if found:
+        row |= _requested(found)
     if found and last:
         row |= _accounting(found)
     row["notes"] = "; ".join(_notes(group, found)) or None
@@ -239,8 +268,8 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
     ranks = [each["header"]["rank"] for each in group]
     texts += [f"rank {rank} left more than one record" for rank in sorted(set(ranks)) if ranks.count(rank) > 1]
     started = min(each["header"]["started"] for each in group)
-    if found and started < found.submitted - EARLY_SECONDS:
-        late = found.submitted - started
+    if found and started < found.submission.at - EARLY_SECONDS:
+        late = found.submission.at - started
         texts.append(
             f"{group[0]['header']['node']}: its clock is {late:.0f} s behind the one of the submitting machine"
         )
@@ -264,7 +293,13 @@ def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str,
         "records": 0,
         "started": None,
     }
-    return row | _accounting(found)
+    return row | _requested(found) | _accounting(found)
+
+
+def _requested(found: Accounted) -> dict[str, Any]:
+    """Return what an attempt asked for where that is not what the plan says: a retry asks for more."""
+    asked = {"memory_mib": found.submission.memory, "time_limit": found.submission.time}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _identity(plan: Plan, cell: Cell, attempt: str) -> dict[str, Any]:
@@ -298,7 +333,7 @@ def _accounting(found: Accounted) -> dict[str, Any]:
         "slurm_state": state.state,
         "slurm_exit_code": state.exit_code,
         "slurm_elapsed": state.elapsed,
-        "job_id": state.key,
+        "job_id": found.key,
         "slurm_cpu_seconds": used.cpu_seconds,
         "slurm_memory_peak": used.memory_peak,
         "slurm_energy": used.energy,

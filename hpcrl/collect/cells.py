@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
-from hpcrl.collect.attempts import Accounted, accounted_attempts, attempt_rows
+from hpcrl.collect.attempts import Accounted, AttemptKey, accounted_attempts, attempt_rows
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE
 from hpcrl.formats.plan import Cell, Plan
@@ -64,15 +64,15 @@ def _is_of_plan(table: pa.Table, plan_id: str) -> pa.ChunkedArray:
 
 
 def _by_cell(
-    summaries: pa.Table, plan_id: str, accounted: Mapping[str, Accounted]
-) -> Iterator[tuple[list[dict[str, Any]], list[str]]]:
+    summaries: pa.Table, plan_id: str, accounted: Mapping[AttemptKey, Accounted]
+) -> Iterator[tuple[list[dict[str, Any]], list[AttemptKey]]]:
     """Give the summaries and the accounted attempts of so many cells of a plan at a time, in the order of their ids."""
     # Only positions are sorted, and only some cells' texts are taken out at once: all of them are large.
     places = pc.indices_nonzero(_is_of_plan(summaries, plan_id))
     keys = summaries.select(["cell", "record"]).take(places)
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
     places, cells = places.take(order), keys["cell"].take(order).to_pylist()
-    attempts: dict[str, list[str]] = {}
+    attempts: dict[str, list[AttemptKey]] = {}
     for name, each in accounted.items():
         attempts.setdefault(each.cell.id, []).append(name)
     every = sorted({*cells, *attempts})

@@ -1,8 +1,9 @@
 """The ledger: which attempt of which cells is which Slurm job. One SQLite file in the plan directory.
 
-A submission is written down as an *intent* with a unique token before sbatch is called; the token is also the
-job's comment. So a crash between the two is resolved by asking Slurm for the comment, and no cell is submitted
-twice or forgotten. WAL is off: plans live on NFS and Lustre.
+A submission is written down as an *intent* before sbatch is called, in the ledger and in a file of its own
+(:mod:`hpcrl.formats.submission`), and confirmed after it. So a crash between the two is resolved by asking Slurm for
+the token in the job's name, and a lost ledger is made anew from those files. WAL is off: plans live on NFS and Lustre.
+Submissions are ordered by their number, never by a clock.
 """
 
 from __future__ import annotations
@@ -10,42 +11,36 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import format_tasks, parse_tasks
+from hpcrl.formats.submission import Submission, from_facts, plan_prefix, with_state, write_submission
 
-VERSION = 1
+VERSION = 2
 FILE = "ledger.sqlite"
+# How long another process may hold the file. On a shared file system the lock of a host that died can stay.
+BUSY_SECONDS = 20.0
 _SCHEMA = """
-CREATE TABLE meta (version INTEGER NOT NULL);
+CREATE TABLE meta (version INTEGER NOT NULL, directory TEXT NOT NULL);
 CREATE TABLE submissions (
-    token TEXT PRIMARY KEY, job TEXT NOT NULL, tasks TEXT NOT NULL, executor TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('intent', 'submitted', 'refused')),
-    job_id TEXT, at REAL NOT NULL, message TEXT
+    token TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, facts TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('intent', 'submitted', 'refused', 'gone')),
+    job_ids TEXT NOT NULL DEFAULT '', message TEXT
 );
 CREATE TABLE local_tasks (
     token TEXT NOT NULL, task INTEGER NOT NULL, state TEXT NOT NULL, exit_code INTEGER, started REAL, ended REAL,
     PRIMARY KEY (token, task)
 );
+CREATE TABLE cancelled (token TEXT NOT NULL, tasks TEXT NOT NULL);
 """
 
 
-@dataclass(frozen=True)
-class Submission:
-    """One sbatch call, or one hand-over to the local executor: `tasks` of one job of the plan."""
-
-    token: str
-    job: str
-    tasks: tuple[int, ...]
-    executor: str
-    state: str
-    job_id: str | None
-    at: float
-    message: str | None = None
+class DamagedLedger(HpcrlError):
+    """The file is no ledger any more: `hpcrl submit` makes it anew."""
 
 
 @dataclass(frozen=True)
@@ -68,23 +63,47 @@ class Ledger:
 
         Raises:
             UsageError: there is none and `create` is off, or another version of hpcrl made it.
-            HpcrlError: it cannot be written.
+            DamagedLedger: the file is empty, truncated or something else.
+            HpcrlError: it cannot be opened.
         """
         self.path = directory / FILE
-        if not create and not self.path.exists():
+        self._plan = directory
+        exists = self.path.exists()
+        if not exists and not create:
             raise UsageError(f"{directory}: nothing was submitted yet: run `hpcrl submit`")
+        if exists and self.path.stat().st_size == 0 and not create:
+            raise DamagedLedger(f"{self.path}: is empty: `hpcrl submit` makes it anew from submissions/ and Slurm")
         try:
-            self._database = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
-            with self._transaction():
-                if not self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-                    for statement in filter(str.strip, _SCHEMA.split(";")):
-                        self._database.execute(statement)
-                    self._database.execute("INSERT INTO meta VALUES (?)", (VERSION,))
-                (version,) = self._database.execute("SELECT version FROM meta").fetchone()
-        except sqlite3.Error as error:
-            raise HpcrlError(f"{self.path}: cannot be opened: {error}") from None
+            mode = "rwc" if create else "rw"
+            uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+            self._database = sqlite3.connect(
+                uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            version = self._version(create)
+        except sqlite3.OperationalError as error:
+            raise HpcrlError(f"{self.path}: cannot be opened: {error}{_hint(error)}") from None
+        except (sqlite3.Error, TypeError) as error:
+            raise DamagedLedger(
+                f"{self.path}: is damaged ({error}): `hpcrl submit` makes it anew from submissions/ and Slurm"
+            ) from None
         if version != VERSION:
             raise UsageError(f"{self.path}: ledger format {version}, but this hpcrl reads format {VERSION}")
+
+    def _version(self, create: bool) -> int:
+        known = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+        if not known:
+            if not create:
+                raise TypeError("it has no tables")
+            with self._transaction():
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    self._database.execute(statement)
+                self._database.execute("INSERT INTO meta VALUES (?, ?)", (VERSION, str(self._plan.resolve())))
+        version = self._database.execute("SELECT version FROM meta").fetchone()[0]
+        # Older formats had other tables; a file cut short fails here, before anything is believed.
+        if version == VERSION:
+            self._database.execute("SELECT count(*), max(length(facts)) FROM submissions").fetchone()
+            self._database.execute("SELECT count(*) FROM local_tasks").fetchone()
+        return int(version)
 
     def close(self) -> None:
         self._database.close()
@@ -96,51 +115,91 @@ class Ledger:
             yield
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise HpcrlError(f"{self.path}: cannot be written: {error}") from None
+            self._roll_back()
+            raise HpcrlError(f"{self.path}: cannot be written: {error}{_hint(error)}") from None
         except BaseException:
-            self._database.execute("ROLLBACK")
+            self._roll_back()
             raise
 
-    def claim(self, job: str, tasks: list[int], executor: str, busy: set[int]) -> Submission | None:
-        """Write down the intent to submit `tasks` of a job, less those in `busy` and those claimed meanwhile.
+    def _roll_back(self) -> None:
+        if self._database.in_transaction:
+            self._database.execute("ROLLBACK")
 
-        Two processes that submit the same plan at once cannot both claim a task: what another process has
-        claimed since `busy` was computed stands in the table, and is left out here under its lock.
+    @property
+    def directory(self) -> str:
+        """Where the plan stood when it was first submitted."""
+        return str(self._database.execute("SELECT directory FROM meta").fetchone()[0])
+
+    def moved(self, directory: str) -> None:
+        """Note that the plan was renamed."""
+        with self._transaction():
+            self._database.execute("UPDATE meta SET directory = ?", (directory,))
+
+    def intend(self, submission: Submission) -> Submission:
+        """Write down the intent to submit, with a number and a token of its own, and the file that grants its attempts.
+
+        The caller holds the plan's lease; two intents with one number are refused all the same.
         """
         with self._transaction():
-            newer = {task for each in self._submissions("state = 'intent' AND job = ?", job) for task in each.tasks}
-            free = [task for task in tasks if task not in busy and task not in newer]
-            if not free:
-                return None
-            token = f"hpcrl-{secrets.token_hex(8)}"
-            self._database.execute(
-                "INSERT INTO submissions (token, job, tasks, executor, state, at) VALUES (?, ?, ?, ?, 'intent', ?)",
-                (token, job, format_tasks(free), executor, time.time()),
-            )
-            return next(self._submissions("token = ?", token))
+            (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM submissions").fetchone()
+            token = f"{plan_prefix(submission.plan)}{last + 1}-{secrets.token_hex(3)}"
+            made = replace(submission, token=token, number=last + 1, at=time.time())
+            self._insert(made)
+        write_submission(self._plan, made)
+        return made
 
-    def submitted(self, token: str, job_id: str) -> None:
+    def adopt(self, submission: Submission) -> None:
+        """Take up a submission that a lost ledger had known."""
         with self._transaction():
-            self._database.execute(
-                "UPDATE submissions SET state = 'submitted', job_id = ? WHERE token = ?", (job_id, token)
-            )
+            self._insert(submission)
+
+    def _insert(self, made: Submission) -> None:
+        self._database.execute(
+            "INSERT INTO submissions (token, number, facts, state, job_ids) VALUES (?, ?, ?, ?, ?)",
+            (made.token, made.number, made.facts(), made.state, " ".join(made.job_ids)),
+        )
+
+    def submitted(self, token: str, *job_ids: str) -> None:
+        self._set(token, "submitted", " ".join(job_ids), None)
 
     def refused(self, token: str, message: str) -> None:
+        self._set(token, "refused", "", message)
+
+    def gone(self, token: str, message: str) -> None:
+        """Note that a submission never reached the scheduler. It is still asked for: it may turn up."""
+        self._set(token, "gone", "", message)
+
+    def _set(self, token: str, state: str, job_ids: str, message: str | None) -> None:
         with self._transaction():
             self._database.execute(
-                "UPDATE submissions SET state = 'refused', message = ? WHERE token = ?", (message, token)
+                "UPDATE submissions SET state = ?, job_ids = ?, message = ? WHERE token = ?",
+                (state, job_ids, message, token),
             )
 
     def submissions(self) -> list[Submission]:
-        """Return every submission, oldest first."""
-        return list(self._submissions("1"))
+        """Return every submission, oldest first.
 
-    def _submissions(self, where: str, *values: str) -> Iterator[Submission]:
-        query = f"SELECT token, job, tasks, executor, state, job_id, at, message FROM submissions WHERE {where} ORDER BY at, rowid"
-        for token, job, tasks, executor, state, job_id, at, message in self._database.execute(query, values).fetchall():
-            yield Submission(token, job, tuple(parse_tasks(tasks)), executor, state, job_id, at, message)
+        Raises:
+            DamagedLedger: the file was cut short.
+        """
+        query = "SELECT facts, state, job_ids, message FROM submissions ORDER BY number"
+        try:
+            rows = self._database.execute(query).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise DamagedLedger(f"{self.path}: is damaged ({error}): `hpcrl submit` makes it anew") from None
+        return [
+            with_state(from_facts(facts, self.path), state, tuple(job_ids.split()), message)
+            for facts, state, job_ids, message in rows
+        ]
+
+    def cancel(self, token: str, tasks: Iterable[int]) -> None:
+        """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""
+        with self._transaction():
+            self._database.execute("INSERT INTO cancelled VALUES (?, ?)", (token, format_tasks(tasks)))
+
+    def cancelled(self) -> set[tuple[str, int]]:
+        rows = self._database.execute("SELECT token, tasks FROM cancelled").fetchall()
+        return {(token, task) for token, tasks in rows for task in parse_tasks(tasks)}
 
     def local_start(self, token: str, task: int) -> None:
         """Note that a task runs; a wish to cancel it that came meanwhile stays."""
@@ -171,3 +230,16 @@ class Ledger:
     def local_tasks(self) -> list[LocalTask]:
         rows = self._database.execute("SELECT token, task, state, exit_code, started, ended FROM local_tasks")
         return [LocalTask(*row) for row in rows.fetchall()]
+
+
+def _hint(error: sqlite3.Error) -> str:
+    text = str(error)
+    if "locked" in text:
+        return (
+            ": another hpcrl holds it, or a host that died does; if none runs, copy the file over itself (cp, then mv)"
+        )
+    if "readonly" in text:
+        return ": the directory or its file system is read-only for you"
+    if "full" in text:
+        return ": the disk is full; nothing was submitted that is not written down"
+    return ""

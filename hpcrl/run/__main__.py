@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import find_cell, read_plan
-from hpcrl.run.allocation import read_allocation
+from hpcrl.formats.attempts import note_turned_away, take_attempt
+from hpcrl.formats.plan import find_cell, find_job, read_plan
+from hpcrl.formats.submission import read_entry
+from hpcrl.run.allocation import read_allocation, start_of
 from hpcrl.run.cell import cell_of, run_cell
 from hpcrl.run.ranks import start_ranks
 
@@ -21,27 +24,47 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("plan", type=Path)
     parser.add_argument("--job")
-    parser.add_argument("--task", type=int, default=0)
-    parser.add_argument("--cell", help="id of the cell, instead of --job and --task")
+    parser.add_argument("--index", type=int, default=0, help="index of the job array")
+    parser.add_argument("--slot", type=int, default=0, help="which of the cells that this array task runs in turn")
+    parser.add_argument("--submission", help="token of the submission that granted the attempt")
+    parser.add_argument("--cell", help="id of the cell, instead of --job and --index")
     parser.add_argument("--ranks", type=int, default=1, help="start this many ranks on this machine")
     parser.add_argument("--interval", type=float, help="seconds between samples, instead of the study's")
     options = parser.parse_args(arguments)
     try:
-        plan = read_plan(options.plan)
+        attempt = None
         if options.cell:
+            plan = read_plan(options.plan)
             cell, job, _ = find_cell(options.plan, plan, options.cell)
         elif options.job:
-            job = plan.job(options.job)
-            cell = cell_of(options.plan, job, options.task)
+            plan, job = find_job(options.plan, options.job)
+            task = options.index * job.cells_per_task + options.slot
+            if options.submission:
+                entry = read_entry(options.plan, options.submission, options.index, options.slot)
+                if entry is None:
+                    return 0  # the last array task has fewer cells
+                task, attempt = entry
+            elif options.slot and task >= job.count:
+                return 0
+            cell = cell_of(options.plan, job, task)
         else:
-            raise UsageError("give --cell, or --job and --task")
+            raise UsageError("give --cell, or --job and --index")
         allocation = read_allocation()
+        start = start_of(cell, attempt, allocation, os.environ.get("HPCRL_START"))
+        token = {"token": options.submission} if options.submission else {}
+        facts = {"node": allocation.node, "time": time.time(), **token}
+        if refusal := take_attempt(options.plan, start, facts):
+            if allocation.rank == 0:
+                note_turned_away(options.plan, start)
+                print(f"hpcrl: {refusal}", file=sys.stderr)
+            return 0
         if options.ranks > 1 and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
+            os.environ["HPCRL_START"] = start.mark
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt)
         interval = float(options.interval or plan.study.get("sample_interval", 1.0))
-        code = run_cell(options.plan, plan, job, cell, allocation, interval)
+        code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
         if code and allocation.ranks > 1:
             # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.
             sys.stdout.flush()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcrl.formats.attempts import Start
+from hpcrl.formats.plan import Cell
 from hpcrl.slurm.client import Slurm, array_key, tasks_per_node
 
 # Every library's own way to be told a number of threads.
@@ -68,6 +70,15 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
         key=None,
         addresses=tuple(each for each in environment.get("HPCRL_ADDRESSES", "").split(",") if each),
     )
+
+
+def start_of(cell: Cell, attempt: int | None, allocation: Allocation, mark: str | None) -> Start:
+    """Name this start of a cell for the fence; without a granted attempt it is one by hand, and has a name of its own."""
+    if allocation.key is not None:
+        name, restart, key = allocation.key, allocation.restarts, allocation.key
+    else:
+        name, restart, key = allocation.attempt, 0, allocation.attempt
+    return Start(cell.id, name if attempt is None else str(attempt), restart, key, mark or allocation.attempt)
 
 
 def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:

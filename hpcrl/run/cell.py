@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, WORKER, Cell, Job, Plan, read_cells
+from hpcrl.formats.attempts import Start, end_attempt
+from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 from hpcrl.run.placeholders import fill
 
@@ -29,14 +31,18 @@ def cell_of(directory: Path, job: Job, task: int) -> Cell:
     """
     if not 0 <= task < job.count:
         raise UsageError(f"job {job.name}: no task {task}: its tasks are 0 to {job.count - 1}")
-    for index, cell in enumerate(read_cells(directory, job)):
-        if index == task:
-            return cell
+    for cell in read_cells(directory, replace(job, first=job.first + task, count=1)):
+        return cell
     raise UsageError(f"{directory}: has fewer cells than job {job.name} needs: make the plan again")
 
 
-def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, interval: float = 1.0) -> int:
-    """Run a cell under telemetry, write its record and return the exit code of this rank."""
+def run_cell(
+    directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, start: Start, interval: float = 1.0
+) -> int:
+    """Run a cell under telemetry, write its record and return the exit code of this rank.
+
+    The caller has taken the attempt (:func:`hpcrl.formats.attempts.take_attempt`).
+    """
     _check_environment(cell)
     limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
@@ -78,7 +84,8 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:
         if plan.workload.get("command"):
-            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
+            hands_on = allocation.key is None  # Slurm signals every process of a step
+            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught, hands_on)
         else:
             ended = train_cell(
                 plan.workload,
@@ -108,7 +115,7 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
     requeue = False
     if outcome == "preempted" and allocation.ranks > 1:
         interrupt.wait(5)  # another rank's signal came first
-    if outcome == "preempted" and interrupt.caught == "USR2":
+    if outcome == "preempted" and interrupt.caught == plan.workload.get("on_warning", "USR2"):
         most = int(plan.cluster["scheduler"].get("max_requeues", 3))
         requeue = allocation.key is not None and allocation.restarts < most
         if not requeue:
@@ -120,7 +127,10 @@ def run_cell(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allo
         recorder.calibration(calibrated)
     if outcome == "completed":
         checkpoint.unlink(missing_ok=True)
-    recorder.footer(outcome, reason, ended.facts)
+    written = recorder.footer(outcome, reason, ended.facts)
+    # One mark for a cell that completed, one of each rank that did not: the worst counts.
+    if written and (allocation.rank == 0 or outcome != "completed"):
+        end_attempt(directory, start, outcome)
     if requeue and allocation.rank == 0 and allocation.key:
         from hpcrl.slurm.client import Slurm
 
@@ -173,7 +183,7 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
     from hpcrl.telemetry.provenance import code, hardware, numeric_variables, slurm_variables, software
 
     try:
-        worker = hashlib.sha256((directory / WORKER).read_bytes()).hexdigest()[:16]
+        worker = hashlib.sha256((directory / plan.worker).read_bytes()).hexdigest()[:16]
     except OSError:
         worker = None
     return {

@@ -19,6 +19,7 @@ from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
 
 GRACE_SECONDS = 20.0
+CHECKPOINTED = 75
 
 
 def run_command_cell(
@@ -27,12 +28,19 @@ def run_command_cell(
     recorder: Recorder,
     clock: PhaseClock,
     caught: Callable[[], str | None],
+    hands_on: bool,
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
     The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them),
-    and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it.
+    and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it, and the warning before the time
+    limit if the workload's `on_warning` says which signal that is. A command that then ends with exit code 75
+    (EX_TEMPFAIL of sysexits.h) has kept what it needs to go on, and is requeued.
+
+    Args:
+        hands_on: whether the warning must be handed on: without Slurm, which signals every process itself.
     """
+    warning = workload.get("on_warning", "none")
     arguments = [fill(text, values) for text in workload["command"]]
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
@@ -44,12 +52,14 @@ def run_command_cell(
         except OSError as error:
             return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
-        code, starved = _wait(child, reader, recorder, caught)
+        code, starved = _wait(child, reader, recorder, caught, warning, hands_on)
         _take(reader, recorder)
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
         if reader.malformed:
             facts["malformed_values"] = reader.malformed
-    if caught() == "TERM":
+    if code == CHECKPOINTED and caught() == warning:
+        return Ended("preempted", f"{arguments[0]} was warned by {warning} and asked to go on later", facts)
+    if caught() == "TERM" and (code or warning != "TERM"):
         return Ended("preempted", "ended by TERM", facts)
     if code == 0:
         return Ended("completed", None, facts)
@@ -66,6 +76,8 @@ def _wait(
     reader: MetricsReader,
     recorder: Recorder,
     caught: Callable[[], str | None],
+    warning: str,
+    hands_on: bool,
 ) -> tuple[int, bool]:
     """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
     handed_on = False
@@ -77,7 +89,11 @@ def _wait(
             kills.append(_oom_kills())
             _take(reader, recorder)
             recorder.flush_if_due()
-            if caught() == "TERM" and not handed_on:
+            if caught() == warning and not handed_on:
+                handed_on = True
+                if hands_on:
+                    os.killpg(child.pid, getattr(signal, f"SIG{warning}"))
+            elif caught() == "TERM" and not handed_on:
                 handed_on = True
                 os.killpg(child.pid, signal.SIGTERM)
                 try:

@@ -140,8 +140,8 @@ class Recorder:
         with self._lock:
             self._rows[kind].append(row)
 
-    def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> None:
-        """Append the last frames and close the record."""
+    def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> bool:
+        """Append the last frames and close the record; tell whether the disk took the footer."""
         self.flush()
         self._lost += sum(bool(kept) for kept in (*self._rows.values(), self._values))
         self._clock.total()
@@ -154,8 +154,9 @@ class Recorder:
             **facts,
             **self.sampler_cost,
         }
-        self._append("footer", content | {"lost_frames": self._lost})
+        written = self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
+        return written
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:
         with self._lock:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError
+
+ASK_SECONDS = 30.0  # for squeue, sacct, scancel
+SBATCH_SECONDS = 120.0
+SAY_SECONDS = 10.0  # of silence before the user is told
 
 
 @dataclass(frozen=True)
@@ -22,36 +31,84 @@ class Completed:
 
 
 Runner = Callable[[Sequence[str], Path | None, float], Completed]
+Say = Callable[[str], None]
 
 
-def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: float = 120.0) -> Completed:
+class NotInstalled(HpcrlError):
+    """There is no such command here."""
+
+
+class NoAnswer(HpcrlError):
+    """A command gave no answer in time; `words` is what it had printed by then."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words
+
+
+class Refused(HpcrlError):
+    """sbatch did not take the job, for a reason of its own: nothing was submitted."""
+
+
+class Unconfirmed(HpcrlError):
+    """sbatch did not say whether the job was taken: only Slurm's queue can tell."""
+
+
+def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: float = ASK_SECONDS) -> Completed:
     """Run one command without a shell.
 
     Raises:
-        HpcrlError: it is not installed, or does not answer in time.
+        NotInstalled: there is no such command.
+        NoAnswer: it does not answer in time.
     """
     try:
-        done = subprocess.run(list(arguments), cwd=cwd, timeout=timeout, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            list(arguments), cwd=cwd, timeout=timeout, capture_output=True, text=True, errors="replace", check=False
+        )
     except FileNotFoundError:
-        raise HpcrlError(
+        raise NotInstalled(
             f"{arguments[0]}: no such command: is Slurm installed here? (--executor local needs none)"
         ) from None
-    except subprocess.TimeoutExpired:
-        raise HpcrlError(
-            f"{arguments[0]}: gave no answer within {timeout:.0f} s: the queue may be full, or the controller down"
-        ) from None
+    except subprocess.TimeoutExpired as error:
+        words = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
+        raise NoAnswer(f"{arguments[0]}: gave no answer within {timeout:.0f} s", _one_line(words)) from None
     return Completed(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass(frozen=True)
 class JobState:
-    """One array task (or job) as Slurm sees it; `key` is ``JOBID`` or ``JOBID_TASK``."""
+    """What Slurm says of an array task, of several that wait alike, or of a job."""
 
-    key: str
+    job_id: str
     state: str
     exit_code: str | None = None
     elapsed: float | None = None
     reason: str | None = None
+    nodes: str | None = None
+
+
+# By array index; a job that is no array has index 0.
+Tasks = dict[int, JobState]
+
+
+@dataclass(frozen=True)
+class View:
+    """What squeue and sacct say of some jobs, asked for by name.
+
+    Args:
+        jobs: name -> job id -> what is known of its tasks. One name may have several ids.
+        queue, accounting: why one of them could not be asked; None where it answered.
+        unaccounted: whether the site has no accounting at all.
+    """
+
+    jobs: dict[str, dict[str, Tasks]] = field(default_factory=dict)
+    queue: str | None = None
+    accounting: str | None = None
+    unaccounted: bool = False
+
+    def notes(self) -> list[str]:
+        """Return a line for each of the two that could not be asked."""
+        return [text for text in (self.queue, self.accounting) if text]
 
 
 @dataclass(frozen=True)
@@ -64,9 +121,34 @@ class Usage:
     nodes: str | None = None
 
 
+@dataclass(frozen=True)
+class OtherJob:
+    """A job of this user, told by its name: where it was submitted from, and whether it still waits or runs."""
+
+    job_id: str
+    name: str
+    directory: str
+    live: bool
+
+
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]+)\]))?$")
+_PARSABLE = re.compile(r"(\d+)(?:;[\w.-]+)?$")
+# sbatch's own words for a job that it never sent, or that the controller judged. Anything else may have been taken.
+_REFUSALS = re.compile(
+    r"invalid|unrecognized|unknown option|not available|not permitted|denied|violates|exceed|unable to open|no such file|"
+    r"pathname of a file|must be|required|missing|not allowed|expired|bad constraints|too many|"
+    r"can ?not|not support|disabled|no partition specified|more processors|job size|burst buffer",
+    re.IGNORECASE,
+)
+_IN_DOUBT = re.compile(
+    r"timed? ?out|contact|zero bytes|connection|communication|temporarily|unexpected message|try again|socket|"
+    r"transmission|not responding|protocol|authentication|munge",
+    re.IGNORECASE,
+)
 RUNNING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED"})
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_LIVE = RUNNING | WAITING
+_NAMES = 60_000  # characters of --name= in one call: one argument holds 131,071
 
 
 class Slurm:
@@ -76,46 +158,160 @@ class Slurm:
         self._run = runner
 
     def _checked(self, *arguments: str, cwd: Path | None = None) -> str:
-        done = self._run(arguments, cwd, 120.0)
+        done = self._run(arguments, cwd, ASK_SECONDS)
         if done.code != 0:
-            detail = " ".join((done.err or done.out).split()) or f"exit code {done.code}"
-            raise HpcrlError(f"{arguments[0]} failed: {detail}")
+            raise HpcrlError(f"{arguments[0]} failed: {_words(done)}")
         return done.out
+
+    def sbatch(
+        self, script: Path, options: Sequence[str], arguments: Sequence[str], cwd: Path, say: Say = lambda text: None
+    ) -> str:
+        """Submit a script and return the job id.
+
+        `timeout` bounds sbatch even where this process is killed, so that no request is sent long after it.
+
+        Raises:
+            Refused: sbatch says that it did not take it.
+            Unconfirmed: it said nothing of the kind, or nothing at all.
+            NotInstalled: there is no sbatch.
+        """
+        inherited = [word for name in os.environ if name.startswith("SBATCH_") for word in ("-u", name)]
+        bound = ["timeout", "--kill-after=5", f"{SBATCH_SECONDS:.0f}"] if shutil.which("timeout") else []
+        words = ["env", *inherited, *bound, "sbatch", "--parsable", *options, str(script), *arguments]
+        with _spoken(
+            say, f"sbatch has not answered for {SAY_SECONDS:.0f} s: the queue may be full or the controller busy"
+        ):
+            try:
+                done = self._run(words, cwd, SBATCH_SECONDS + 10)
+            except NoAnswer as error:
+                raise Unconfirmed(f"{error}{f' ({error.words})' if error.words else ''}") from None
+        if done.code == 124 and bound:
+            raise Unconfirmed(f"sbatch: gave no answer within {SBATCH_SECONDS:.0f} s ({_words(done)})")
+        if done.code == 127 and "no such file" in done.err.lower():
+            raise NotInstalled("sbatch: no such command: is Slurm installed here? (--executor local needs none)")
+        if done.code != 0:
+            message = _words(done).replace("sbatch: error: ", "")
+            refused = _REFUSALS.search(message) and not _IN_DOUBT.search(message)
+            raise (Refused if refused else Unconfirmed)(message)
+        lines = done.out.split()
+        if not lines or not (found := _PARSABLE.match(lines[-1])):
+            raise Unconfirmed(f"sbatch printed no job id: {_words(done)}")
+        return found[1]
 
     def test_only(self, script: Path, cwd: Path) -> str | None:
         """Ask the scheduler whether it would take a script; return its objection, or None. Nothing is submitted."""
-        done = self._run(["sbatch", "--test-only", str(script)], cwd, 60.0)
+        done = self._run(["sbatch", "--test-only", str(script)], cwd, SBATCH_SECONDS)
         return None if done.code == 0 else " ".join(done.err.replace("sbatch: error:", "").split())
 
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Return the state of each array task of some jobs: accounting first, the live queue over it. Two calls in all."""
-        if not job_ids:
-            return {}
-        states: dict[str, JobState] = {}
-        wanted = ",".join(dict.fromkeys(job_ids))
-        accounted = self._run(
-            ["sacct", "-X", "-n", "-P", "-o", "JobID,State,ExitCode,ElapsedRaw,Partition", "-j", wanted],
-            None,
-            120.0,
-        )
-        for line in accounted.out.splitlines() if accounted.code == 0 else ():
-            fields = line.split("|")
-            if len(fields) < 5 or not fields[4]:
-                continue  # a job that accounting has not fully heard of yet
-            for key in _keys(fields[0]):
+    def look(self, names: Sequence[str], since: float) -> View:
+        """Ask squeue and sacct, side by side, for jobs by their names.
+
+        A name is believed, never an id: Slurm gives an id anew when it has lost a job.
+
+        Args:
+            since: Unix time before which none of them was submitted.
+        """
+        if not names:
+            return View()
+        with ThreadPoolExecutor(2) as pool:
+            queue = pool.submit(self._queue, names)
+            accounting = pool.submit(self._accounting, names, since)
+            queued, queue_problem = queue.result()
+            accounted, accounting_problem, unaccounted = accounting.result()
+        jobs: dict[str, dict[str, Tasks]] = {}
+        for name, index, found in accounted:
+            # A task that accounting takes for live and the queue does not know is one that Slurm has lost.
+            if found.state not in _LIVE or queue_problem:
+                jobs.setdefault(name, {}).setdefault(found.job_id, {})[index] = found
+        for name, index, found in queued:
+            tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
+            known = tasks.get(index)
+            if known is None or found.state in _LIVE:
+                tasks[index] = found
+        return View(jobs, queue_problem, accounting_problem, unaccounted)
+
+    def _queue(self, names: Sequence[str]) -> tuple[list[tuple[str, int, JobState]], str | None]:
+        found: list[tuple[str, int, JobState]] = []
+        for some in _portions(names):
+            # 0: whole lists of array indices, which squeue cuts at 64 characters else.
+            words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%j", f"--name={some}"]
+            out, problem = self._asked("squeue", words)
+            if problem:
+                return [], problem
+            for line in out.splitlines():
+                key, state, reason, name = [*line.split("|", 3), "", "", ""][:4]
+                job_id, indices = _indices(key)
+                shared = JobState(job_id, state, reason=reason)
+                found += [(name, index, shared) for index in indices]
+        return found, None
+
+    def _accounting(
+        self, names: Sequence[str], since: float
+    ) -> tuple[list[tuple[str, int, JobState]], str | None, bool]:
+        found: list[tuple[str, int, JobState]] = []
+        days = max(0, int((time.time() - since) / 86_400)) + 2
+        for some in _portions(names):
+            out, problem = self._asked(
+                "sacct",
+                [
+                    "env", "SLURM_BITSTR_LEN=0", "sacct", "-X", "-n", "-P", "-a", "-o",
+                    "JobID,State,ExitCode,ElapsedRaw,Partition,NodeList,JobName", f"-Snow-{days}days", f"--name={some}",
+                ],
+            )  # fmt: skip
+            if problem:
+                return [], problem, "no such command" in problem or "accounting_storage/none" in problem
+            for line in out.splitlines():
+                fields = line.split("|", 6)
+                if len(fields) < 7 or not fields[4]:
+                    continue  # a job that accounting has not fully heard of yet
+                job_id, indices = _indices(fields[0])
                 elapsed = float(fields[3]) if fields[3].isdigit() else None
-                states[key] = JobState(key, fields[1].split()[0], fields[2], elapsed)
-        queued = self._run(["squeue", "-h", "-r", "-t", "all", "-o", "%i|%T|%r", "-j", wanted], None, 120.0)
-        if queued.code != 0 and accounted.code != 0:
-            raise HpcrlError(f"neither squeue nor sacct answers: {' '.join((queued.err or accounted.err).split())}")
-        for line in queued.out.splitlines() if queued.code == 0 else ():
-            key, state, reason = [*line.split("|"), "", ""][:3]
-            known = states.get(key)
-            if state in RUNNING | WAITING or known is None:
-                states[key] = JobState(
-                    key, state, known.exit_code if known else None, known.elapsed if known else None, reason
-                )
-        return states
+                state = (fields[1].split() or ["UNKNOWN"])[0]
+                shared = JobState(job_id, state, fields[2], elapsed, None, fields[5])
+                found += [(fields[6], index, shared) for index in indices]
+        return found, None, False
+
+    def _asked(self, program: str, words: Sequence[str]) -> tuple[str, str | None]:
+        """Return a command's output, or why it could not be had."""
+        try:
+            done = self._run(words, None, ASK_SECONDS)
+        except NoAnswer as error:
+            return (
+                "",
+                f"{program}: gave no answer within {ASK_SECONDS:.0f} s{f': {error.words}' if error.words else ''}",
+            )
+        except NotInstalled:
+            return "", f"{program}: no such command here"
+        if done.code == 127:
+            return "", f"{program}: no such command here"
+        if done.code != 0 or "slurm_persist_conn_open" in done.err:
+            return "", f"{program} could not be asked: {_words(done).replace(f'{program}: error: ', '')}"
+        return done.out, None
+
+    def own_jobs(self, prefix: str, days: int = 30) -> tuple[list[OtherJob], list[str]]:
+        """Return this user's jobs whose name has a token that begins so, queued or accounted, and what could not be asked."""
+        found: dict[str, OtherJob] = {}
+        out, queue = self._asked("squeue", ["squeue", "-h", "--me", "-t", "all", "-o", "%A|%F|%T|%Z|%j"])
+        rows = [(line.split("|", 4), True) for line in out.splitlines()]
+        out, accounting = self._asked(
+            "sacct", ["sacct", "-X", "-n", "-P", "-o", "JobIDRaw,JobID,State,WorkDir,JobName", f"-Snow-{days}days"]
+        )
+        rows += [(line.split("|", 4), False) for line in out.splitlines()]
+        for fields, queued in rows:
+            if len(fields) == 5 and f".{prefix}" in fields[4]:
+                job_id = fields[1].partition("_")[0]
+                live = queued and fields[2] in _LIVE
+                before = found.get(job_id)
+                found[job_id] = OtherJob(job_id, fields[4], fields[3], live or bool(before and before.live))
+        return list(found.values()), [text for text in (queue, accounting) if text]
+
+    def queued_tasks(self, qos: str | None) -> int | None:
+        """Count this user's array tasks that wait or run, in one QOS or in all; None where squeue does not answer."""
+        out, problem = self._asked(
+            "squeue",
+            ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "--me", "-o", "%i", *([f"--qos={qos}"] if qos else [])],
+        )
+        return None if problem else sum(len(_indices(line)[1]) for line in out.splitlines())
 
     def usage(self, job_ids: Sequence[str]) -> dict[str, Usage]:
         """Return what each array task of some jobs used, as far as accounting has heard of it. One call in all."""
@@ -123,9 +319,9 @@ class Slurm:
             return {}
         wanted = ",".join(dict.fromkeys(job_ids))
         fields = "JobID,Partition,TotalCPU,MaxRSS,ConsumedEnergyRaw,NodeList"
-        done = self._run(["sacct", "-n", "-P", "--noconvert", "-o", fields, "-j", wanted], None, 120.0)
+        out, _ = self._asked("sacct", ["sacct", "-n", "-P", "--noconvert", "-o", fields, "-j", wanted])
         found: dict[str, Usage] = {}
-        for line in done.out.splitlines() if done.code == 0 else ():
+        for line in out.splitlines():
             job, partition, cpu, memory, energy, nodes = (line.split("|") + [""] * 6)[:6]
             key, _, step = job.partition(".")
             if not step and partition:  # the job itself; without a partition accounting has not fully heard of it
@@ -135,23 +331,17 @@ class Slurm:
                 found[key] = replace(found[key], memory_peak=peak)
         return found
 
-    def find_by_comment(self, comment: str) -> str | None:
-        """Return the id of the job with a comment, queued or accounted; None where Slurm has none."""
-        queued = self._checked("squeue", "-h", "-t", "all", "-o", "%A|%F|%k")
-        for line in queued.splitlines():
-            job_id, array_id, text = line.split("|", 2)
-            if text == comment:
-                return array_id if array_id.isdigit() else job_id
-        done = self._run(["sacct", "-X", "-n", "-P", "-o", "JobID,Comment", "-S", "now-7days"], None, 120.0)
-        for line in done.out.splitlines() if done.code == 0 else ():
-            job_id, _, text = line.partition("|")
-            if text == comment:
-                return job_id.partition("_")[0]
-        return None
-
     def cancel(self, keys: Sequence[str]) -> None:
-        if keys:
-            self._checked("scancel", *keys)
+        """Cancel jobs (``JOBID``) or array tasks (``JOBID_INDEX``); what has ended meanwhile is no error.
+
+        Raises:
+            HpcrlError: Slurm does not answer, or a key is none.
+        """
+        for key in keys:
+            if not re.fullmatch(r"\d+(_\d+)?", key):
+                raise HpcrlError(f"{key!r} is not the id of a Slurm job: was the ledger edited?")
+        for first in range(0, len(keys), 1000):
+            self._checked("scancel", *keys[first : first + 1000])
 
     def host_names(self, nodes: str) -> list[str]:
         """Expand a node list such as ``c[001-003]``."""
@@ -161,21 +351,57 @@ class Slurm:
         self._checked("scontrol", "requeue", key)
 
 
-def _keys(text: str) -> list[str]:
-    match = _JOB_ID.match(text)
+@contextmanager
+def _spoken(say: Say, text: str) -> Iterator[None]:
+    """Say something if what is done here takes long."""
+    timer = threading.Timer(SAY_SECONDS, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _words(done: Completed) -> str:
+    return _one_line(done.err or done.out) or f"exit code {done.code}"
+
+
+def _portions(names: Iterable[str]) -> Iterator[str]:
+    """Join names by commas, so many at a time as one argument holds."""
+    some: list[str] = []
+    length = 0
+    for name in dict.fromkeys(names):
+        if some and length + len(name) > _NAMES:
+            yield ",".join(some)
+            some, length = [], 0
+        some.append(name)
+        length += len(name) + 1
+    if some:
+        yield ",".join(some)
+
+
+def _indices(text: str) -> tuple[str, Sequence[int]]:
+    """Read ``12``, ``12_3`` or ``12_[0-9:2,14%3]``: the job id and the array indices, [0] for a job that is no array."""
+    match = _JOB_ID.match(text.strip())
     if not match:
-        return []
+        return "", ()
     job, task, several = match.groups()
     if task is not None:
-        return [f"{job}_{task}"]
+        return job, (int(task),)
     if several is None:
-        return [job]
-    keys = []
+        return job, (0,)
+    indices: list[int] = []
     for part in several.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
         if first.isdigit():
-            keys += [f"{job}_{index}" for index in range(int(first), int(last or first) + 1)]
-    return keys
+            indices += range(int(first), int(last or first) + 1, int(step or 1))
+    return job, indices
 
 
 def _cpu_seconds(text: str) -> float | None:

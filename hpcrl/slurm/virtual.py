@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.slurm.config import (
     Layout,
     Node,
@@ -32,6 +32,7 @@ from hpcrl.slurm.config import (
     slurmdbd_conf,
     task_prolog,
 )
+from hpcrl.slurm.faults import Faults
 from hpcrl.spec.cluster import ClusterProfile
 
 PROGRAMS = (
@@ -56,12 +57,12 @@ def missing_programs() -> list[str]:
     return [name for name in PROGRAMS if _find(name) is None]
 
 
-def _find(name: str) -> str | None:
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+def _find(name: str, path: str | None = None) -> str | None:
+    return shutil.which(name, path=path or os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
-def _program(name: str) -> str:
-    found = _find(name)
+def _program(name: str, path: str | None = None) -> str:
+    found = _find(name, path)
     if found is None:
         raise HpcrlError(f"{name}: not installed: apt-get install {PACKAGES}")
     return found
@@ -82,10 +83,12 @@ class VirtualSlurm:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SALLOC_"))
         }
+        # The wrappers of `faults` are for the programs under test, not for those who run the cluster.
+        places = [each for each in kept.get("PATH", "").split(":") if not each.startswith(f"{self.directory}/faults/")]
         return kept | {
             "SLURM_CONF": str(self.conf),
             "MYSQL_UNIX_PORT": str(self.directory / "run/mysql.sock"),
-            "PATH": kept.get("PATH", "") + ":/usr/sbin:/sbin",
+            "PATH": ":".join(dict.fromkeys([*places, "/usr/bin", "/bin", "/usr/sbin", "/sbin"])),
         }
 
     def up(self, profile: ClusterProfile, report: Callable[[str], None] = lambda text: None) -> None:
@@ -109,11 +112,10 @@ class VirtualSlurm:
         try:
             self._start_accounting(profile, layout, report)
             report("controller")
-            self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
-            self._until("slurmctld", lambda: "UP" in self.command("scontrol", "ping").stdout)
+            self.start_controller()
             report("nodes")
             for node in layout.nodes:
-                self._start(f"slurmd.{node.name}", "slurmd", "-D", "-N", node.name, "-f", str(self.conf))
+                self._start_daemon(node.name)
             self._until("slurmctld", lambda: self._idle(len(layout.nodes)))
         except BaseException:
             self.down()
@@ -180,8 +182,7 @@ class VirtualSlurm:
                 f"create user if not exists {name}; grant all on slurm_acct_db.* to {name}; flush privileges",
             )
         report("accounting")
-        self._start("slurmdbd", "slurmdbd", "-D")
-        self._until("slurmdbd", lambda: self.command("sacctmgr", "-n", "show", "cluster").returncode == 0)
+        self.start_database()
         self.command("sacctmgr", "-i", stdin=accounting_commands(profile, layout.user))
         if layout.user not in self.command("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
             raise HpcrlError(f"sacctmgr did not take the accounts: see {root}/log/slurmdbd.log")
@@ -200,15 +201,103 @@ class VirtualSlurm:
             _end(chosen, patience=10)
         _end(self.processes(), patience=1)
 
+    def check_running(self) -> None:
+        """Raise where no private Slurm runs in this directory.
+
+        Raises:
+            UsageError: none does.
+        """
+        if not self.processes():
+            raise UsageError(f"{self.directory}: no private Slurm runs here: hpcrl dev slurm up")
+
+    def faults(self) -> Faults:
+        """Return the wrappers of this cluster's commands, which fail when they are told to."""
+        return Faults(self.directory / "faults", self.environment()["PATH"])
+
+    def kill_controller(self) -> None:
+        """End slurmctld by SIGKILL: what it has not yet written to disk, it forgets."""
+        _kill([each for each in self.processes() if _name(each).startswith("slurmctld")])
+
+    def start_controller(self) -> None:
+        """Start slurmctld and wait until it answers. The nodes may need a few seconds more."""
+        if not self._running("slurmctld"):
+            self._start("slurmctld", "slurmctld", "-D", "-f", str(self.conf))
+        self._until("slurmctld", lambda: "UP" in self.command("scontrol", "ping").stdout)
+
+    def kill_database(self) -> None:
+        """End slurmdbd by SIGKILL: sacct and sacctmgr fail, jobs go on."""
+        _kill(self._running("slurmdbd"))
+
+    def start_database(self) -> None:
+        """Start slurmdbd and wait until it answers."""
+        if not self._running("slurmdbd"):
+            self._start("slurmdbd", "slurmdbd", "-D")
+        self._until("slurmdbd", lambda: self.command("sacctmgr", "-n", "show", "cluster").returncode == 0)
+
+    def kill_node(self, name: str, jobs: bool = False) -> None:
+        """End a node's slurmd by SIGKILL; with `jobs`, also what runs there: the node has crashed.
+
+        Raises:
+            UsageError: there is no such node.
+        """
+        self._check_node(name)
+        on_node = [each for each in self.processes() if self._node_of(each) == name]
+        _kill([each for each in on_node if _name(each) == "slurmd"])
+        if jobs:
+            # The step daemons first: one that sees its tasks die still reports the end of the job.
+            _kill([each for each in on_node if _name(each) == "slurmstepd"])
+            _kill([each for each in on_node if _name(each) not in ("slurmd", "slurmstepd")])
+
+    def start_node(self, name: str) -> None:
+        """Start a node's slurmd and wait until the controller says that the node takes jobs.
+
+        Raises:
+            UsageError: there is no such node.
+        """
+        self._check_node(name)
+        self._start_daemon(name)
+        self._until(f"slurmd.{name}", lambda: dict(self.nodes()).get(name) in ("idle", "mixed", "allocated"))
+
+    def _start_daemon(self, node: str) -> None:
+        if not any(self._node_of(each) == node for each in self._running("slurmd")):
+            arguments = ("slurmd", "-D", "-N", node, "-f", str(self.conf))
+            self._start(f"slurmd.{node}", *arguments, HPCRL_VIRTUAL_NODE=node)
+
+    def _check_node(self, name: str) -> None:
+        nodes = json.loads((self.directory / _STATE).read_text())["nodes"]
+        if name not in nodes:
+            raise UsageError(f"{self.directory}: no node {name!r}; {suggestion(name, nodes)}")
+
+    def _running(self, program: str) -> list[psutil.Process]:
+        return [each for each in self.processes() if _name(each) == program]
+
     def processes(self) -> list[psutil.Process]:
-        """Return every process that was started for this cluster, told by the SLURM_CONF of its environment."""
+        """Return every process of this cluster: daemons, step daemons and what runs in jobs."""
         mark = str(self.conf)
         found = []
         for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                if process.pid != os.getpid() and process.environ().get("HPCRL_VIRTUAL_SLURM") == mark:
-                    found.append(process)
+            if process.pid == os.getpid():
+                continue
+            daemon = _variable(process, "HPCRL_VIRTUAL_SLURM") == mark
+            task = _variable(process, "SLURM_CONF") == mark and _variable(process, "SLURMD_NODENAME") is not None
+            if daemon or task or self._step_node(process):
+                found.append(process)
         return found
+
+    def _node_of(self, process: psutil.Process) -> str | None:
+        """Return the node that a process belongs to: a slurmd, a step daemon or a task."""
+        names = ("HPCRL_VIRTUAL_NODE", "SLURMD_NODENAME")
+        return next(filter(None, (_variable(process, name) for name in names)), self._step_node(process))
+
+    def _step_node(self, process: psutil.Process) -> str | None:
+        """Return the node of a step daemon. It overwrites its environment, but listens at spool/NODE/NODE_JOB.STEP."""
+        spool = f"{self.directory}/spool/"
+        if _name(process) == "slurmstepd":
+            with suppress(psutil.Error, OSError):
+                for connection in process.net_connections("unix"):
+                    if str(connection.laddr).startswith(spool):
+                        return str(connection.laddr).removeprefix(spool).partition("/")[0]
+        return None
 
     def nodes(self) -> list[tuple[str, str]]:
         """Return (node, state) of each node; empty while no controller answers."""
@@ -223,10 +312,11 @@ class VirtualSlurm:
         self, *arguments: str, stdin: str | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands against this cluster."""
-        words = [_program(arguments[0]), *arguments[1:]]
+        environment = self.environment()
+        words = [_program(arguments[0], environment["PATH"]), *arguments[1:]]
         return subprocess.run(
             words,
-            env=self.environment(),
+            env=environment,
             input=stdin,
             capture_output=True,
             text=True,
@@ -239,11 +329,12 @@ class VirtualSlurm:
         if done.returncode != 0:
             raise HpcrlError(f"{arguments[0]} failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
 
-    def _start(self, label: str, *arguments: str) -> None:
+    def _start(self, label: str, *arguments: str, **variables: str) -> None:
+        environment = self.environment()
         with (self.directory / f"log/{label}.out").open("ab") as log:
             subprocess.Popen(
-                [_program(arguments[0]), *arguments[1:]],
-                env=self.environment() | {"HPCRL_VIRTUAL_SLURM": str(self.conf)},
+                [_program(arguments[0], environment["PATH"]), *arguments[1:]],
+                env=environment | {"HPCRL_VIRTUAL_SLURM": str(self.conf)} | variables,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -269,6 +360,19 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return process.name()
     return ""
+
+
+def _variable(process: psutil.Process, name: str) -> str | None:
+    with suppress(psutil.Error, OSError):
+        return process.environ().get(name)
+    return None
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
 
 
 def _end(processes: Sequence[psutil.Process], patience: float) -> None:

@@ -1,19 +1,21 @@
-"""submitit's executors, made to hand over the very scripts that `plan` wrote.
+"""submitit's executor, made to hand over the very scripts that `plan` wrote.
 
 A job array goes as one submission whose script says ``--array``: submitit's own array path would build a plain
-executor inside and drop our script.
+executor inside and drop our script. sbatch itself is called through :mod:`hpcrl.slurm.client`: submitit takes any
+error for a refusal and any "job 42" in the output for an answer.
 """
 
 from __future__ import annotations
 
-import os
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError
 
 from hpcrl.errors import HpcrlError
+from hpcrl.slurm.client import Say, Slurm
 
 FOLDER = "submitit"
 
@@ -25,41 +27,41 @@ def _done_by_the_script() -> None:
 class ScriptExecutor(submitit.SlurmExecutor):
     """Submits one prepared script from the plan directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, slurm: Slurm, say: Say) -> None:
         try:
             super().__init__(folder=directory / FOLDER)
         except RuntimeError:
             raise HpcrlError("srun: no such command: is Slurm installed here? (--executor local needs none)") from None
         self._throttling = 0.0  # its pause between submissions
         self._directory = directory.resolve()
+        self._slurm, self._say = slurm, say
         self._script = ""
         self._options: Sequence[str] = ()
+        self._arguments: Sequence[str] = ()
 
-    def submit_script(self, script: str, options: Sequence[str]) -> str:
-        """Hand a script to sbatch, with options, and return the job id.
+    def submit_script(self, script: str, options: Sequence[str], arguments: Sequence[str]) -> str:
+        """Hand a script to sbatch, with options before it and arguments after it, and return the job id.
 
         Raises:
-            HpcrlError: sbatch refuses it, in sbatch's words.
+            Refused: sbatch refuses it, in sbatch's words.
+            Unconfirmed: sbatch does not say whether it took it.
         """
-        self._script, self._options = script, options
+        self._script, self._options, self._arguments = script, options, arguments
         try:
             return str(self.submit(_done_by_the_script).job_id)
-        except FailedJobError as error:
-            for leftover in (self._directory / FOLDER).glob(".submission_file_*.sh"):
-                leftover.unlink()
-            message = " ".join(str(error).replace("sbatch: error:", "").split())
-            raise HpcrlError(f"sbatch refused it: {message}") from None
+        finally:
+            for leftover in (*self._leftovers(), *(self._directory / FOLDER).glob("[0-9a-f]" * 32 + ".pkl")):
+                leftover.unlink(missing_ok=True)
 
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        return self._script
+    def _leftovers(self) -> Sequence[Path]:
+        return list((self._directory / FOLDER).glob(".submission_file_*.sh"))
 
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        inherited = [word for name in os.environ if name.startswith("SBATCH_") for word in ("-u", name)]
-        return [
-            "env",
-            *inherited,
-            f"--chdir={self._directory}",
-            "sbatch",
-            *self._options,
-            str(submission_file_path.resolve()),
-        ]
+    def _submit_command(self, command: str) -> Any:
+        folder = self._directory / FOLDER
+        folder.mkdir(exist_ok=True)
+        path = folder / f".submission_file_{uuid.uuid4().hex}.sh"
+        path.write_text(self._script, encoding="utf-8")
+        job_id = self._slurm.sbatch(path, self._options, self._arguments, self._directory, self._say)
+        job = self.job_class(folder=folder, job_id=job_id, tasks=[0])
+        job.paths.move_temporary_file(path, "submission_file", keep_as_symlink=True)
+        return job

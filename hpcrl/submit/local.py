@@ -5,6 +5,7 @@ It is one submitit job (`drain`), so that the process that submitted may end.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -13,19 +14,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcrl.formats.ledger import Ledger, Submission
+from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, read_plan
+from hpcrl.formats.submission import Submission
+from hpcrl.submit.survey import attempt_name
 
 POLL_SECONDS = 0.2
 
 
-def local_attempt(token: str, task: int) -> str:
-    """Name the attempt that a local submission makes of a task."""
-    return f"{token.replace('hpcrl-', 'local-')}_{task}"
-
-
-def local_log(directory: Path, job: Job, token: str, task: int) -> Path:
-    return directory / LOGS / f"{job.name}-{local_attempt(token, task)}.out"
+def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
+    return directory / LOGS / f"{job.name}-{attempt_name(submission, index)}.out"
 
 
 @dataclass
@@ -37,6 +35,7 @@ class _Running:
     gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
     warn_at: float
     kill_at: float
+    warning: signal.Signals = signal.SIGUSR2
     signals: set[str] = field(default_factory=set)
 
 
@@ -82,17 +81,22 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     plan = read_plan(path)
     ledger = Ledger(path)
     machine = _Machine(sorted(os.sched_getaffinity(0)), gpus)
-    submissions = [each for each in ledger.submissions() if each.token in tokens]
+    # What was given up meanwhile, as lost, is not for this queue any more.
+    submissions = [each for each in ledger.submissions() if each.token in tokens and each.state != "gone"]
     at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
     for stage in STAGES:
-        queue = [(each, task) for each in submissions if plan.job(each.job).stage == stage for task in each.tasks]
+        queue = [(each, index) for each in submissions if plan.job(each.job).stage == stage for index in _indices(each)]
         states = _run_queue(path, plan, ledger, machine, queue, at_once)
         if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
             later = [each for each in submissions if STAGES.index(plan.job(each.job).stage) > STAGES.index(stage)]
             for each in later:
-                for task in each.tasks:
-                    ledger.local_end(each.token, task, "CANCELLED", None)
+                for index in _indices(each):
+                    ledger.local_end(each.token, index, "CANCELLED", None)
             return
+
+
+def _indices(submission: Submission) -> range:
+    return range(len(submission.entries))
 
 
 def _run_queue(
@@ -105,6 +109,7 @@ def _run_queue(
 ) -> list[str]:
     running: list[_Running] = []
     states: list[str] = []
+    warning = _warning(plan)
     while queue or running:
         cancelled = {(each.token, each.task) for each in ledger.local_tasks() if each.state == "CANCELLING"}
         for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
@@ -118,14 +123,14 @@ def _run_queue(
             if taken is None:
                 if running:
                     break
-                with local_log(directory, job, submission.token, task).open("a") as log:
+                with local_log(directory, job, submission, task).open("a") as log:
                     log.write(f"hpcrl: {machine.lacks(job)}\n")
                 ledger.local_end(submission.token, task, "FAILED", None)
                 states.append("FAILED")
                 queue.pop(0)
                 continue
             queue.pop(0)
-            running.append(_start(directory, job, submission, task, *taken))
+            running.append(_start(directory, job, submission, task, warning, *taken))
             ledger.local_start(submission.token, task)
         time.sleep(POLL_SECONDS)
         for each in list(running):
@@ -145,17 +150,31 @@ def _run_queue(
     return states
 
 
-def _start(directory: Path, job: Job, submission: Submission, task: int, cores: list[int], gpus: list[str]) -> _Running:
+def _warning(plan: Plan) -> signal.Signals | None:
+    """Return the signal that a cell is sent before its time limit: one that does not know it would be ended by it."""
+    name = plan.workload.get("on_warning", "none") if plan.workload.get("command") else "USR2"
+    return None if name == "none" else signal.Signals[f"SIG{name}"]
+
+
+def _start(
+    directory: Path,
+    job: Job,
+    submission: Submission,
+    task: int,
+    warning: signal.Signals | None,
+    cores: list[int],
+    gpus: list[str],
+) -> _Running:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     environment |= {
         "HPCRL_TASK": str(task),
-        "HPCRL_ATTEMPT": local_attempt(submission.token, task),
+        "HPCRL_ATTEMPT": attempt_name(submission, task),
         "HPCRL_CORES": ",".join(map(str, cores)),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
-    with local_log(directory, job, submission.token, task).open("ab") as log:
+    with local_log(directory, job, submission, task).open("ab") as log:
         process = subprocess.Popen(
-            ["bash", job.script],
+            ["bash", job.script, submission.token],
             cwd=directory,
             env=environment,
             stdout=log,
@@ -163,9 +182,10 @@ def _start(directory: Path, job: Job, submission: Submission, task: int, cores: 
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    limit = float(job.resources["time"])
+    limit = float(submission.time or job.resources["time"])
     now = time.monotonic()
-    return _Running(submission, task, process, cores, gpus, now + max(limit * 0.75, limit - 120), now + limit)
+    warn_at = now + max(limit * 0.75, limit - 120) if warning else math.inf
+    return _Running(submission, task, process, cores, gpus, warn_at, now + limit, warning or signal.SIGUSR2)
 
 
 def _signal(running: _Running, cancelled: bool) -> None:
@@ -176,7 +196,7 @@ def _signal(running: _Running, cancelled: bool) -> None:
         _send(running, signal.SIGTERM)
     if now >= running.warn_at and "time" not in running.signals:
         running.signals.add("time")
-        _send(running, signal.SIGUSR2)
+        _send(running, running.warning)
     if now >= running.kill_at:
         _send(running, signal.SIGKILL)
 

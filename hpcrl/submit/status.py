@@ -1,32 +1,34 @@
-"""How far a plan is: the state of each task, from the ledger and one look at the scheduler, whatever the size."""
+"""How far a plan is, for people and programs; and the log of a cell, and cancelling."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-import psutil
-
+from hpcrl.errors import UsageError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import LOGS, RECORDS, Cell, Job, Plan, find_cell, read_cells, read_plan
-from hpcrl.slurm.client import RUNNING, WAITING, Slurm
-from hpcrl.submit.local import local_attempt, local_log
+from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, find_cell, read_cells, read_plan
+from hpcrl.slurm.client import RUNNING, Slurm
+from hpcrl.submit.lease import Say, held_lease
+from hpcrl.submit.survey import (
+    COMPLETED,
+    LIVE,
+    NEVER,
+    UNSETTLED,
+    Survey,
+    TaskStatus,
+    log_of,
+    survey,
+)
 
-LIVE = frozenset(RUNNING | WAITING)
-DONE = frozenset({"COMPLETED"})
-NEVER = "NOT SUBMITTED"
-
-
-@dataclass(frozen=True)
-class TaskStatus:
-    """One task of a job: the state of its newest attempt, and where that attempt's log and records are."""
-
-    state: str
-    key: str | None
-    attempt: str | None
-    log: Path | None
-    reason: str | None = None
+# Failed and running cells whose records and logs are looked into; of more, states alone are told.
+DETAILS = 500
+_NEVER = TaskStatus(NEVER)
 
 
 @dataclass(frozen=True)
@@ -39,106 +41,9 @@ class CellStatus:
     status: TaskStatus
     progress: tuple[int, int] | None = None
 
-
-@dataclass(frozen=True)
-class PlanStatus:
-    """A whole plan."""
-
-    plan: Plan
-    cells: list[CellStatus]
-    stages: dict[str, TaskStatus]
-
-    def counts(self) -> dict[str, int]:
-        return dict(Counter(each.status.state for each in self.cells).most_common())
-
-    def failed(self) -> list[CellStatus]:
-        return [each for each in self.cells if is_failure(each.status.state)]
-
-    def live(self) -> bool:
-        """Tell whether anything still waits or runs."""
-        return any(each.state in LIVE for each in [*(cell.status for cell in self.cells), *self.stages.values()])
-
-    def causes(self) -> dict[str, int]:
-        """Count failed stages and cells by cause."""
-        stages = [each for each in self.stages.values() if is_failure(each.state)]
-        return dict(Counter(_cause(each) for each in [*stages, *(cell.status for cell in self.failed())]).most_common())
-
-
-def is_failure(state: str) -> bool:
-    return state not in LIVE and state not in DONE and state != NEVER
-
-
-def _cause(status: TaskStatus) -> str:
-    return f"{status.state}: {status.reason}" if status.reason else status.state
-
-
-def task_statuses(plan: Plan, ledger: Ledger, slurm: Slurm) -> dict[str, dict[int, TaskStatus]]:
-    """Return, by job and task, the state of the newest submission; tasks never submitted are absent."""
-    submissions = [each for each in ledger.submissions() if each.state != "refused"]
-    ids = [each.job_id for each in submissions if each.executor == "slurm" and each.job_id]
-    states = slurm.states(ids)
-    local = {(each.token, each.task): each for each in ledger.local_tasks()}
-    statuses: dict[str, dict[int, TaskStatus]] = {job.name: {} for job in plan.jobs}
-    jobs = {job.name: job for job in plan.jobs}
-    for each in submissions:
-        job = jobs[each.job]
-        alive = each.executor != "local" or (each.job_id is not None and psutil.pid_exists(int(each.job_id)))
-        for task in each.tasks:
-            if each.executor == "local":
-                entry = local.get((each.token, task))
-                state = entry.state if entry else "PENDING"
-                if state == "CANCELLING":
-                    state = "RUNNING" if alive else "CANCELLED"
-                if state in LIVE and not alive and each.state == "submitted":
-                    state = "LOST"
-                log = _local_log(job, each.token, task)
-                statuses[each.job][task] = TaskStatus(state, None, local_attempt(each.token, task), log)
-            else:
-                key = f"{each.job_id}_{task}" if job.array else str(each.job_id)
-                found = states.get(key)
-                state = found.state if found else "PENDING"
-                reason = found.reason if found and state in WAITING else None
-                name = f"{job.name}-{key}.out"
-                statuses[each.job][task] = TaskStatus(state, key, None, Path(LOGS) / name, reason)
-    return statuses
-
-
-def _local_log(job: Job, token: str, task: int) -> Path:
-    return local_log(Path(), job, token, task)
-
-
-def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
-    """Look at a plan as a whole: one call each of sacct and squeue, and the records of running and failed cells."""
-    plan = read_plan(directory)
-    ledger = Ledger(directory)
-    try:
-        statuses = task_statuses(plan, ledger, slurm)
-    finally:
-        ledger.close()
-    never = TaskStatus(NEVER, None, None, None)
-    jobs = plan.cell_jobs()
-    cells: list[CellStatus] = []
-    iterator = read_cells(directory)
-    for job in jobs:
-        for task in range(job.count):
-            cells.append(CellStatus(next(iterator), job.name, task, statuses[job.name].get(task, never)))
-    stages = {
-        job.stage: _with_last_line(directory, statuses[job.name].get(0, never))
-        for job in plan.jobs
-        if job.stage != "cells"
-    }
-    interesting = {each.cell.id for each in cells if each.status.state in RUNNING or is_failure(each.status.state)}
-    details = _from_records(directory, interesting)
-    return PlanStatus(plan, [_detailed(directory, each, details.get(each.cell.id)) for each in cells], stages)
-
-
-def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
-    """Give a task that runs or failed the last line of its log: what it is at, or why it failed."""
-    telling = is_failure(status.state) or status.state in RUNNING
-    if not telling or status.log is None or not (directory / status.log).is_file():
-        return status
-    lines = (directory / status.log).read_text(errors="replace").strip().splitlines()
-    return replace(status, reason=lines[-1] if lines else None)
+    @property
+    def log(self) -> Path | None:
+        return log_of(self.status)
 
 
 @dataclass(frozen=True)
@@ -147,32 +52,175 @@ class _Detail:
     reason: str | None
 
 
-def _detailed(directory: Path, status: CellStatus, detail: _Detail | None) -> CellStatus:
-    if detail is None:  # it has no record: if it failed, then before that
-        return (
-            replace(status, status=_with_last_line(directory, status.status))
-            if is_failure(status.status.state)
-            else status
+@dataclass(frozen=True)
+class PlanStatus:
+    """A whole plan. Cells are read only where they are asked for: a plan may have 100,000."""
+
+    directory: Path
+    plan: Plan
+    survey: Survey
+    stages: dict[str, TaskStatus]
+    details: dict[str, _Detail]
+
+    def units(self) -> Iterator[tuple[str, Job, int, TaskStatus]]:
+        """Give (cell id, job, task, status) of every cell in the plan's order."""
+        found = self.survey.units
+        for job in self.plan.cell_jobs():
+            for task, name in enumerate(self.survey.ids[job.name]):
+                yield name, job, task, self._detailed(name, found.get(name, _NEVER))
+
+    def _detailed(self, name: str, status: TaskStatus) -> TaskStatus:
+        detail = self.details.get(name)
+        return replace(status, reason=status.reason or detail.reason) if detail and detail.reason else status
+
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(status.state for *_, status in self.units()).most_common())
+
+    def pick(self, wanted: Sequence[int]) -> list[CellStatus]:
+        """Return the cells at some places of the plan."""
+        places = set(wanted)
+        rows = [each for number, each in enumerate(self.units()) if number in places]
+        cells = (cell for number, cell in enumerate(read_cells(self.directory)) if number in places)
+        return [self._cell(cell, *row[1:]) for cell, row in zip(cells, rows, strict=True)]
+
+    def _cell(self, cell: Cell, job: Job, task: int, status: TaskStatus) -> CellStatus:
+        detail = self.details.get(cell.id)
+        return CellStatus(cell, job.name, task, status, detail.progress if detail else None)
+
+    @cached_property
+    def cells(self) -> list[CellStatus]:
+        return [self._cell(cell, *row[1:]) for cell, row in zip(read_cells(self.directory), self.units(), strict=True)]
+
+    def failed(self) -> list[str]:
+        return [name for name, *_, status in self.units() if is_failure(status.state)]
+
+    def live(self) -> bool:
+        """Tell whether anything still waits or runs, or may do so."""
+        return any(
+            each.state in LIVE or each.state in UNSETTLED
+            for each in [*(status for *_, status in self.units()), *self.stages.values()]
         )
-    if status.status.state in RUNNING:
-        return replace(status, progress=detail.progress)
-    return replace(status, status=replace(status.status, reason=status.status.reason or detail.reason))
+
+    def causes(self) -> dict[str, int]:
+        """Count failed stages and cells by cause."""
+        failed = [each for each in self.stages.values() if is_failure(each.state)]
+        failed += [status for *_, status in self.units() if is_failure(status.state)]
+        return dict(Counter(_cause(each) for each in failed).most_common())
+
+    def unsettled(self) -> dict[str, int]:
+        """Count by reason what waits, or of which nobody knows."""
+        reasons = Counter(
+            f"{status.state}: {status.reason}"
+            for *_, status in self.units()
+            if status.reason and (status.state in UNSETTLED or status.state == "PENDING")
+        )
+        return dict(reasons.most_common(5))
+
+    def lines(self) -> Iterator[str]:
+        """Give each cell as a line of JSON: its line of the plan, with its state."""
+        path = self.directory / self.plan.cells_file
+        with path.open(encoding="utf-8") as file:
+            for line, (name, job, task, status) in zip(file, self.units(), strict=True):
+                detail = self.details.get(name)
+                log = log_of(status)
+                added = {
+                    "job": job.name,
+                    "task": task,
+                    "state": status.state,
+                    "attempt": status.attempt,
+                    "slurm": status.key,
+                    "log": str(log) if log else None,
+                    "progress": list(detail.progress) if detail and detail.progress else None,
+                    "reason": status.reason,
+                }
+                yield f"{line.rstrip()[:-1]}, {json.dumps(added, ensure_ascii=False)[1:]}"
+
+
+def is_failure(state: str) -> bool:
+    return state not in LIVE and state not in UNSETTLED and state not in (COMPLETED, NEVER)
+
+
+def _cause(status: TaskStatus) -> str:
+    return f"{status.state}: {status.reason}" if status.reason else status.state
+
+
+def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
+    """Look at a plan as a whole, and into the records and logs of running and failed cells."""
+    plan = read_plan(directory)
+    ledger = Ledger(directory)
+    try:
+        known = survey(directory, plan, ledger, slurm)
+    finally:
+        ledger.close()
+    stages = {
+        job.stage: _with_last_line(directory, known.units[job.name])
+        for job in plan.jobs
+        if job.stage != "cells" and job.name in known.units
+    }
+    return PlanStatus(directory, plan, known, stages, _details(directory, known))
+
+
+def _details(directory: Path, known: Survey) -> dict[str, _Detail]:
+    telling = {
+        name: each
+        for name, each in known.units.items()
+        if name not in known.ids and (each.state in RUNNING or is_failure(each.state))
+    }
+    chosen = dict(list(telling.items())[:DETAILS])
+    details = _from_records(directory, set(chosen))
+    for name, status in chosen.items():
+        if is_failure(status.state):
+            detail = details.get(name, _Detail(None, None))
+            words = _last_line(directory, status)
+            reason = detail.reason
+            if reason is None:
+                reason = words
+            elif words and words not in reason and " ended with exit code " in reason:
+                reason = f"{reason}: {words}"  # a command: its own last words
+            details[name] = _Detail(detail.progress, reason)
+    return details
+
+
+def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
+    """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
+    if status.reason is None and (is_failure(status.state) or status.state in RUNNING):
+        return replace(status, reason=_last_line(directory, status))
+    return status
+
+
+def _last_line(directory: Path, status: TaskStatus) -> str | None:
+    """Return the last line of a log that is the job's own, not the launcher's farewell."""
+    log = log_of(status)
+    if log is None:
+        return None
+    try:
+        with (directory / log).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return None
+    own = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd:"))]
+    return own[-1][:300] if own else None
 
 
 def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:
     """Read progress and reason from the newest record of some cells."""
     from hpcrl.formats.record import RecordError, read_frames
 
-    newest: dict[str, Path] = {}
-    for path in (directory / RECORDS).glob("*.r0.rec"):
-        cell = path.name.partition(".")[0]
-        if cell in cells and (cell not in newest or path.stat().st_mtime > newest[cell].stat().st_mtime):
-            newest[cell] = path
+    newest: dict[str, tuple[float, str]] = {}
+    try:
+        entries = list(os.scandir(directory / RECORDS)) if cells else []
+    except OSError:
+        entries = []
+    for entry in entries:
+        cell = entry.name.partition(".")[0]
+        if cell in cells and entry.name.endswith(".r0.rec"):
+            newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
     details = {}
-    for cell, path in newest.items():
+    for cell, (_, path) in newest.items():
         progress, reason = None, None
         try:
-            for frame in read_frames(path, frozenset({"progress", "footer"})):
+            for frame in read_frames(Path(path), frozenset({"progress", "footer"})):
                 if frame.kind == "progress":
                     step, total, _ = frame.payload["table"][-1]
                     progress = (int(step), int(total))
@@ -190,43 +238,64 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     Raises:
         UsageError: there is no such cell, or it has not run yet.
     """
-    from hpcrl.errors import UsageError
-
     plan = read_plan(directory)
-    found, job, task = find_cell(directory, plan, cell)
+    found, _, _ = find_cell(directory, plan, cell)
     ledger = Ledger(directory)
     try:
-        status = task_statuses(plan, ledger, slurm)[job.name].get(task)
+        status = survey(directory, plan, ledger, slurm).units.get(found.id)
     finally:
         ledger.close()
-    if status is None or status.log is None or not (directory / status.log).is_file():
+    log = log_of(status) if status else None
+    if log is None or not (directory / log).is_file():
         raise UsageError(f"cell {found.id}: has no log yet: {status.state if status else NEVER}")
-    return directory / status.log
+    return directory / log
 
 
-def cancel(directory: Path, slurm: Slurm, cells: list[str]) -> int:
-    """Cancel the cells named, or everything that still waits or runs; return how many tasks that were."""
+def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> int:
+    """Cancel the cells named, or everything that still waits or runs; return how many tasks that were.
+
+    Every job of the plan that Slurm has is cancelled, also one of which sbatch never told.
+
+    Raises:
+        HpcrlError: Slurm does not answer.
+    """
+    from hpcrl.submit.settling import settle
+
     plan = read_plan(directory)
-    ledger = Ledger(directory)
-    try:
-        statuses = task_statuses(plan, ledger, slurm)
-        chosen = {(job.name, task) for _, job, task in (find_cell(directory, plan, cell) for cell in cells)}
-        keys: list[str] = []
-        count = 0
-        tokens = {
-            local_attempt(each.token, task): (each.token, task) for each in ledger.submissions() for task in each.tasks
-        }
-        for name, tasks in statuses.items():
-            for task, status in tasks.items():
-                if status.state not in LIVE or (cells and (name, task) not in chosen):
-                    continue
-                count += 1
-                if status.key:
-                    keys.append(status.key)
-                elif status.attempt:
-                    ledger.local_cancel(*tokens[status.attempt])
-        # Whole arrays in one word each: thousands of keys do not fit on a command line.
-        slurm.cancel(keys if cells else sorted({key.partition("_")[0] for key in keys}))
-        return count
-    finally:
-        ledger.close()
+    chosen = {find_cell(directory, plan, cell)[0].id for cell in cells}
+    with held_lease(directory, "cancel", say):
+        ledger = Ledger(directory)
+        try:
+            settle(directory, ledger, slurm, say)
+            known = survey(directory, plan, ledger, slurm)
+            live = {
+                name: each
+                for name, each in known.units.items()
+                if each.state in LIVE and (not cells or name in chosen) and each.submission
+            }
+            by_token: dict[str, list[int]] = {}
+            keys: list[str] = []
+            for each in live.values():
+                assert each.submission is not None
+                by_token.setdefault(each.submission.token, []).append(each.index)
+                if each.submission.executor == "local":
+                    ledger.local_cancel(each.submission.token, each.index)
+                elif each.key:
+                    keys.append(each.key)
+            for token, indices in by_token.items():
+                ledger.cancel(token, indices)
+            # Whole arrays in one word each: thousands of keys do not fit on a command line.
+            slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
+            return len(live)
+        finally:
+            ledger.close()
+
+
+def _whole(ledger: Ledger, slurm: Slurm, keys: Sequence[str]) -> list[str]:
+    """Return the ids of every job of the plan that Slurm still has live, known to be wanted or not."""
+    submissions = [each for each in ledger.submissions() if each.executor == "slurm" and each.state != "refused"]
+    view = slurm.look([each.name for each in submissions], min((each.at for each in submissions), default=0.0))
+    ids = {key.partition("_")[0] for key in keys}
+    for found in view.jobs.values():
+        ids |= {job_id for job_id, tasks in found.items() if any(each.state in LIVE for each in tasks.values())}
+    return sorted(ids)

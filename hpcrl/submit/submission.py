@@ -1,52 +1,90 @@
-"""Submit what is missing or failed of a plan, in the order of its chain, each thing once."""
+"""Submit what is missing or failed of a plan, in the order of its chain, each attempt once."""
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
-from hpcrl.formats.ledger import Ledger, Submission
-from hpcrl.formats.plan import LOGS, Job, Plan, format_tasks, read_plan
-from hpcrl.slurm.client import Slurm
-from hpcrl.submit.status import DONE, LIVE, TaskStatus, task_statuses
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
+from hpcrl.formats.submission import Submission, grant
+from hpcrl.slurm.client import Refused, Slurm, Unconfirmed
+from hpcrl.submit.lease import Lease, Say, held_lease
+from hpcrl.submit.retrying import Ask, cause_of, next_ask
+from hpcrl.submit.settling import open_ledger, settle
+from hpcrl.submit.survey import COMPLETED, LIVE, NEVER, UNSETTLED, Survey, TaskStatus, survey
+
+if TYPE_CHECKING:
+    from hpcrl.submit.executors import ScriptExecutor  # imports submitit, which is slow
 
 Report = Callable[[int, int, str], None]
+_NEVER = TaskStatus(NEVER)
+# A submission that Slurm did not get is handed over again so often before it is left to the user.
+_TRIES = 3
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What one call of :func:`submit` did: how many tasks went out, under which job ids."""
+    """What one call of :func:`submit` did.
+
+    Args:
+        tasks: cells that went out.
+        jobs: (job of the plan, Slurm's id) of each sbatch call.
+        already: cells that wait, run or have completed.
+        waiting: cells for which the site's queue has no room yet.
+        left: why cells that failed were not tried again -> how many.
+    """
 
     tasks: int
     jobs: list[tuple[str, str]]
     already: int
+    waiting: int = 0
+    left: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a plan may ask for; None: no limit."""
+    """The most that all attempts of a plan together may ask for; None: no limit."""
 
     core_hours: float | None = None
     gpu_hours: float | None = None
 
 
-def check_budget(plan: Plan, budget: Budget) -> None:
-    """Refuse a plan over budget.
+@dataclass(frozen=True)
+class Choice:
+    """Which cells go out.
 
-    Raises:
-        UsageError: it asks for more.
+    Args:
+        cells: beginnings of ids; empty: all.
+        failed: only cells that failed.
+        again: cells that completed, too.
+        retry: failed cells by the study's rules, with more time or memory.
+        fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
     """
-    for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
-        asked = float(plan.totals[name])
-        if most is not None and asked > most:
-            words = name.replace("_", "-")
-            raise UsageError(
-                f"the plan asks for up to {asked:g} {words}, over the {most:g} allowed: shorten `time`, or take cells out"
-            )
+
+    cells: tuple[str, ...] = ()
+    failed: bool = False
+    again: bool = False
+    retry: bool = False
+    fed: bool = False
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Tasks of one job that ask for the same; each with the number of its attempt."""
+
+    job: Job
+    ask: Ask
+    tasks: list[tuple[int, int]]
 
 
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
@@ -55,124 +93,369 @@ def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
     return {job.script: slurm.test_only(Path(job.script), directory) for job in plan.jobs}
 
 
-def submit(directory: Path, executor: str, slurm: Slurm, budget: Budget, report: Report) -> Submitted:
-    """Submit the tasks of a plan that were never submitted, or whose last attempt failed.
+def submit(
+    directory: Path,
+    executor: str,
+    slurm: Slurm,
+    budget: Budget,
+    report: Report,
+    choice: Choice = Choice(),
+    say: Say = lambda text: None,
+) -> Submitted:
+    """Submit the cells of a plan that were never submitted, or whose last attempt failed.
+
+    One process at a time does this for a plan; others wait for it. What an earlier call left in doubt is settled first.
 
     Raises:
-        UsageError: the plan is over budget.
-        HpcrlError: the scheduler refuses a job. What was submitted before stays submitted and is in the ledger.
+        UsageError: the plan is over budget, or a cell does not exist.
+        HpcrlError: the scheduler refuses a job, or does not say whether it took it. What was submitted is in the ledger.
     """
     plan = read_plan(directory)
-    check_budget(plan, budget)
-    _write_shim(directory)
-    ledger = Ledger(directory, create=True)
-    try:
-        resolve_intents(ledger, slurm)
-        statuses = task_statuses(plan, ledger, slurm)
-        wanted: list[tuple[Job, list[int], set[int]]] = []
-        already = 0
-        for job in plan.jobs:
-            kept = {task for task in range(job.count) if _is_kept(statuses[job.name].get(task))}
-            if job.stage == "cells":
-                already += len(kept)
-            elif wanted:
-                # Something before this stage runs again, so this one does too, unless it still waits.
-                kept = {task for task in kept if statuses[job.name][task].state in LIVE}
-            missing = [task for task in range(job.count) if task not in kept]
-            if missing:
-                wanted.append((job, missing, kept))
-        if not wanted:
-            return Submitted(0, [], already)
-        if executor == "slurm":
-            jobs = _submit_slurm(directory, plan, ledger, wanted, _live_ids(statuses), report)
-        else:
-            jobs = _submit_local(directory, ledger, wanted, report)
-        tasks = sum(len(missing) for job, missing, _ in wanted if job.stage == "cells")
-        return Submitted(tasks, jobs, already)
-    finally:
-        ledger.close()
-
-
-def _is_kept(status: TaskStatus | None) -> bool:
-    return status is not None and (status.state in LIVE or status.state in DONE)
-
-
-def _live_ids(statuses: dict[str, dict[int, TaskStatus]]) -> dict[str, list[str]]:
-    """Return, by job of the plan, the Slurm ids under which some of its tasks still wait or run."""
-    return {
-        name: sorted({each.key.partition("_")[0] for each in tasks.values() if each.state in LIVE and each.key})
-        for name, tasks in statuses.items()
-    }
-
-
-def resolve_intents(ledger: Ledger, slurm: Slurm) -> None:
-    """Settle submissions that were written down but never confirmed, by asking Slurm for their token."""
-    for each in ledger.submissions():
-        if each.state != "intent":
-            continue
-        job_id = slurm.find_by_comment(each.token) if each.executor == "slurm" else None
-        if job_id is not None:
-            ledger.submitted(each.token, job_id)
-        else:
-            ledger.refused(each.token, "the process that submitted it ended before the scheduler had it")
-
-
-def _write_shim(directory: Path) -> None:
-    """Write ./hpcrl, by which the later stages call the installation that submitted them."""
-    path = directory / "hpcrl"
-    python = sys.executable.replace("'", "'\\''")
-    text = f"#!/bin/sh\nexec '{python}' -m hpcrl \"$@\"\n"
-    if not path.exists() or path.read_text() != text:
-        write_atomically(path, text, executable=True)
-
-
-def _submit_slurm(
-    directory: Path,
-    plan: Plan,
-    ledger: Ledger,
-    wanted: list[tuple[Job, list[int], set[int]]],
-    live: dict[str, list[str]],
-    report: Report,
-) -> list[tuple[str, str]]:
-    from hpcrl.submit.executors import ScriptExecutor
-
-    executor = ScriptExecutor(directory)
-    ids: dict[str, list[str]] = {name: list(found) for name, found in live.items()}
-    done: list[tuple[str, str]] = []
-    previous: list[str] = []
-    total = sum(len(missing) for _, missing, _ in wanted)
-    count = 0
-    for job, missing, kept in wanted:
-        claimed = ledger.claim(job.name, missing, "slurm", kept)
-        if claimed is None:
-            continue
-        options = [f"--comment={claimed.token}", *_dependency(plan, job, ids, previous)]
-        if job.array and len(claimed.tasks) < job.count:
-            throttle = f"%{job.throttle}" if job.throttle else ""
-            options.append(f"--array={format_tasks(claimed.tasks)}{throttle}")
-        if "%" in str(directory.resolve()):
-            # Slurm would expand it in the names of logs, which lie below the plan.
-            where = str(directory.resolve()).replace("%", "%%")
-            options.append(f"--output={where}/{LOGS}/{'%x-%A_%a' if job.array else '%x-%j'}.out")
+    with held_lease(directory, "submit", say) as lease:
+        for name in (LOGS, RECORDS):
+            (directory / name).mkdir(exist_ok=True)
+        _write_shim(directory)
+        ledger = open_ledger(directory, plan, slurm if executor == "slurm" else None, choice.again, say)
         try:
-            job_id = executor.submit_script((directory / job.script).read_text(), options)
-        except HpcrlError as error:
-            ledger.refused(claimed.token, str(error))
-            raise HpcrlError(f"{job.script}: {error}") from None
-        ledger.submitted(claimed.token, job_id)
-        ids.setdefault(job.name, []).append(job_id)
-        previous = [job_id]
-        done.append((job.name, job_id))
-        count += len(claimed.tasks)
-        report(count, total, job.name)
-    return done
+            return _Submitting(directory, plan, ledger, lease, slurm, executor, report, say).run(choice, budget)
+        finally:
+            ledger.close()
 
 
-def _dependency(plan: Plan, job: Job, ids: dict[str, list[str]], previous: list[str]) -> list[str]:
+class _Submitting:
+    """One call of :func:`submit`, under the lease."""
+
+    def __init__(
+        self,
+        directory: Path,
+        plan: Plan,
+        ledger: Ledger,
+        lease: Lease,
+        slurm: Slurm,
+        executor: str,
+        report: Report,
+        say: Say,
+    ) -> None:
+        self._directory, self._plan, self._ledger, self._lease = directory, plan, ledger, lease
+        self._slurm, self._executor, self._report, self._say = slurm, executor, report, say
+
+    def run(self, choice: Choice, budget: Budget) -> Submitted:
+        unsettled = settle(self._directory, self._ledger, self._slurm, self._say)
+        if unsettled:
+            raise HpcrlError(
+                f"Slurm does not say whether it has {unsettled[0].name}: nothing more was submitted; run `hpcrl submit` again when it answers"
+            )
+        known = survey(self._directory, self._plan, self._ledger, self._slurm)
+        for note in known.notes:
+            self._say(note)
+        chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
+        selected = _Selection(self._plan, self._ledger, known, choice, chosen)
+        cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
+        check_budget(self._plan, self._ledger, cells, budget)
+        if self._executor == "local":
+            done = self._locally(
+                [*self._stages(known, bool(cells), before=True), *cells, *self._stages(known, bool(cells))]
+            )
+            waiting = 0
+        else:
+            done, waiting = self._through_slurm(known, cells)
+        tasks = sum(len(each.tasks) for each in cells) - waiting
+        return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
+
+    def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[_Wanted]:
+        """Give the stages before or after the cells that must run: those that never did, and what follows new cells."""
+        again = cells
+        for job in self._plan.jobs:
+            if job.stage in ("cells", "feed") or (job.stage == "environments") != before:
+                continue
+            if job.stage == "notify" and not self._plan.study.get("notify"):
+                continue
+            status = known.units.get(job.name, _NEVER)
+            if status.state in UNSETTLED or (status.state in LIVE and not again):
+                continue
+            if status.state == COMPLETED and (before or not again):
+                continue
+            if status.state in LIVE:
+                if status.state != "PENDING" or self._executor == "local":
+                    continue
+                # It waits for the cells of before only: it must wait for the new ones too.
+                self._slurm.cancel([status.key] if status.key else [])
+            again = True
+            yield _Wanted(job, Ask(), [(0, status.attempt + 1)])
+
+    def _intend(self, wanted: _Wanted) -> Submission:
+        return self._ledger.intend(
+            Submission(
+                token="",
+                number=0,
+                plan=self._plan.id,
+                job=wanted.job.name,
+                executor=self._executor,
+                granted=grant(wanted.tasks),
+                array=wanted.job.array,
+                cells_per_task=wanted.job.cells_per_task if self._executor == "slurm" else 1,
+                user=_user(),
+                host=socket.gethostname(),
+                directory=str(self._directory.resolve()),
+                time=wanted.ask.time,
+                memory=wanted.ask.memory,
+                exclude=wanted.ask.exclude,
+                cause=wanted.ask.cause,
+            )
+        )
+
+    def _locally(self, wanted: Sequence[_Wanted]) -> list[tuple[str, str]]:
+        from hpcrl.submit.detached import start_queue
+
+        if not wanted:
+            return []
+        made = [self._intend(each) for each in wanted]
+        seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
+        start_queue(self._directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
+        self._report(len(made), len(made), "")
+        process = {each.token: " ".join(each.job_ids) for each in self._ledger.submissions()}
+        return [(each.job, process[each.token]) for each in made]
+
+    def _through_slurm(self, known: Survey, cells: Sequence[_Wanted]) -> tuple[list[tuple[str, str]], int]:
+        from hpcrl.submit.executors import ScriptExecutor
+
+        executor = ScriptExecutor(self._directory, self._slurm, self._say)
+        ids = _live_ids(self._plan, known)
+        done: list[tuple[str, str]] = []
+        previous: list[str] = []
+        room = _Room(self._plan, self._slurm)
+        later = list(self._stages(known, bool(cells)))
+        total = sum(len(each.tasks) for each in cells)
+        sent = 0
+
+        def send(wanted: _Wanted, extra: Sequence[str] = ()) -> None:
+            nonlocal previous
+            job_id = self._send(executor, wanted, [*_dependency(self._plan, wanted.job, ids, previous), *extra])
+            ids.setdefault(wanted.job.name, []).append(job_id)
+            previous = [job_id]
+            room.take(wanted)
+            done.append((wanted.job.name, job_id))
+
+        for each in self._stages(known, bool(cells), before=True):
+            send(each)
+        for part in room.parts(cells, reserved=[each.job for each in later]):
+            send(part)
+            sent += len(part.tasks)
+            self._report(sent, total, part.job.name)
+        if sent < total:
+            self._feed(send, ids, sent)
+        else:
+            for each in later:
+                send(each)
+        return done, total - sent
+
+    def _feed(self, send: Callable[[_Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
+        """Have the last job of this part submit the next."""
+        live = [job_id for found in ids.values() for job_id in found]
+        feeder = next((job for job in self._plan.jobs if job.stage == "feed"), None)
+        if feeder is None or not live:
+            self._say("the queue has no room for the rest: run `hpcrl submit` again when jobs have ended")
+            return
+        number = 1 + sum(each.job == feeder.name for each in self._ledger.submissions())
+        wait = [] if sent else ["--begin=now+5minutes"]  # the queue is full of other jobs
+        send(_Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
+
+    def _send(self, executor: ScriptExecutor, wanted: _Wanted, options: Sequence[str]) -> str:
+        """Hand one submission over, again where Slurm did not get it; return its job id.
+
+        Raises:
+            HpcrlError: it is refused, or Slurm does not say.
+        """
+        job = wanted.job
+        for attempt in range(1, _TRIES + 1):
+            made = self._intend(wanted)
+            self._lease.check()
+            try:
+                job_id = executor.submit_script(
+                    (self._directory / job.script).read_text(encoding="utf-8"),
+                    [*self._options(job, wanted.ask, made), *options],
+                    [made.token, *_environments()],
+                )
+            except Refused as error:
+                self._ledger.refused(made.token, str(error))
+                raise HpcrlError(f"{job.script}: sbatch refused it: {error}") from None
+            except Unconfirmed as error:
+                self._say(f"{job.script}: sbatch did not say whether the job was taken ({error})")
+                unsettled = settle(self._directory, self._ledger, self._slurm, self._say)
+                now = next(each for each in self._ledger.submissions() if each.token == made.token)
+                if now.state == "submitted":
+                    return now.job_ids[0]
+                if unsettled or attempt == _TRIES:
+                    raise HpcrlError(
+                        f"{job.script}: {error}: nothing is lost or doubled; run `hpcrl submit` again when Slurm answers"
+                    ) from None
+                continue
+            self._ledger.submitted(made.token, job_id)
+            return job_id
+        raise AssertionError("unreachable")
+
+    def _options(self, job: Job, ask: Ask, made: Submission) -> list[str]:
+        options = [f"--job-name={made.name}", f"--comment={made.token}"]
+        if job.array:
+            throttle = f"%{job.throttle}" if job.throttle and job.throttle < made.array_size else ""
+            options.append(f"--array=0-{made.array_size - 1}{throttle}")
+        if ask.time:
+            options.append(f"--time={-(-ask.time * job.cells_per_task // 60)}")
+        if ask.memory:
+            options.append(
+                f"--mem={ask.memory * int(job.resources.get('tasks', 1)) // int(job.resources.get('nodes', 1))}M"
+            )
+        if ask.exclude:
+            options.append(f"--exclude={','.join(ask.exclude)}")
+        # Slurm expands % in the names of logs, which lie below the plan.
+        where = str(self._directory.resolve()).replace("%", "%%")
+        options.append(f"--output={where}/{LOGS}/{job.name}-{'%A_%a' if job.array else '%j'}.out")
+        return options
+
+
+class _Selection:
+    """Chooses the cells that go out, grouped by what they ask for."""
+
+    def __init__(self, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]) -> None:
+        self._known, self._choice, self._chosen = known, choice, chosen
+        self._rules = plan.study.get("retry") or {}
+        self._tried: Counter[tuple[str, str]] = Counter()
+        if choice.retry:
+            for each in ledger.submissions():
+                if each.state == "submitted" and each.cause != "first" and each.job in known.ids:
+                    self._tried.update((known.ids[each.job][task], each.cause) for task, _ in each.entries)
+        self._last: dict[str, int] = {}
+        for cell, attempt in known.progress.taken:
+            self._last[cell] = max(attempt, self._last.get(cell, 0))
+        self.already = 0
+        self.left: Counter[str] = Counter()
+
+    def of(self, job: Job) -> list[_Wanted]:
+        groups: dict[Ask, list[tuple[int, int]]] = {}
+        for task, cell in enumerate(self._known.ids[job.name]):
+            if self._chosen and cell not in self._chosen:
+                continue
+            status = self._known.units.get(cell, _NEVER)
+            ask = self._ask(job, cell, status)
+            if isinstance(ask, Ask):
+                groups.setdefault(ask, []).append((task, self._number(cell, status)))
+            elif ask:
+                self.left[ask] += 1
+            else:
+                self.already += 1
+        return [_Wanted(job, ask, tasks) for ask, tasks in groups.items()]
+
+    def _ask(self, job: Job, cell: str, status: TaskStatus) -> Ask | str | None:
+        """Return what a cell asks for, or why it stays as it is; None where it is in good order."""
+        if status.state in LIVE or status.state in UNSETTLED:
+            return None
+        if status.state == NEVER:
+            return "never submitted" if self._choice.failed else Ask()
+        if status.state == COMPLETED:
+            return Ask("again") if self._choice.again else None
+        if self._choice.fed:
+            return f"{status.state.lower()}: `hpcrl submit` tries it again"
+        if self._choice.retry:
+            return next_ask(job, status, self._tried[cell, cause_of(status.state)], self._rules)
+        made = status.submission
+        return Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
+
+    def _number(self, cell: str, status: TaskStatus) -> int:
+        """Return the number of a cell's next attempt: a new one only where the last has begun.
+
+        So a submission that Slurm lost, and finds again, cannot run beside the one that took its place.
+        """
+        last = max(status.attempt, self._last.get(cell, 0))
+        begun = (cell, last) in self._known.progress.taken
+        return last + 1 if begun or last == 0 else last
+
+
+class _Room:
+    """How many array tasks the site lets this user queue, and how many of them are used."""
+
+    def __init__(self, plan: Plan, slurm: Slurm) -> None:
+        self._limits: dict[str | None, int] = {}
+        limits = plan.limits
+        self._array = int(plan.cluster["scheduler"].get("max_array_size", 1001))
+        for qos, most in [(None, limits.get("submitted")), *(limits.get("queued") or {}).items()]:
+            if most:
+                self._limits[qos] = int(most) - (slurm.queued_tasks(qos) or 0)
+
+    def take(self, wanted: _Wanted) -> None:
+        for qos in self._limits:
+            if qos in (None, wanted.job.qos):
+                self._limits[qos] -= _size(wanted)
+
+    def parts(self, cells: Sequence[_Wanted], reserved: Sequence[Job]) -> Iterator[_Wanted]:
+        """Give as much of the cells as there is room for, in arrays that the site takes, leaving room for what follows."""
+        for each in cells:
+            start = 0
+            while start < len(each.tasks):
+                room = min(self._array, self._free(each.job.qos, reserved))
+                if room <= 0:
+                    return
+                step = room * each.job.cells_per_task
+                yield _Wanted(each.job, each.ask, each.tasks[start : start + step])
+                start += step
+
+    def _free(self, qos: str | None, reserved: Sequence[Job]) -> int:
+        free = [
+            left - max(1, sum(name is None or job.qos == name for job in reserved))
+            for name, left in self._limits.items()
+            if name in (None, qos)
+        ]
+        return min(free, default=self._array)
+
+
+def _size(wanted: _Wanted) -> int:
+    return -(-len(wanted.tasks) // wanted.job.cells_per_task)
+
+
+def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[_Wanted], budget: Budget) -> None:
+    """Refuse what is over budget, all attempts of the plan counted.
+
+    Raises:
+        UsageError: it asks for more.
+    """
+    jobs = {job.name: job for job in plan.cell_jobs()}
+    for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
+        if most is None:
+            continue
+        before = sum(
+            _hours(jobs[each.job], name, each.time) * len(each.entries)
+            for each in ledger.submissions()
+            if each.job in jobs and each.state not in ("refused", "gone")
+        )
+        asked = before + sum(_hours(each.job, name, each.ask.time) * len(each.tasks) for each in wanted)
+        if asked > most + 1e-9:
+            words = name.replace("_", "-")
+            so_far = f" ({before:g} of them for attempts so far)" if before else ""
+            raise UsageError(
+                f"the plan asks for up to {asked:g} {words}{so_far}, over the {most:g} allowed: shorten `time`, or take cells out"
+            )
+
+
+def _hours(job: Job, name: str, seconds: int | None) -> float:
+    """Return what one cell of a job may use."""
+    one = float(getattr(job, name)) / job.count
+    return one * seconds / float(job.resources["time"]) if seconds else one
+
+
+def _live_ids(plan: Plan, known: Survey) -> dict[str, list[str]]:
+    """Return, by job of the plan, the Slurm ids under which some of its tasks still wait or run."""
+    found: dict[str, set[str]] = {}
+    for status in known.units.values():
+        if status.state in LIVE and status.slurm and status.submission:
+            found.setdefault(status.submission.job, set()).add(status.slurm.job_id)
+    return {name: sorted(ids, key=int) for name, ids in found.items()}
+
+
+def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Sequence[str]) -> list[str]:
     """Return sbatch's options that make a job wait for what its stage needs."""
+    stages = {each.name: each.stage for each in plan.jobs}
 
     def of_stage(stage: str) -> list[str]:
-        return [job_id for each in plan.jobs if each.stage == stage for job_id in ids.get(each.name, [])]
+        return [job_id for name, found in ids.items() if stages.get(name, "cells") == stage for job_id in found]
 
     rules: list[str] = []
     if job.stage == "cells":
@@ -183,22 +466,40 @@ def _dependency(plan: Plan, job: Job, ids: dict[str, list[str]], previous: list[
         rules += [f"afterany:{job_id}" for job_id in of_stage("cells")]
     elif job.stage == "report":
         rules += [f"afterok:{job_id}" for job_id in of_stage("collect")]
+    elif job.stage == "notify":
+        rules += [f"afterany:{job_id}" for stage in ("cells", "collect", "report") for job_id in of_stage(stage)]
     if not rules:
         return []
-    return [f"--dependency={','.join(dict.fromkeys(rules))}", "--kill-on-invalid-dep=yes"]
+    # A message is sent whatever became of the rest.
+    kill = [] if job.stage == "notify" else ["--kill-on-invalid-dep=yes"]
+    return [f"--dependency={','.join(dict.fromkeys(rules))}", *kill]
 
 
-def _submit_local(
-    directory: Path, ledger: Ledger, wanted: list[tuple[Job, list[int], set[int]]], report: Report
-) -> list[tuple[str, str]]:
-    from hpcrl.submit.detached import start_queue
+def _environments() -> list[str]:
+    """Return where environments are built, for sites whose jobs inherit no variables."""
+    root = os.environ.get("HPCRL_ENVIRONMENTS")
+    return [str(Path(root).absolute())] if root else []
 
-    claimed: list[Submission] = []
-    for job, missing, kept in wanted:
-        if (claim := ledger.claim(job.name, missing, "local", kept)) is not None:
-            claimed.append(claim)
-    seconds = sum(float(job.resources["time"]) * len(missing) for job, missing, _ in wanted)
-    start_queue(directory, [each.token for each in claimed], minutes=int(seconds / 60) + 60)
-    report(len(claimed), len(claimed), "")
-    process = {each.token: str(each.job_id) for each in ledger.submissions()}
-    return [(each.job, process[each.token]) for each in claimed]
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+# What the later stages' installation must know too, on sites whose jobs inherit no variables.
+_CARRIED = ("HPCRL_PATH", "HPCRL_SITE", "HPCRL_ENVIRONMENTS", "XDG_CONFIG_HOME")
+
+
+def _write_shim(directory: Path) -> None:
+    """Write ./hpcrl, by which the later stages call the installation that submitted them."""
+    path = directory / "hpcrl"
+    carried = [f"export {name}={_quoted(os.environ[name])}\n" for name in _CARRIED if name in os.environ]
+    text = f'#!/bin/sh\n{"".join(carried)}exec {_quoted(sys.executable)} -m hpcrl "$@"\n'
+    if not path.exists() or path.read_text(errors="replace") != text:
+        write_atomically(path, text, executable=True)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -190,5 +191,7 @@ def _resident_memory() -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a step; this one ends with its rank
     with suppress(KeyboardInterrupt, BrokenPipeError, psutil.NoSuchProcess):
         main(int(sys.argv[1]), float(sys.argv[2]))

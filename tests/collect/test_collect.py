@@ -18,11 +18,10 @@ from hpcrl.collect import merge
 from hpcrl.collect.merge import collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import read_plan
 from hpcrl.formats.record import FORMAT, MAGIC, SAMPLE_COLUMNS, read_frames
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Completed, Slurm
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_of, dqn_study, granted, planned, write_record
 from tests.collect.gathering import gathered, no_slurm, raw_frame, rewritten
 
 
@@ -103,18 +102,24 @@ def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Pa
     plan = planned(tmp_path / "p", dqn_study(), "sol")
     (cell,) = cells_of(plan)
     ledger = Ledger(plan, create=True)
-    for job_id in ("7", "8"):
-        claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
-        assert claimed is not None
-        ledger.submitted(claimed.token, job_id)
+    names = []
+    for attempt, job_id in ((1, "7"), (2, "8")):
+        made = ledger.intend(granted(plan, "0", attempt, time=1200 if attempt == 2 else None))
+        names.append(made.name)
+        ledger.submitted(made.token, job_id)
     ledger.close()
     write_record(plan, cell, "7_0-0", outcome="failed")
-    answers = {"sacct": "7_0|FAILED|1:0|9|htc\n8_0|NODE_FAIL|0:0|2|htc\n", "squeue": ""}
-    collect([plan], tmp_path / "d", Slurm(lambda arguments, cwd, timeout: Completed(0, answers[arguments[0]], "")))
+    states = f"7_0|FAILED|1:0|9|htc|c1|{names[0]}\n8_0|NODE_FAIL|0:0|2|htc|c2|{names[1]}\n"
+
+    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
+        return Completed(0, states if "sacct" in arguments and "--noconvert" not in arguments else "", "")
+
+    collect([plan], tmp_path / "d", Slurm(answer))
     rows = hpcrl.load(tmp_path / "d")
     assert list(rows["attempt"]) == ["7_0-0", "8_0"]
     assert list(rows["outcome"]) == ["failed", "node_fail"]
     assert list(rows["latest"]) == [False, True]
+    assert list(rows["time_limit"]) == [600, 1200]  # what each attempt asked for
     assert rows["reason"][1] == "it left no record; the scheduler says NODE_FAIL, exit code 0:0"
 
 
@@ -305,8 +310,7 @@ def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -
     plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 2, "memory": "1G"}), "sol")
     (cell,) = cells_of(plan)
     ledger = Ledger(plan, create=True)
-    claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
-    assert claimed is not None
+    claimed = ledger.intend(granted(plan, "0"))
     ledger.submitted(claimed.token, "7")
     ledger.close()
     write_record(plan, cell, "7_0-0", rank=0)
@@ -325,17 +329,16 @@ def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(), "sol")
     (cell,) = cells_of(plan)
     ledger = Ledger(plan, create=True)
-    claimed = ledger.claim(read_plan(plan).jobs[0].name, [0], "slurm", set())
-    assert claimed is not None
+    claimed = ledger.intend(granted(plan, "0"))
     ledger.submitted(claimed.token, "7")
     ledger.close()
     write_record(plan, cell, "7_0-0")
     usage = "7_0|htc|01:02:03.5||500|c[1-2]\n7_0.batch||00:00:01|2048||c1\n7_0.0||1-00:00:01|4096K||c[1-2]\n8_0||||\n"
 
     def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
-        if arguments[0] == "squeue":
+        if "squeue" in arguments:
             return Completed(0, "", "")
-        return Completed(0, usage if "--noconvert" in arguments else "7_0|COMPLETED|0:0|9|htc\n", "")
+        return Completed(0, usage if "--noconvert" in arguments else f"7_0|COMPLETED|0:0|9|htc|c1|{claimed.name}\n", "")
 
     collect([plan], tmp_path / "d", Slurm(answer))
     (row,) = hpcrl.load(tmp_path / "d").to_dict("records")

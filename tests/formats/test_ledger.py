@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.ledger import FILE, Ledger
+from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import format_tasks, parse_tasks
+from hpcrl.formats.submission import Submission, read_submissions
+
+
+def submission(granted: dict[int, str]) -> Submission:
+    return Submission("", 0, "0123abcd4567", "job", "slurm", granted)
 
 
 @given(st.sets(st.integers(0, 10_000)))
@@ -23,22 +29,46 @@ def test_slurm_s_syntax() -> None:
 
 def test_an_intent_becomes_a_submission(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, create=True)
-    claimed = ledger.claim("job", [0, 1, 2], "slurm", {1})
-    assert claimed is not None
-    assert claimed.tasks == (0, 2)
-    assert claimed.state == "intent"
-    ledger.submitted(claimed.token, "42")
+    made = ledger.intend(submission({1: "0,2"}))
+    assert (made.state, made.number, made.entries) == ("intent", 1, [(0, 1), (2, 1)])
+    assert made.token.startswith("hpcrl-0123abcd-1-")
+    ledger.submitted(made.token, "42", "43")
     (found,) = Ledger(tmp_path).submissions()
-    assert (found.state, found.job_id) == ("submitted", "42")
+    assert (found.state, found.job_ids, found.entries) == ("submitted", ("42", "43"), made.entries)
 
 
-def test_two_processes_do_not_claim_the_same_tasks(tmp_path: Path) -> None:
-    first, second = Ledger(tmp_path, create=True), Ledger(tmp_path)
-    assert first.claim("job", [0, 1], "slurm", set()) is not None
-    assert second.claim("job", [0, 1], "slurm", set()) is None
-    claimed = second.claim("job", [0, 1, 2], "slurm", set())
-    assert claimed is not None
-    assert claimed.tasks == (2,)
+def test_submissions_are_ordered_by_number_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    for now in (5000.0, 100.0, 3000.0):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        ledger.intend(submission({1: "0"}))
+    assert [each.number for each in ledger.submissions()] == [1, 2, 3]
+    assert [each.at for each in ledger.submissions()] == [5000, 100, 3000]
+
+
+def test_a_lost_ledger_is_made_anew_from_the_submissions_files(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    made = [ledger.intend(submission({1: "0-4", 2: "7,9"})), ledger.intend(submission({3: "1"}))]
+    ledger.close()
+    (tmp_path / FILE).unlink()
+    again = Ledger(tmp_path, create=True)
+    for each in read_submissions(tmp_path):
+        again.adopt(each)
+    assert again.submissions() == made
+    assert again.intend(submission({1: "0"})).number == 3
+
+
+def test_an_interrupt_inside_a_transaction_is_no_fault(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    for commit in (False, True):
+        with pytest.raises(KeyboardInterrupt), ledger._transaction():
+            if commit:  # as when the interrupt comes just after the commit
+                ledger._database.execute("COMMIT")
+            raise KeyboardInterrupt
+    assert ledger.submissions() == []
+    ledger.intend(submission({1: "0"}))
 
 
 @pytest.mark.parametrize("started_first", [True, False])
@@ -65,8 +95,29 @@ def test_no_ledger_yet_or_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was submitted yet"):
         Ledger(tmp_path)
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be read as one")
-    with pytest.raises(HpcrlError, match="cannot be"):
+    with pytest.raises(DamagedLedger, match=r"is damaged .*`hpcrl submit` makes it anew"):
         Ledger(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 9000])
+def test_a_truncated_ledger_is_damaged_at_any_length(tmp_path: Path, size: int) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    for _ in range(40):
+        ledger.intend(submission({1: "0-99"}))
+    ledger.close()
+    whole = (tmp_path / FILE).read_bytes()
+    assert len(whole) > 9000
+    (tmp_path / FILE).write_bytes(whole[:size])
+    with pytest.raises(DamagedLedger):
+        Ledger(tmp_path).submissions()
+
+
+def test_a_ledger_that_another_host_has_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.formats.ledger.BUSY_SECONDS", 0.1)
+    holder = Ledger(tmp_path, create=True)
+    other = Ledger(tmp_path)
+    with holder._transaction(), pytest.raises(HpcrlError, match="locked: another hpcrl holds it, or a host that died"):
+        other.submitted("hpcrl-x", "1")
 
 
 def test_another_version(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     study["workload"]["env"] = {"VALUE": "{variant}"}
     plan = planned(base / "plan", study)
     environment = base / "environments"
-    (script,) = (plan / "scripts").iterdir()
+    (script,) = (plan / "scripts").glob("mine-numpy*")
     key = script.read_text().partition('HPCRL_ENVIRONMENTS:-$environments}"/')[2].split()[0]
     (environment / key / "bin").mkdir(parents=True)
     (environment / key / "bin/python").symlink_to(sys.executable)

@@ -1,3 +1,5 @@
+"""What is made of the scheduler's answers, right, wrong, late and missing."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -6,42 +8,188 @@ from pathlib import Path
 import pytest
 
 from hpcrl.errors import HpcrlError
-from hpcrl.slurm.client import Completed, Slurm, run_command
+from hpcrl.slurm.client import (
+    Completed,
+    NoAnswer,
+    NotInstalled,
+    Refused,
+    Slurm,
+    Unconfirmed,
+    View,
+    run_command,
+)
+from hpcrl.slurm.reasons import explain
+
+PROGRAMS = ("sbatch", "squeue", "sacct", "scancel")
 
 
-def answering(**answers: str) -> Slurm:
+def answering(**answers: str | Completed | Exception) -> Slurm:
     def run(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
-        text = answers.get(arguments[0])
-        return Completed(0, text, "") if text is not None else Completed(1, "", "down")
+        program = next(word for word in arguments if word in PROGRAMS)
+        answer = answers.get(program, Completed(1, "", "down"))
+        if isinstance(answer, Exception):
+            raise answer
+        return Completed(0, answer, "") if isinstance(answer, str) else answer
 
     return Slurm(run)
 
 
+def states(view: View, name: str) -> dict[int, str]:
+    return {index: each.state for tasks in view.jobs.get(name, {}).values() for index, each in tasks.items()}
+
+
 def test_the_live_queue_wins_over_late_accounting() -> None:
-    slurm = answering(
-        sacct="7_0|COMPLETED|0:0|12|htc\n7_1|PENDING|0:0|0|htc\n7_[2-3]|PENDING|0:0|0|htc\n8|RUNNING|0:0|1|\n9|CANCELLED by 0|0:15|3|htc\n",
-        squeue="7_1|RUNNING|None\n7_2|PENDING|Resources\n",
+    view = answering(
+        sacct="7_0|COMPLETED|0:0|12|htc|c1|a.x\n7_1|PENDING|0:0|0|htc||a.x\n7_[2-3]|PENDING|0:0|0|htc||a.x\n"
+        "8|RUNNING|0:0|1||c2|b.y\n9|CANCELLED by 0|0:15|3|htc|c3|c.z\n",
+        squeue="7_1|RUNNING|None|a.x\n7_2|PENDING|Resources|a.x\n",
+    ).look(["a.x", "b.y", "c.z"], 0.0)
+    # Task 3 is live for accounting only: Slurm has lost it. Job 8 has no partition: accounting has not heard of it.
+    assert states(view, "a.x") == {0: "COMPLETED", 1: "RUNNING", 2: "PENDING"}
+    assert states(view, "b.y") == {}
+    assert states(view, "c.z") == {0: "CANCELLED"}
+    assert view.jobs["a.x"]["7"][0].elapsed == 12
+    assert view.jobs["a.x"]["7"][2].reason == "Resources"
+    assert view.notes() == []
+
+
+def test_an_id_is_worth_nothing_without_the_name() -> None:
+    view = answering(sacct="7_0|COMPLETED|0:0|12|htc|c1|foreign\n", squeue="7_0|RUNNING|None|foreign\n").look(
+        ["a.x"], 0.0
     )
-    states = slurm.states(["7", "8", "9"])
-    assert {key: each.state for key, each in states.items()} == {
-        "7_0": "COMPLETED", "7_1": "RUNNING", "7_2": "PENDING", "7_3": "PENDING", "9": "CANCELLED",
-    }  # fmt: skip
-    assert states["7_2"].reason == "Resources"
-    assert states["7_0"].elapsed == 12
+    assert states(view, "a.x") == {}
 
 
-def test_without_accounting_the_queue_still_tells() -> None:
-    states = answering(squeue="7|FAILED|NonZeroExitCode\n").states(["7"])
-    assert states["7"].state == "FAILED"
+@pytest.mark.parametrize(
+    ("key", "indices"),
+    [
+        ("7_[0-20:2%3]", list(range(0, 21, 2))),
+        ("7_[1,4-6%2]", [1, 4, 5, 6]),
+        ("7_3", [3]),
+        ("7", [0]),
+        ("7_[0-9999]", list(range(10_000))),
+    ],
+)
+def test_arrays_as_squeue_writes_them(key: str, indices: list[int]) -> None:
+    view = answering(squeue=f"{key}|PENDING|Priority|a.x\n", sacct="").look(["a.x"], 0.0)
+    assert list(states(view, "a.x")) == indices
 
 
-def test_when_neither_answers() -> None:
-    with pytest.raises(HpcrlError, match="neither squeue nor sacct answers: down"):
-        answering().states(["7"])
+def test_one_name_with_two_ids() -> None:
+    view = answering(squeue="7|PENDING|None|a.x\n9|RUNNING|None|a.x\n", sacct="").look(["a.x"], 0.0)
+    assert set(view.jobs["a.x"]) == {"7", "9"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "note", "unaccounted"),
+    [
+        (NotInstalled("x"), "sacct: no such command here", True),
+        (Completed(127, "", "env: 'sacct': No such file or directory"), "sacct: no such command here", True),
+        (NoAnswer("x", "retrying"), "sacct: gave no answer within 30 s: retrying", False),
+        (Completed(1, "", "sacct: error: Problem talking to the database"), "Problem talking to the database", False),
+        (Completed(0, "", "sacct: error: slurm_persist_conn_open_without_init: failed"), "could not be asked", False),
+    ],
+)
+def test_without_accounting_the_queue_still_tells(answer: Completed | Exception, note: str, unaccounted: bool) -> None:
+    view = answering(squeue="7|FAILED|NonZeroExitCode|a.x\n", sacct=answer).look(["a.x"], 0.0)
+    assert states(view, "a.x") == {0: "FAILED"}
+    assert view.queue is None
+    assert view.accounting is not None
+    assert note in view.accounting
+    assert view.unaccounted is unaccounted
+
+
+def test_without_the_queue_accounting_s_word_counts() -> None:
+    view = answering(sacct="7_1|RUNNING|0:0|5|htc|c1|a.x\n").look(["a.x"], 0.0)
+    assert states(view, "a.x") == {1: "RUNNING"}
+    assert view.queue == "squeue could not be asked: down"
+
+
+@pytest.mark.parametrize(
+    ("out", "job_id"),
+    [
+        ("42\n", "42"),
+        ("42;sol\n", "42"),
+        ("job 424242 checked by site policy\n17\n", "17"),
+        ("Hello 9\n\n17;c\n", "17"),
+    ],
+)
+def test_the_job_id_is_the_last_word_of_a_parsable_answer(out: str, job_id: str) -> None:
+    assert answering(sbatch=out).sbatch(Path("s"), [], [], Path()) == job_id
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "sbatch: error: invalid partition specified: nosuch\nsbatch: error: Batch job submission failed: Invalid partition name specified",
+        "sbatch: error: Batch job submission failed: Invalid qos specification",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
+        "sbatch: error: Batch job submission failed: Pathname of a file, directory or other parameter too long",
+        "sbatch: unrecognized option '--nosuch'",
+        "sbatch: error: Unable to open file x",
+        "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "sbatch: error: Batch job submission failed: Access/permission denied",
+    ],
+)
+def test_what_sbatch_plainly_refuses(message: str) -> None:
+    with pytest.raises(Refused):
+        answering(sbatch=Completed(1, "", message)).sbatch(Path("s"), [], [], Path())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Completed(1, "", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"),
+        Completed(
+            1, "", "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+        ),
+        Completed(1, "", "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received"),
+        Completed(1, "", "sbatch: error: Batch job submission failed: Resource temporarily unavailable"),
+        Completed(1, "", "sbatch: error: Batch job submission failed: Unexpected message received"),
+        Completed(1, "", "sbatch: error: Batch job submission failed: Transport endpoint is not connected: connection"),
+        Completed(1, "", ""),
+        Completed(-9, "", "Killed"),
+        Completed(1, "", "something that nobody has ever read"),
+        Completed(0, "", ""),
+        Completed(0, "Submitted, thank you\n", ""),
+        Completed(124, "", "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"),
+        NoAnswer("sbatch: gave no answer within 130 s"),
+    ],
+)
+def test_whatever_else_it_says_the_job_may_have_been_taken(answer: Completed | Exception) -> None:
+    with pytest.raises(Unconfirmed):
+        answering(sbatch=answer).sbatch(Path("s"), [], [], Path())
+
+
+@pytest.mark.parametrize("key", ["--user=victim", "7_", "7_[0-3]", "7 8", "", "x"])
+def test_scancel_gets_nothing_but_ids(key: str) -> None:
+    with pytest.raises(HpcrlError, match="is not the id of a Slurm job"):
+        answering(scancel="").cancel([key])
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("QOSMaxJobsPerUserLimit", "this one is next"),
+        ("AssocGrpBillingMinutes", "the budget of your account is used up"),
+        ("QOSGrpCPURunMinutesLimit", "gives no more"),
+        ("AssocMaxJobsLimit", "gives no more jobs to you at once"),
+        ("QOSGrpGRES", "gives no more"),
+        ("ReqNodeNotAvail, UnavailableNodes:c[1-2]", "in maintenance"),
+        ("DependencyNeverSatisfied", "hpcrl cancel"),
+        ("None", "Slurm has not looked at it yet"),
+        ("SomethingNew", "SomethingNew"),
+    ],
+)
+def test_why_a_job_waits_is_told_in_words(reason: str, words: str) -> None:
+    assert words in explain(reason)
 
 
 def test_commands_that_are_not_there_or_hang() -> None:
-    with pytest.raises(HpcrlError, match="no-such-program: no such command"):
+    with pytest.raises(NotInstalled, match="no-such-program: no such command"):
         run_command(["no-such-program"])
-    with pytest.raises(HpcrlError, match="sleep: gave no answer within 0 s"):
-        run_command(["sleep", "5"], timeout=0.1)
+    with pytest.raises(NoAnswer, match="sh: gave no answer within 0 s") as caught:
+        run_command(["sh", "-c", "echo retrying >&2; exec sleep 5"], timeout=0.2)
+    assert caught.value.words == "retrying"

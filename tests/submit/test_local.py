@@ -18,9 +18,7 @@ from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.plan import machine
-from hpcrl.slurm.client import Completed, Slurm
 from hpcrl.spec.cluster import Gpus
-from hpcrl.submit.submission import resolve_intents
 from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
 
@@ -118,7 +116,7 @@ def test_failed_cells_are_honest_and_submitted_again(
     assert "exit code 4" in shown.err
     cells = {each["config"]["seed"]: each for each in json.loads(hpcrl("status", plan, "--json").out)["cells"]}
     assert cells[2]["state"] == "FAILED"
-    assert hpcrl("logs", cells[2]["cell"], "--plan", plan).code == 0
+    assert hpcrl("logs", cells[2]["id"], "--plan", plan).code == 0
     (tmp_path / "mended").touch()
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 0
@@ -168,7 +166,7 @@ def test_over_budget(hpcrl: Call, ready: Callable[[dict[str, Any]], Path]) -> No
     shown = hpcrl("submit", plan, "--max-core-hours", 1)
     assert shown.code == 2
     assert "asks for up to 2 core-hours, over the 1 allowed" in shown.err
-    assert not (plan / "ledger.sqlite").exists()
+    assert Ledger(plan).submissions() == []
 
 
 def test_no_slurm_for_a_slurm_plan(hpcrl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,25 +175,6 @@ def test_no_slurm_for_a_slurm_plan(hpcrl: Call, tmp_path: Path, monkeypatch: pyt
     shown = hpcrl("submit", plan)
     assert shown.code == 1
     assert "there is no sbatch here" in shown.err
-
-
-@pytest.mark.parametrize("reached_slurm", [True, False])
-def test_a_crash_between_intent_and_sbatch_is_settled_by_asking_slurm(tmp_path: Path, reached_slurm: bool) -> None:
-    ledger = Ledger(tmp_path, create=True)
-    claimed = ledger.claim("job", [0, 1], "slurm", set())
-    assert claimed is not None
-
-    def answer(arguments: Any, cwd: Path | None, timeout: float) -> Completed:
-        if arguments[0] == "squeue":
-            return Completed(0, f"12|12|{claimed.token}\n" if reached_slurm else "", "")
-        return Completed(0, "", "")
-
-    resolve_intents(ledger, Slurm(answer))
-    (found,) = ledger.submissions()
-    assert (found.state, found.job_id) == (("submitted", "12") if reached_slurm else ("refused", None))
-    # What never reached Slurm can be claimed again; what did cannot.
-    again = ledger.claim("job", [0, 1], "slurm", set(found.tasks) if reached_slurm else set())
-    assert (again is None) == reached_slurm
 
 
 def test_one_cell_by_hand(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:

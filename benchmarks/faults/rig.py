@@ -1,0 +1,219 @@
+"""One private Slurm, plans of quick cells that write down each execution, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.virtual import VirtualSlurm
+from hpcrl.spec.library import Library
+
+PATIENCE = 180.0  # of one command, and for the end of all cells
+
+
+@dataclass
+class Count:
+    """What went wrong in some trials."""
+
+    trials: int = 0
+    lost: int = 0
+    twice: int = 0
+    wrong: int = 0
+    hangs: int = 0
+    tracebacks: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def faults(self) -> int:
+        return self.lost + self.twice + self.wrong + self.hangs + self.tracebacks
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call of hpcrl left."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Rig:
+    """The Slurm, its faults, and a directory for plans."""
+
+    def __init__(self, directory: Path, cells: int) -> None:
+        self.directory = directory
+        self.cells = cells
+        directory.chmod(0o755)  # munged wants that
+        self.virtual = VirtualSlurm(directory / "s")
+        self.virtual.up(Library().cluster("sol"))
+        self.faults = self.virtual.faults()
+        self.environments = directory / "environments"
+        self.count = Count()
+        self._plans = 0
+
+    def close(self) -> None:
+        self.virtual.down()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        own = {"PATH": self.faults.path, "HPCRL_ENVIRONMENTS": str(self.environments), "HPCRL_ACCOUNT": "lab"}
+        return self.virtual.environment() | own | more
+
+    def start(self, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+        """Start hpcrl in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcrl", *map(str, arguments)],
+            env=self.variables(**variables), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def end(self, process: subprocess.Popen[str]) -> Done:
+        """Wait for hpcrl; count a hang, and a traceback where it printed one."""
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            self.count.hangs += 1
+            self.note(f"{' '.join(process.args[3:5])} hangs: {err[-300:]}")  # type: ignore[index]
+        if "Traceback" in err or "a fault in hpcrl" in err:
+            self.count.tracebacks += 1
+            self.note(err[-600:])
+        return Done(process.returncode, out, err)
+
+    def hpcrl(self, *arguments: object, **variables: str) -> Done:
+        return self.end(self.start(*arguments, **variables))
+
+    def note(self, text: str) -> None:
+        self.count.notes.append(text)
+
+    def plan(self, seconds: float = 0.0, cells: int | None = None, **study: object) -> Path:
+        """Plan cells that each append their id to ``ran``."""
+        self._plans += 1
+        place = self.directory / f"t{self._plans}"
+        place.mkdir()
+        command = ["sh", "-c", f"echo {{cell}} >> {place}/ran; sleep {seconds}"]
+        content = {
+            "name": "faults", "title": f"Trial {self._plans} {place}", "workload": {"command": command}, "axes": {"variant": ["a"]},
+            "seeds": cells or self.cells, "chain": "parallel", "resources": {"memory": "50M", "time": "00:10:00"},
+            "calibration_seconds": 0, **study,
+        }  # fmt: skip
+        with (place / "study.yaml").open("w") as file:
+            YAML(typ="safe").dump(content, file)
+        plan = place / "plan"
+        done = self.hpcrl("plan", "--cluster", "sol", "--study", place / "study.yaml", "-o", plan)
+        assert done.code == 0, done.err
+        for environment in read_plan(plan).environments:
+            self._environment(environment.key)
+        return plan
+
+    def _environment(self, key: str) -> None:
+        """Let the interpreter of this benchmark be the cells' environment."""
+        place = self.environments / key
+        if place.exists():
+            return
+        (place / "bin").mkdir(parents=True)
+        (place / "bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        (place / "bin/python").chmod(0o755)
+        (place / "hpcrl-environment.json").write_text(json.dumps({"key": key}))
+
+    def ids(self, plan: Path) -> list[str]:
+        return [json.loads(line)["id"] for line in (plan / "cells.jsonl").read_text().splitlines()]
+
+    def ran(self, plan: Path) -> Counter[str]:
+        path = plan.parent / "ran"
+        return Counter(path.read_text().split()) if path.exists() else Counter()
+
+    def states(self, plan: Path) -> dict[str, str]:
+        done = self.hpcrl("status", plan, "--json")
+        if not done.out:
+            return {}
+        return {each["id"]: each["state"] for each in json.loads(done.out)["cells"]}
+
+    def finish(self, plan: Path, expected: dict[str, str] | None = None, submit: bool = True, again: int = 3) -> None:
+        """Do as a user would: submit what is missing, wait; then hold what was told against what happened.
+
+        Args:
+            expected: cell -> the state that it must have at the end, and then have run no more than its count says;
+                others must be COMPLETED, after exactly one execution.
+        """
+        self.faults.clear()
+        for _ in range(again if submit else 0):
+            if self.hpcrl("submit", plan).code == 0:
+                break
+        self.wait(plan)
+        self.judge(plan, expected or {})
+
+    def wait(self, plan: Path, seconds: float = PATIENCE) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            states = self.states(plan)
+            if states and not {"PENDING", "RUNNING", "COMPLETING", "UNCONFIRMED", "UNKNOWN"} & set(states.values()):
+                return
+            time.sleep(0.5)
+        self.count.hangs += 1
+        self.note(f"still not ended: {Counter(self.states(plan).values())}")
+
+    def judge(self, plan: Path, expected: dict[str, str]) -> None:
+        ran, states = self.ran(plan), self.states(plan)
+        for cell in self.ids(plan):
+            wanted = expected.get(cell, "COMPLETED")
+            if wanted == "COMPLETED" and ran[cell] == 0:
+                self.count.lost += 1
+                self.note(f"{plan}: {cell} never ran; told: {states.get(cell)}")
+            if ran[cell] > 1:
+                self.count.twice += 1
+                self.note(f"{plan}: {cell} ran {ran[cell]} times")
+            if states.get(cell) != wanted:
+                self.count.wrong += 1
+                self.note(f"{plan}: {cell} is told {states.get(cell)}, and is {wanted}")
+
+    def honest(self, plan: Path) -> None:
+        """Hold a status in the middle of things against the truth: who is COMPLETED has run, who waits is queued."""
+        queued = self.virtual.command("squeue", "-h", "-o", "%j").stdout
+        states, ran = self.states(plan), self.ran(plan)
+        for cell, state in states.items():
+            if state == "COMPLETED" and not ran[cell]:
+                self.count.wrong += 1
+                self.note(f"{plan}: {cell} is told COMPLETED and has not run")
+            if state == "PENDING" and "faults-" not in queued:
+                self.count.wrong += 1
+                self.note(f"{plan}: {cell} is told PENDING and Slurm has no such job")
+
+
+def pause(most: float) -> None:
+    time.sleep(random.uniform(0, most))
+
+
+def killed(process: subprocess.Popen[str], group: bool = True, number: signal.Signals = signal.SIGKILL) -> None:
+    """End hpcrl: with what it started, or alone."""
+    try:
+        (os.killpg if group else os.kill)(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def run_scenarios(rig: Rig, names: Sequence[str], repeat: int) -> dict[str, Count]:
+    from benchmarks.faults.scenarios import SCENARIOS
+
+    results = {}
+    for name in names:
+        rig.count = results[name] = Count()
+        for _ in range(repeat):
+            rig.faults.clear()
+            rig.count.trials += 1
+            SCENARIOS[name](rig)
+            rig.virtual.command("scancel", "--me")
+    return results

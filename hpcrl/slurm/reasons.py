@@ -1,0 +1,56 @@
+"""Why a job waits, in words, and what its owner can do. Slurm's own words: squeue(1), JOB REASON CODES."""
+
+from __future__ import annotations
+
+import re
+
+_WORDS = (
+    ("JobArrayTaskLimit", "as many tasks of this array run as the plan lets run at once; this one follows"),
+    ("Priority", "jobs of higher priority are before it; nothing to do"),
+    ("Resources", "it is next, and waits for nodes to become free"),
+    ("Dependency", "it waits for an earlier stage of the chain"),
+    ("DependencyNeverSatisfied", "what it waits for has failed: cancel it (hpcrl cancel), mend the cause, submit again"),
+    ("BeginTime", "it was requeued, and Slurm lets it rest before the next start"),
+    ("JobHeldUser", "you hold it: scontrol release JOB"),
+    ("JobHeldAdmin", "an administrator holds it: ask your site"),
+    ("JobLaunchFailure", "its start failed on the node: ask your site, or cancel and submit again"),
+    ("launch failed requeued held", "its start failed on the node and Slurm holds it: scontrol release JOB, or cancel and submit again"),
+    ("ReqNodeNotAvail", "the nodes that it needs are down, reserved or in maintenance: scontrol show reservation; it starts when they return"),
+    ("Reservation", "it waits for its reservation"),
+    ("Licenses", "it waits for a licence"),
+    ("PartitionDown", "the partition is down: ask your site"),
+    ("PartitionInactive", "the partition takes no jobs now: ask your site"),
+    ("PartitionNodeLimit", "it asks for more nodes than the partition gives: plan again"),
+    ("PartitionTimeLimit", "it asks for more time than the partition gives: shorten `time` and plan again"),
+    ("InvalidAccount", "the account is not valid any more: ask your site"),
+    ("InvalidQOS", "the QOS is not valid for you any more: ask your site"),
+    ("BadConstraints", "no node has what it asks for: plan again for this cluster"),
+    ("NodeDown", "a node that it needs is down"),
+    ("QOSNotAllowed", "the QOS is not allowed in this partition: plan again"),
+    ("QOSMaxJobsPerUserLimit", "as many jobs of yours run as the QOS allows; this one is next"),
+    ("QOSMaxSubmitJobPerUserLimit", "as many jobs of yours are queued as the QOS allows"),
+)  # fmt: skip
+_MINUTES = re.compile(r"(Assoc|QOS)Grp\w*(Minutes|RunMinutes)$")
+_MAXIMUM = re.compile(r"(Assoc|QOS)(Grp|Max)(\w+?)(Per\w+)?(Limit)?$")
+_KNOWN = dict(_WORDS)
+
+
+def explain(reason: str) -> str:
+    """Return Slurm's word for why a job waits, with what it means and what to do."""
+    word = reason.partition(",")[0].strip().strip("()")
+    if word in ("", "None"):
+        return "Slurm has not looked at it yet"
+    if word in _KNOWN:
+        return f"{word}: {_KNOWN[word]}"
+    whose = "your account" if word.startswith("Assoc") else "the QOS"
+    if _MINUTES.match(word):
+        return f"{word}: the budget of {whose} is used up: ask for more time, or plan with another account or QOS"
+    if found := _MAXIMUM.match(word):
+        shared = "all of its users together" if found[2] == "Grp" else "you"
+        return f"{word}: {whose} gives no more {_what(found[3])} to {shared} at once; it starts when others end"
+    return reason
+
+
+def _what(word: str) -> str:
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", word)
+    return " ".join(part.lower() if part != "CPU" else part for part in parts) or "resources"

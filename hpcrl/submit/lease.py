@@ -1,0 +1,205 @@
+"""The lease on a plan: at most one process changes it, over all hosts that share its file system.
+
+    PLAN/lease/000017     the lease, seventeenth in turn: who holds it, or that it was given back
+
+A lease is taken by creating the next number exclusively, which is atomic on NFS and Lustre. Its holder touches the
+file every few seconds. A waiting process judges by its own monotonic clock whether that file still changes, so the
+hosts' wall clocks do not matter; a holder on this host is also looked up among the processes.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.files import create_exclusively, write_atomically
+
+FOLDER = "lease"
+HEARTBEAT_SECONDS = 5.0
+# Nothing heard of the holder for so long: it is dead. NFS may show a change only after a minute.
+DEAD_SECONDS = 90.0
+_POLL_SECONDS = 0.5
+_RETURNED = "returned"
+
+Say = Callable[[str], None]
+
+
+class Lease:
+    """A lease that this process holds."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError):
+                os.utime(self._path)
+
+    def check(self) -> None:
+        """Make sure that nobody has taken the lease over, as from a process that was suspended for long.
+
+        Raises:
+            HpcrlError: somebody has.
+        """
+        if _newest(self._path.parent) != self._path.name:
+            raise HpcrlError(
+                f"{self._path.parent.parent}: another hpcrl took this plan over while this one did not answer: run it again"
+            )
+
+    def give_back(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        with suppress(HpcrlError, OSError):
+            if _newest(self._path.parent) == self._path.name:
+                write_atomically(self._path, _RETURNED)
+
+
+@contextmanager
+def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
+    """Hold the lease on a plan, after whoever holds it now; `say` is told for whom this process waits.
+
+    Raises:
+        UsageError: the plan directory cannot be written.
+    """
+    folder = directory / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+        path = _acquire(folder, verb, say)
+    except OSError as error:
+        raise UsageError(
+            f"{directory}: cannot be written ({error.strerror}), so nothing can be submitted from it"
+        ) from None
+    lease = Lease(path)
+    try:
+        yield lease
+    finally:
+        lease.give_back()
+
+
+def _acquire(folder: Path, verb: str, say: Say) -> Path:
+    content = json.dumps(
+        {
+            "verb": verb,
+            "user": _user(),
+            "host": socket.gethostname(),
+            "boot": _boot(),
+            "pid": os.getpid(),
+            "process_started": psutil.Process().create_time(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        }
+    )
+    told = ""
+    while True:
+        newest = _newest(folder)
+        if newest is not None:
+            holder = _wait_for(folder / newest, say, told)
+            if holder is not None:
+                told = holder
+                continue
+        path = folder / f"{int(newest or 0) + 1:06d}"
+        if create_exclusively(path, content) and _newest(folder) == path.name:
+            _remove_before(path)
+            return path
+        # Somebody was faster.
+        _remove_unless_newest(path, content)
+
+
+def _remove_before(path: Path) -> None:
+    for each in path.parent.iterdir():
+        if each.name.isdecimal() and int(each.name) < int(path.name):
+            with suppress(OSError):
+                each.unlink()
+
+
+def _remove_unless_newest(path: Path, content: str) -> None:
+    """Remove a lease of this process that came too late: its number had been used and removed meanwhile."""
+    found = _look(path)
+    if found and found[1] == content and _newest(path.parent) != path.name:
+        path.unlink(missing_ok=True)
+
+
+def _wait_for(path: Path, say: Say, told: str) -> str | None:
+    """Wait until a lease was given back or its holder is dead: then None. Else, after a change, say who holds it."""
+    before = _look(path)
+    since = time.monotonic()
+    while True:
+        if before is None or before[1] == _RETURNED or _is_dead_here(before[1]):
+            return None
+        who = _describe(before[1])
+        if who != told:
+            say(f"waiting for {who}")
+            told = who
+        if time.monotonic() - since > DEAD_SECONDS:
+            say(f"{who}: no sign of life for {DEAD_SECONDS:.0f} s; taking over")
+            return None
+        time.sleep(_POLL_SECONDS)
+        if _newest(path.parent) != path.name:
+            return told
+        now = _look(path)
+        if now != before:
+            before, since = now, time.monotonic()
+
+
+def _look(path: Path) -> tuple[int, str] | None:
+    """Return when a lease last changed and what it says. Opening it makes NFS ask the server."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return os.fstat(file.fileno()).st_mtime_ns, file.read(10_000)
+    except FileNotFoundError:
+        return None
+
+
+def _newest(folder: Path) -> str | None:
+    return max((each.name for each in folder.iterdir() if each.name.isdecimal()), key=int, default=None)
+
+
+def _is_dead_here(content: str) -> bool:
+    """Tell whether the holder was a process of this host, since its last start, that has ended."""
+    try:
+        holder = json.loads(content)
+        if holder["host"] != socket.gethostname() or holder["boot"] != _boot():
+            return False
+        process = psutil.Process(int(holder["pid"]))
+        return bool(
+            abs(process.create_time() - float(holder["process_started"])) > 1
+            or process.status() == psutil.STATUS_ZOMBIE
+        )
+    except psutil.NoSuchProcess:
+        return True
+    except (ValueError, KeyError, TypeError, psutil.Error):
+        return False
+
+
+def _describe(content: str) -> str:
+    try:
+        holder = json.loads(content)
+        return f"`hpcrl {holder['verb']}` of {holder['user']} on {holder['host']} (process {holder['pid']}, since {holder['since']})"
+    except (ValueError, KeyError, TypeError):
+        return "another hpcrl"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _boot() -> str:
+    """Return what tells one start of this host's kernel, and one container, from another."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
+    return ""

@@ -1,0 +1,77 @@
+"""One message at the end of a plan: its state as JSON, to a command's standard input or to a URL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.client import Slurm
+from hpcrl.submit.status import plan_status
+
+SECONDS = 60.0
+
+
+def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
+    """Return what the message says: how many cells ended how, why some failed, and the later stages' states."""
+    status = plan_status(directory, slurm)
+    plan = status.plan
+    return {
+        "plan": plan.id,
+        "study": plan.study["name"],
+        "title": plan.study["title"],
+        "cluster": plan.cluster["name"],
+        "directory": str(directory.resolve()),
+        "cells": sum(status.counts().values()),
+        "counts": status.counts(),
+        "causes": status.causes(),
+        "stages": {stage: each.state for stage, each in status.stages.items() if stage != "notify"},
+        "notes": status.survey.notes,
+        "report": str(found) if (found := directory.resolve() / "report/report.html").is_file() else None,
+    }
+
+
+def notify(directory: Path, slurm: Slurm) -> str:
+    """Send the message to whom the plan names; return to whom that is, empty where it names nobody.
+
+    Raises:
+        HpcrlError: the command fails, or the URL does not take it.
+    """
+    target = read_plan(directory).study.get("notify")
+    if not target:
+        return ""
+    text = json.dumps(summary(directory, slurm), indent=1, ensure_ascii=False)
+    if isinstance(target, str):
+        _post(target, text)
+        return target
+    _run(list(target), text)
+    return " ".join(target)
+
+
+def _post(url: str, text: str) -> None:
+    request = urllib.request.Request(url, text.encode(), {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        raise HpcrlError(f"{url}: did not take the message: {error.code} {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise HpcrlError(f"{url}: cannot be reached from this node: {getattr(error, 'reason', error)}") from None
+
+
+def _run(command: Sequence[str], text: str) -> None:
+    try:
+        done = subprocess.run(list(command), input=text, text=True, capture_output=True, timeout=SECONDS, check=False)
+    except OSError as error:
+        raise HpcrlError(f"{command[0]}: cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise HpcrlError(f"{command[0]}: did not end within {SECONDS:.0f} s") from None
+    if done.returncode != 0:
+        words = " ".join((done.stderr or done.stdout).split())[-300:]
+        raise HpcrlError(f"{command[0]}: ended with exit code {done.returncode}{f': {words}' if words else ''}")

@@ -1,0 +1,194 @@
+"""Settle what became of submissions that were written down but never confirmed, by asking Slurm for their names.
+
+An sbatch that did not plainly refuse may have been heard. So its submission stays an intent until Slurm lists the job,
+or has answered several times, for longer than any request can be under way, that there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.attempts import read_holder
+from hpcrl.formats.files import server_time
+from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
+from hpcrl.formats.plan import Plan, cell_ids, find_job
+from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions
+from hpcrl.slurm.client import SBATCH_SECONDS, Slurm, View
+from hpcrl.submit.lease import Say
+
+SETTLE_SECONDS = 6.0  # of Slurm's saying no, once no sbatch for it is under way any more
+_POLL_SECONDS = 1.0
+
+
+def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Submission]:
+    """Settle every intent; return those that stay unconfirmed because Slurm could not be asked.
+
+    The caller holds the lease, so that no intent is another process's present work.
+    """
+    open_intents: list[Submission] = []
+    for each in ledger.submissions():
+        if each.state == "intent" and each.executor == "local":
+            _settle_local(ledger, each)
+        elif each.state in ("intent", "gone") and each.executor == "slurm":
+            open_intents.append(each)
+    if not open_intents:
+        return []
+    quiet = 0.0
+    told: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            say(text)
+
+    while True:
+        names = [each.name for each in open_intents]
+        view = slurm.look(names, min(each.at for each in open_intents))
+        left = []
+        for each in open_intents:
+            ids = _ids(directory, each, view)
+            if ids:
+                ledger.submitted(each.token, *ids)
+                if each.state == "gone" or len(ids) > 1:
+                    say(f"{each.name}: Slurm has it {len(ids)} times; the fence lets each cell run once")
+            else:
+                left.append(each)
+        open_intents = left
+        intents = [each for each in open_intents if each.state == "intent"]
+        if not intents:
+            return []
+        if view.queue or (view.accounting and not view.unaccounted):
+            for text in view.notes():
+                say(text)
+            return intents
+        if any(_under_way(directory, each, once) for each in intents):
+            quiet = 0.0
+        elif quiet >= SETTLE_SECONDS:
+            for each in intents:
+                ledger.gone(each.token, "sbatch did not hand it to Slurm")
+            return []
+        once(f"asking Slurm for {len(intents)} job{'s' if len(intents) > 1 else ''} that sbatch did not confirm")
+        time.sleep(_POLL_SECONDS)
+        quiet += _POLL_SECONDS
+
+
+def _ids(directory: Path, submission: Submission, view: View) -> Sequence[str]:
+    """Return the ids under which Slurm has a submission, or had, as a cell of it wrote down."""
+    if found := view.jobs.get(submission.name):
+        return sorted(found, key=int)
+    try:
+        plan, job = find_job(directory, submission.job)
+        if job.stage != "cells":
+            return ()
+        ids = cell_ids(directory, plan)[job.first : job.first + job.count]
+        task, attempt = submission.entries[0]
+        holder = read_holder(directory, ids[task], attempt)
+    except (HpcrlError, IndexError):
+        return ()
+    job_id = str(holder.get("job", "")).partition("_")[0]
+    return [job_id] if holder.get("token") == submission.token and job_id.isdecimal() else ()
+
+
+def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
+    """Tell whether an sbatch for a submission may still be at work: here, or on another host until its time is over."""
+    if submission.host == os.uname().nodename:
+        me = os.getpid()
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or ()
+            if process.pid != me and any(word == f"--comment={submission.token}" for word in words):
+                say(f"{submission.name}: its sbatch (process {process.pid}) is still at work; waiting for it")
+                return True
+        return False
+    try:
+        age = server_time(directory) - (directory / SUBMISSIONS / submission.token).stat().st_mtime
+    except OSError:
+        age = time.time() - submission.at
+    return age < SBATCH_SECONDS + 30
+
+
+def _settle_local(ledger: Ledger, submission: Submission) -> None:
+    if submission.host == os.uname().nodename and not any(
+        submission.token in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ):
+        ledger.gone(submission.token, "the process that submitted it ended before the local queue had it")
+
+
+def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, say: Say) -> Ledger:
+    """Open a plan's ledger, or make it anew where it was lost; never start afresh in silence.
+
+    Args:
+        slurm: whom to ask for jobs of this plan where nothing is written down; None for the local executor.
+        again: go on although the plan was submitted from another copy of its directory.
+
+    Raises:
+        HpcrlError: Slurm has jobs of this plan of which nothing is written down here, or this is a copy of a plan that
+            was submitted elsewhere.
+    """
+    path = directory / FILE
+    if path.exists() and path.stat().st_size:
+        try:
+            ledger = Ledger(directory)
+        except DamagedLedger as error:
+            kept = _put_aside(path)
+            say(f"{error} (kept as {kept.name})")
+        else:
+            _check_place(directory, ledger, again)
+            return ledger
+    elif path.exists():
+        path.unlink()
+    known = list(read_submissions(directory))
+    if not known and slurm and not again:
+        _check_slurm(directory, plan, slurm, say)
+    ledger = Ledger(directory, create=True)
+    for each in known:
+        ledger.adopt(each)
+    if known:
+        say(f"{path}: was lost, and is made anew from {len(known)} submissions and what Slurm says")
+    return ledger
+
+
+def _put_aside(path: Path) -> Path:
+    number = 1
+    while (kept := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(kept)
+    for leftover in path.parent.glob(f"{path.name}-journal"):
+        leftover.unlink()
+    return kept
+
+
+def _check_place(directory: Path, ledger: Ledger, again: bool) -> None:
+    """Refuse to submit from a copy of a plan whose original still stands: both would run what is left."""
+    before, here = Path(ledger.directory), directory.resolve()
+    if before == here:
+        return
+    try:
+        elsewhere = (before / FILE).exists() and not (before / FILE).samefile(here / FILE)
+    except OSError:
+        elsewhere = False
+    if elsewhere and not again:
+        ledger.close()
+        raise HpcrlError(
+            f"{directory}: is a copy of {before}, which was submitted there: go on there, or run what is left here too with --again"
+        )
+    ledger.moved(str(here))
+
+
+def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
+    """Look for jobs of this plan in Slurm before its first submission: its ledger may have been lost with all else."""
+    jobs, notes = slurm.own_jobs(plan_prefix(plan.id))
+    for note in notes:
+        say(f"{note}: whether this plan was submitted before could not be checked there")
+    if jobs:
+        where = sorted({each.directory for each in jobs if each.directory})
+        live = sum(each.live for each in jobs)
+        raise HpcrlError(
+            f"{directory}: nothing is written down here, but Slurm has {len(jobs)} jobs of this plan ({live} wait or run), submitted "
+            f"from {', '.join(where) or 'a directory that it does not tell'}: go on there, or run all of it here too with --again"
+        )

@@ -1,0 +1,327 @@
+"""What is known of each cell: the ledger, the fence and Slurm's answers put together.
+
+States are Slurm's own words, and besides them:
+
+    NOT SUBMITTED   no attempt was granted
+    UNCONFIRMED     sbatch did not say whether it took the job, or Slurm does not list it yet
+    UNKNOWN         Slurm could not be asked
+    LOST            neither queued nor accounted nor recorded, a minute after the submission: Slurm has forgotten it
+
+Slurm's word is believed only for a job whose name carries the submission's token. COMPLETED needs the record's footer,
+which the cell marks in ``attempts/`` when it has written it.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
+from hpcrl.formats.attempts import Progress, read_attempts
+from hpcrl.formats.files import server_time
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, find_job
+from hpcrl.formats.submission import SUBMISSIONS, Submission
+from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, View
+from hpcrl.slurm.reasons import explain
+
+COMPLETED, CANCELLED, FAILED = "COMPLETED", "CANCELLED", "FAILED"
+NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "LOST"
+LIVE = frozenset(RUNNING | WAITING)
+UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
+LOST_SECONDS = 60.0
+# What a cell's own record says of an attempt that did not complete.
+_OUTCOMES = {
+    "failed": FAILED,
+    "diverged": FAILED,
+    "oom": "OUT_OF_MEMORY",
+    "timeout": "TIMEOUT",
+    "preempted": "PREEMPTED",
+}
+_MORE_TELLING = frozenset({"OUT_OF_MEMORY", "TIMEOUT"})
+_NO_LOG = "0:53"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """The newest attempt of a cell (or of a stage's job): its state and where it is.
+
+    Args:
+        attempt: the number granted, 0 for none.
+        index: place in the submission's array.
+        slurm: what Slurm says of it, if anything.
+    """
+
+    state: str
+    attempt: int = 0
+    submission: Submission | None = None
+    index: int = 0
+    slurm: JobState | None = None
+    reason: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The Slurm job, as ``JOBID_INDEX``."""
+        if self.submission is None or self.submission.executor != "slurm":
+            return None
+        ids = [self.slurm.job_id] if self.slurm else list(self.submission.job_ids)
+        if not ids:
+            return None
+        return f"{ids[0]}_{self.index}" if self.submission.array else ids[0]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Everything that is known of a plan.
+
+    Args:
+        units: cell id, or name of a stage's job -> its status; what was never submitted is absent.
+        progress: what the fence says.
+        notes: one line for each thing that could not be asked, or that a user should know.
+        answered: whether Slurm was asked and answered, or had not to be.
+    """
+
+    units: dict[str, TaskStatus]
+    progress: Progress
+    notes: list[str]
+    answered: bool = True
+    ids: dict[str, Sequence[str]] = field(default_factory=dict)
+
+
+_Candidate = tuple[int, Submission, int]  # attempt, submission, index in its array
+
+
+def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
+    """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct."""
+    submissions = [each for each in ledger.submissions() if each.state != "refused"]
+    ids = _unit_ids(directory, plan, submissions)
+    progress = read_attempts(directory)
+    newest: dict[str, _Candidate] = {}
+    rivals: dict[str, list[_Candidate]] = {}
+    for each in submissions:
+        names, per_task = ids[each.job], each.cells_per_task
+        for position, (task, attempt) in enumerate(each.entries):
+            unit = names[task]
+            found = (attempt, each, position // per_task)
+            before = newest.get(unit)
+            if before is None or attempt >= before[0]:
+                if before is not None and attempt == before[0]:
+                    rivals.setdefault(unit, []).append(before)
+                elif unit in rivals:
+                    del rivals[unit]
+                newest[unit] = found
+    done = progress.ended
+    open_units = {unit: found for unit, found in newest.items() if done.get((unit, found[0])) != OUTCOME_COMPLETED}
+    asked = {each.token: each for _, each, _ in open_units.values()}
+    asked |= {each.token: each for unit in open_units for _, each, _ in rivals.get(unit, ())}
+    on_slurm = [each for each in asked.values() if each.executor == "slurm"]
+    view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
+    judge = _Judge(directory, ledger, progress, view, list(asked.values()))
+    units = {
+        unit: judge.best(unit, [found, *rivals.get(unit, ())])
+        if unit in open_units
+        else TaskStatus(COMPLETED, found[0], found[1], found[2])
+        for unit, found in newest.items()
+    }
+    for unit, outcome in progress.byhand.items():
+        if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
+            units[unit] = TaskStatus(COMPLETED, reason="run by hand")
+    notes = view.notes()
+    if progress.turned_away:
+        notes.append(
+            f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
+        )
+    return Survey(units, progress, notes, answered=not view.notes(), ids=ids)
+
+
+def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> dict[str, Sequence[str]]:
+    """Return, by job, the cell of each task; jobs of older generations of the plan too."""
+    ids: dict[str, Sequence[str]] = {}
+    wanted = {each.job for each in submissions} - {job.name for job in plan.jobs}
+    jobs: list[tuple[Plan, Job]] = [(plan, job) for job in plan.jobs]
+    jobs += [find_job(directory, name) for name in sorted(wanted)]
+    by_file: dict[str, list[str]] = {}
+    for made, job in jobs:
+        if job.stage != "cells":
+            ids[job.name] = (job.name,)
+            continue
+        every = by_file.get(made.cells_file)
+        if every is None:
+            every = by_file[made.cells_file] = cell_ids(directory, made)
+        ids[job.name] = every[job.first : job.first + job.count]
+    return ids
+
+
+class _Judge:
+    """Decides the state of an attempt from all that is known."""
+
+    def __init__(
+        self, directory: Path, ledger: Ledger, progress: Progress, view: View, submissions: Sequence[Submission]
+    ) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._view = view
+        self._cancelled = ledger.cancelled()
+        self._local = {(each.token, each.task): each for each in ledger.local_tasks()}
+        self._alive = {each.token: _local_queue_lives(each) for each in submissions if each.executor == "local"}
+        self._ages = _ages(directory, submissions)
+        self._completed: set[str] | None = None
+
+    def best(self, unit: str, candidates: list[_Candidate]) -> TaskStatus:
+        """Choose among the submissions that grant one attempt: the fence lets only one of them run it."""
+        found = [self._judged(unit, *candidate) for candidate in candidates]
+        return min(found, key=_rank)
+
+    def _judged(self, unit: str, attempt: int, submission: Submission, index: int) -> TaskStatus:
+        own = self._progress.ended.get((unit, attempt))
+        if submission.executor == "local":
+            state, reason = self._of_local(unit, own, submission, index)
+            return TaskStatus(state, attempt, submission, index, None, reason)
+        tasks = self._view.jobs.get(submission.name, {})
+        known = [found[index] for found in tasks.values() if index in found]
+        slurm = min(known, key=lambda each: each.state not in LIVE) if known else None
+        taken = (unit, attempt) in self._progress.taken
+        if slurm is not None:
+            state, reason = self._of_slurm(unit, own, taken, submission, slurm)
+        else:
+            state, reason = self._missing(own, taken, submission, index, bool(tasks))
+        return TaskStatus(state, attempt, submission, index, slurm, reason)
+
+    def _of_slurm(
+        self, unit: str, own: str | None, taken: bool, submission: Submission, slurm: JobState
+    ) -> tuple[str, str | None]:
+        several = submission.cells_per_task > 1
+        is_cell = unit != submission.job
+        if slurm.state in LIVE:
+            if several and own in _OUTCOMES and own != "preempted":
+                return _OUTCOMES[own], None
+            if several and slurm.state in RUNNING and not taken:
+                return "PENDING", "other cells of its array task run before it"
+            return slurm.state, explain(slurm.reason) if slurm.state in WAITING and slurm.reason else None
+        if slurm.state == COMPLETED and is_cell:
+            if own in _OUTCOMES:
+                return _OUTCOMES[own], None
+            if self._has_footer(unit):
+                return COMPLETED, None
+            return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
+        if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
+            return _OUTCOMES[own], None
+        if slurm.exit_code == _NO_LOG and not taken:
+            return (
+                slurm.state,
+                "Slurm could not open its log or enter the plan directory: was logs/ or the plan removed?",
+            )
+        return slurm.state, None
+
+    def _missing(
+        self, own: str | None, taken: bool, submission: Submission, index: int, known: bool
+    ) -> tuple[str, str | None]:
+        if own in _OUTCOMES and own != "preempted":
+            return _OUTCOMES[own], None
+        if (submission.token, index) in self._cancelled and not taken:
+            return CANCELLED, None
+        if self._view.queue or (self._view.accounting and not self._view.unaccounted):
+            return UNKNOWN, None
+        if submission.state == "intent":
+            return UNCONFIRMED, "sbatch did not say whether it took the job: `hpcrl submit` finds out"
+        if submission.state == "gone":
+            return LOST, submission.message
+        if known and not taken:
+            return CANCELLED, "it was cancelled before it started"
+        if self._ages[submission.token] < LOST_SECONDS:
+            return UNCONFIRMED, "Slurm does not list it yet"
+        return LOST, "neither in the queue nor in accounting, and no record has its end: Slurm has lost it"
+
+    def _of_local(self, unit: str, own: str | None, submission: Submission, index: int) -> tuple[str, str | None]:
+        entry = self._local.get((submission.token, index))
+        state = entry.state if entry else "PENDING"
+        alive = self._alive[submission.token]
+        if state == "CANCELLING":
+            state = "RUNNING" if alive else CANCELLED
+        if submission.state == "intent" and not alive:
+            return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
+        if submission.state == "gone":
+            return LOST, submission.message
+        if state in LIVE and not alive:
+            return LOST, "the local queue has ended without it"
+        if unit != submission.job:
+            if state == COMPLETED and own is None and not self._has_footer(unit):
+                return FAILED, "its script ended well, but no record of it has a footer"
+            if state in (COMPLETED, FAILED) and own in _OUTCOMES:
+                return _OUTCOMES[own], None
+        return state, None
+
+    def _has_footer(self, unit: str) -> bool:
+        """Look into the records of cells that have ended without a mark of it, which is rare."""
+        if self._completed is None:
+            self._completed = _completed_by_record(self._directory)
+        return unit in self._completed
+
+
+def _rank(status: TaskStatus) -> int:
+    if status.state == COMPLETED:
+        return 0
+    if status.state in RUNNING:
+        return 1
+    if status.state in WAITING:
+        return 2
+    if status.state in UNSETTLED:
+        return 3
+    return 5 if status.state in (LOST, CANCELLED) or status.reason else 4
+
+
+def _local_queue_lives(submission: Submission) -> bool:
+    if submission.host != socket.gethostname():
+        return True  # its processes cannot be seen from here
+    return any(job_id.isdecimal() and psutil.pid_exists(int(job_id)) for job_id in submission.job_ids)
+
+
+def _ages(directory: Path, submissions: Sequence[Submission]) -> dict[str, float]:
+    """Return the seconds since each submission, by the one clock of the file system."""
+    try:
+        now = server_time(directory)
+    except OSError:
+        now = time.time()
+    ages = {}
+    for each in submissions:
+        try:
+            ages[each.token] = now - (directory / SUBMISSIONS / each.token).stat().st_mtime
+        except OSError:
+            ages[each.token] = time.time() - each.at
+    return ages
+
+
+def _completed_by_record(directory: Path) -> set[str]:
+    from hpcrl.formats.record import RecordError, read_frames
+
+    found = set()
+    for path in (directory / RECORDS).glob("*.r0.rec"):
+        try:
+            for frame in read_frames(path, frozenset({"footer"})):
+                if frame.payload.get("outcome") == OUTCOME_COMPLETED:
+                    found.add(path.name.partition(".")[0])
+        except (RecordError, OSError, KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def attempt_name(submission: Submission, index: int, job_id: str | None = None) -> str:
+    """Return the name that the attempt has in records and logs, without its restarts."""
+    if submission.executor == "local":
+        return f"local-{submission.token.removeprefix('hpcrl-')}_{index}"
+    return f"{job_id or (submission.job_ids or ('?',))[0]}_{index}"
+
+
+def log_of(status: TaskStatus) -> Path | None:
+    """Return where the log of an attempt is, below the plan directory."""
+    if status.submission is None:
+        return None
+    name = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
+    if status.submission.executor == "slurm" and not status.submission.array:
+        name = name.rpartition("_")[0]
+    return Path(LOGS) / f"{status.submission.job}-{name}.out"

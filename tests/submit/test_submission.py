@@ -1,0 +1,334 @@
+"""What goes out, in how many calls and asking for what, on a Slurm that says what the test wants."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.attempts import Start, end_attempt, take_attempt
+from hpcrl.formats.ledger import FILE, Ledger
+from hpcrl.formats.plan import MANIFEST
+from hpcrl.formats.submission import read_entry
+from hpcrl.slurm.client import Completed, Slurm
+from hpcrl.submit.submission import Budget, Choice, Submitted, submit
+from tests.builders import cells_of, command_study, planned
+
+NONE, ALL = Budget(), Choice()
+
+
+class FakeSlurm:
+    """Takes every job, and says of them what it was told to."""
+
+    def __init__(self) -> None:
+        self.submitted: list[list[str]] = []
+        self.states: dict[str, str] = {}  # JOBID_INDEX -> squeue's or sacct's state
+        self.refuse: str | None = None
+        self.deaf = False
+        self.names: dict[str, str] = {}
+        self.others = 0
+        self.cancelled: list[str] = []
+
+    def __call__(self, arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        program = next(word for word in arguments if word in ("sbatch", "squeue", "sacct", "scancel"))
+        return getattr(self, program)(list(arguments))  # type: ignore[no-any-return]
+
+    def sbatch(self, words: list[str]) -> Completed:
+        if self.refuse:
+            return Completed(1, "", f"sbatch: error: Batch job submission failed: {self.refuse}")
+        job = str(100 + len(self.submitted))
+        self.submitted.append(words)
+        if not self.deaf:
+            self.names[job] = self._option(words, "job-name")
+            first, _, last = self._option(words, "array", "0").partition("%")[0].partition("-")
+            for index in range(int(first), int(last or first) + 1):
+                self.states[f"{job}_{index}"] = "PENDING"
+        return (
+            Completed(0, f"{job}\n", "")
+            if not self.deaf
+            else Completed(1, "", "Socket timed out on send/recv operation")
+        )
+
+    @staticmethod
+    def _option(words: Sequence[str], name: str, default: str = "") -> str:
+        return next((word.partition("=")[2] for word in words if word.startswith(f"--{name}=")), default)
+
+    def option(self, number: int, name: str) -> str:
+        return self._option(self.submitted[number], name)
+
+    def squeue(self, words: list[str]) -> Completed:
+        if "--me" in words:
+            live = [key for key, state in self.states.items() if state in ("PENDING", "RUNNING")]
+            return Completed(0, "\n".join([*live, *["9"] * self.others]), "")
+        lines = [
+            f"{key}|{state}|None|{self.names[key.partition('_')[0]]}"
+            for key, state in self.states.items()
+            if state in ("PENDING", "RUNNING")
+        ]
+        return Completed(0, "\n".join(lines), "")
+
+    def sacct(self, words: list[str]) -> Completed:
+        lines = [
+            f"{key}|{state}|1:0|9|htc|c{key.partition('_')[2]}|{self.names[key.partition('_')[0]]}"
+            for key, state in self.states.items()
+            if state not in ("PENDING", "RUNNING")
+        ]
+        return Completed(0, "\n".join(lines), "")
+
+    def scancel(self, words: list[str]) -> Completed:
+        self.cancelled += words[1:]
+        return Completed(0, "", "")
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSlurm:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/srun").write_text("#!/bin/sh\n")  # submitit wants to find one
+    (tmp_path / "bin/srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setattr("hpcrl.submit.settling._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("hpcrl.submit.settling.SETTLE_SECONDS", 0.05)
+    return FakeSlurm()
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    return command_study(["true"], **changes)
+
+
+def sent(plan: Path, fake: FakeSlurm, choice: Choice = ALL, budget: Budget = NONE, **more: Any) -> Submitted:
+    return submit(plan, "slurm", Slurm(fake), budget, lambda *progress: None, choice, **more)
+
+
+def settle_all(plan: Path, fake: FakeSlurm, ends: dict[int, str], job: str | None = None) -> None:
+    """Let every array task of a job begin and end: completed, but for some."""
+    cells = [cell["id"] for cell in cells_of(plan)]
+    job = job or str(99 + len(fake.submitted))
+    token = fake.names[job].rpartition(".")[2]
+    for key in [key for key in fake.states if key.startswith(f"{job}_")]:
+        entry = read_entry(plan, token, int(key.partition("_")[2]))
+        assert entry is not None
+        task, attempt = entry
+        start = Start(cells[task], str(attempt), 0, key, key)
+        take_attempt(plan, start, {"token": token})
+        fake.states[key] = ends.get(task, "COMPLETED")
+        if task not in ends:
+            end_attempt(plan, start, "completed")
+
+
+def test_twice_submits_nothing_twice(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=4), "sol")
+    assert sent(plan, fake).tasks == 4
+    done = sent(plan, fake)
+    assert (done.tasks, done.already, len(fake.submitted)) == (0, 4, 1)
+    (words,) = fake.submitted
+    token = fake.option(0, "comment")
+    assert fake.option(0, "job-name") == f"mine-numpy-cpu-1.{token}"
+    assert fake.option(0, "array") == "0-3"
+    assert words[-1] == token
+    assert "--parsable" in words
+    assert (plan / "submissions" / token).is_file()
+
+
+def test_scattered_failures_go_out_as_one_compact_array(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=400), "sol")
+    sent(plan, fake)
+    settle_all(plan, fake, {task: "FAILED" for task in range(0, 400, 2)})
+    done = sent(plan, fake)
+    assert (done.tasks, done.already, len(fake.submitted)) == (200, 200, 2)
+    assert fake.option(1, "array") == "0-199"
+    token = fake.option(1, "comment")
+    assert [read_entry(plan, token, index) for index in (0, 1, 199)] == [(0, 2), (2, 2), (398, 2)]
+
+
+def test_an_attempt_that_never_began_keeps_its_number(tmp_path: Path, fake: FakeSlurm) -> None:
+    """A job that Slurm lost and finds again then cannot run beside the one in its place."""
+    plan = planned(tmp_path / "p", study(seeds=2), "sol")
+    sent(plan, fake)
+    fake.states = {"100_0": "FAILED", "100_1": "FAILED"}
+    take_attempt(plan, Start(cells_of(plan)[0]["id"], "1", 0, "100_0", "m"), {})
+    sent(plan, fake)
+    token = fake.option(1, "comment")
+    assert [read_entry(plan, token, index) for index in (0, 1)] == [(0, 2), (1, 1)]
+
+
+def test_chosen_failed_and_again(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=4), "sol")
+    cells = [cell["id"] for cell in cells_of(plan)]
+    assert sent(plan, fake, Choice(failed=True)).tasks == 0
+    assert sent(plan, fake, Choice(cells=(cells[2][:8],))).tasks == 1
+    settle_all(plan, fake, {2: "FAILED"})
+    assert sent(plan, fake, Choice(failed=True)).tasks == 1
+    assert sent(plan, fake).tasks == 3
+    settle_all(plan, fake, {}, "101")
+    settle_all(plan, fake, {}, "102")
+    assert sent(plan, fake).tasks == 0
+    assert sent(plan, fake, Choice(again=True)).tasks == 4
+    with pytest.raises(UsageError, match="no cell of"):
+        sent(plan, fake, Choice(cells=("zzz",)))
+
+
+def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, fake: FakeSlurm) -> None:
+    retry = {
+        "timeout": {"time": "x2", "at_most": 2},
+        "oom": {"memory": "x1.5", "at_most": 1},
+        "node_fail": {"exclude_node": True},
+    }
+    resources = {"memory": "1G", "time": "01:30:00"}
+    plan = planned(tmp_path / "p", study(seeds=5, retry=retry, resources=resources), "sol")
+    sent(plan, fake)
+    settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY", 2: "NODE_FAIL", 3: "FAILED"})
+    done = sent(plan, fake, Choice(retry=True))
+    assert done.tasks == 3
+    assert [reason for reason in done.left] == ["failed: tried again 0 times, and the study says 0 at most"]
+    options = {
+        fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude")
+        for number in (1, 2, 3)
+    }
+    assert options == {"180", "1536M", "c2"}
+    # Again: htc stops at four hours; memory was tried once more already.
+    for job in ("101", "102", "103"):
+        settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY"}, job)
+    assert sent(plan, fake, Choice(retry=True)).tasks == 1
+    assert fake.option(4, "time") == "240"
+    settle_all(plan, fake, {0: "TIMEOUT"}, "104")
+    done = sent(plan, fake, Choice(retry=True))
+    assert done.tasks == 0
+    assert "timeout: tried again 2 times, and the study says 2 at most" in done.left
+    causes = [each.cause for each in Ledger(plan).submissions()]
+    assert sorted(causes) == ["first", "node_fail", "oom", "timeout", "timeout"]
+
+
+def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrl.submit.survey.LOST_SECONDS", 0.0)
+    plan = planned(tmp_path / "p", study(seeds=2), "sol")
+    sent(plan, fake)
+    fake.states = {"100_0": "FAILED"}
+    take_attempt(plan, Start(cells_of(plan)[1]["id"], "1", 0, "100_1", "m"), {})
+    done = sent(plan, fake, Choice(retry=True))
+    assert done.tasks == 1
+
+
+def test_the_budget_counts_all_attempts(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=4, resources={"memory": "1G", "time": "01:00:00"}), "sol")
+    with pytest.raises(UsageError, match="asks for up to 4 core-hours, over the 3 allowed"):
+        sent(plan, fake, budget=Budget(core_hours=3))
+    assert fake.submitted == []
+    sent(plan, fake, budget=Budget(core_hours=4))
+    settle_all(plan, fake, {0: "FAILED"})
+    with pytest.raises(
+        UsageError, match=r"asks for up to 5 core-hours \(4 of them for attempts so far\), over the 4 allowed"
+    ):
+        sent(plan, fake, budget=Budget(core_hours=4))
+
+
+def test_a_refusal_is_said_in_sbatch_s_words_and_nothing_is_in_doubt(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(), "sol")
+    fake.refuse = "Invalid qos specification"
+    with pytest.raises(HpcrlError, match=r"sbatch refused it: .*Invalid qos specification"):
+        sent(plan, fake)
+    fake.refuse = None
+    assert sent(plan, fake).tasks == 1
+
+
+def test_a_timeout_that_was_heard_is_found_by_name(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=2), "sol")
+    sbatch = fake.sbatch
+    fake.sbatch = lambda words: Completed(1, "", f"Socket timed out{sbatch(words).out and ''}")  # type: ignore[method-assign]
+    done = sent(plan, fake)
+    assert (done.tasks, done.jobs) == (2, [("mine-numpy-cpu-1", "100")])
+    assert len(fake.submitted) == 1
+
+
+def test_one_that_was_not_heard_goes_out_again_and_then_is_left_to_the_user(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(), "sol")
+    fake.deaf = True
+    said: list[str] = []
+    with pytest.raises(HpcrlError, match="nothing is lost or doubled; run `hpcrl submit` again"):
+        sent(plan, fake, say=said.append)
+    assert len(fake.submitted) == 3
+    assert [each.state for each in Ledger(plan).submissions()] == ["gone"] * 3
+    assert len({read_entry(plan, each.token, 0) for each in Ledger(plan).submissions()}) == 1  # one attempt, one fence
+    fake.deaf = False
+    assert sent(plan, fake).tasks == 1
+
+
+def limited(plan: Path, **limits: Any) -> Path:
+    manifest = json.loads((plan / MANIFEST).read_text())
+    manifest["limits"] = {"submitted": None, "queued": {}} | limits
+    (plan / MANIFEST).write_text(json.dumps(manifest))
+    return plan
+
+
+def test_what_the_queue_has_no_room_for_follows_in_parts(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = limited(planned(tmp_path / "p", study(seeds=20), "sol"), queued={"public": 8})
+    done = sent(plan, fake)
+    assert (done.tasks, done.waiting) == (7, 13)
+    assert [fake.option(number, "array") for number in (0, 1)] == ["0-6", ""]
+    assert fake.option(1, "dependency") == "afterany:100"
+    assert re.search(r"-feed\.hpcrl-", fake.option(1, "job-name"))
+    total = done.tasks
+    for _ in range(5):
+        settle_all(plan, fake, {}, next(job for job in reversed(fake.names) if "-feed." not in fake.names[job]))
+        fake.states = {
+            key: "COMPLETED" if "-feed." in fake.names[key.partition("_")[0]] else state
+            for key, state in fake.states.items()
+        }
+        total += sent(plan, fake, Choice(fed=True)).tasks
+    assert total == 20
+    assert max(len([key for key in fake.states if key.startswith(job)]) for job in fake.names) <= 7
+
+
+def test_other_jobs_of_the_user_take_room_too(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = limited(planned(tmp_path / "p", study(seeds=20), "sol"), submitted=10)
+    fake.others = 4
+    assert sent(plan, fake).tasks == 5
+
+
+def test_a_feeder_does_not_try_failed_cells_again(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    sent(plan, fake, Choice(cells=(cells_of(plan)[0]["id"],)))
+    settle_all(plan, fake, {0: "FAILED"})
+    done = sent(plan, fake, Choice(fed=True))
+    assert (done.tasks, done.left) == (2, {"failed: `hpcrl submit` tries it again": 1})
+
+
+def test_a_ledger_lost_with_all_that_was_written_down(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    sent(plan, fake)
+    (plan / FILE).unlink()
+    said: list[str] = []
+    assert sent(plan, fake, say=said.append).tasks == 0
+    assert any("was lost, and is made anew from 1 submissions" in text for text in said)
+    assert Ledger(plan).submissions()[0].job_ids == ("100",)
+
+
+def test_later_stages_wait_for_the_new_cells_too(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3, chain="staged"), "sol")
+    cells = [cell["id"] for cell in cells_of(plan)]
+    sent(plan, fake, Choice(cells=(cells[0],)))
+    before = dict(fake.names)
+    sent(plan, fake)
+    collects = [job for job, name in fake.names.items() if "-collect." in name]
+    assert len(collects) == 2
+    assert f"{collects[0]}" in fake.cancelled
+    arrays = [job for job, name in fake.names.items() if "-numpy-" in name]
+    number = list(fake.names).index(collects[1])
+    assert {f"afterany:{job}" for job in arrays} == set(fake.option(number, "dependency").split(","))
+    assert len(fake.names) > len(before)
+
+
+def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCRL_ENVIRONMENTS", "somewhere/else")
+    monkeypatch.setenv("HPCRL_SITE", "/it's/a site")
+    monkeypatch.chdir(tmp_path)
+    plan = planned(tmp_path / "p", study(), "sol")
+    sent(plan, fake)
+    assert fake.submitted[0][-1] == str(tmp_path / "somewhere/else")
+    assert "export HPCRL_SITE='/it'\\''s/a site'" in (plan / "hpcrl").read_text()
