@@ -52,11 +52,11 @@ def _failed(status: PlanStatus) -> bool:
 def _interesting(status: PlanStatus) -> list[CellStatus]:
     """Choose what to show of a large plan: failed and running cells before waiting and finished ones."""
     from hpcrl.slurm.client import RUNNING
-    from hpcrl.submit.status import is_failure
 
+    failures = status.failures
     ranks: list[list[int]] = [[], [], []]
-    for number, (*_, each) in enumerate(status.units()):
-        found = ranks[0 if is_failure(each.state) else 1 if each.state in RUNNING else 2]
+    for number, (*_, each) in enumerate(status.units):
+        found = ranks[0 if each.state in failures else 1 if each.state in RUNNING else 2]
         if len(found) < SHOWN:
             found.append(number)
     return status.pick([number for found in ranks for number in found][:SHOWN])

@@ -6,7 +6,6 @@ the records' summaries, which the dataset keeps, so that no record is read twice
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part,
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
+from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import Cell, Plan, every_cell, read_plan
 from hpcrl.formats.record import RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
@@ -49,19 +49,7 @@ class Collected:
     quarantined: list[dict[str, str]] = field(default_factory=list)
 
 
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """What collect makes it keeps for a while, and none of it in circles: to look for some takes time for nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_without_gc()
+@without_gc()
 def collect(
     plans: Sequence[Path],
     dataset: Path,
@@ -216,7 +204,7 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
         ) from None
 
 
-@_without_gc()
+@without_gc()
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
     refused = {}

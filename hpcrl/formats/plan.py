@@ -34,6 +34,7 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 CLOCKS = "clocks"
 STAGES = ("environments", "cells", "feed", "collect", "report", "notify")
+_CELL_ID = re.compile(r'^\{"id": "([0-9a-z]+)"', re.MULTILINE)
 _OLD_MANIFEST = re.compile(r"plan-([1-9][0-9]{0,8})\.json")
 
 
@@ -255,26 +256,37 @@ def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def cell_ids(directory: Path, plan: Plan) -> list[str]:
-    """Return the ids of a plan's cells in their order, without reading the rest of each line.
+def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
+    """Read the cells at some places of a plan, and of the other lines nothing.
 
     Raises:
         UsageError: a line is damaged.
     """
     path = directory / plan.cells_file
-    start = '{"id": "'
-    ids = []
     try:
         with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                name = line[len(start) :].partition('"')[0]
-                if not line.startswith(start) or not name.isalnum():
-                    raise UsageError(f"{path}:{number}: is damaged: make the plan again")
-                ids.append(name)
+            lines = {number: line for number, line in enumerate(file) if number in places}
+        return {number: Cell(**json.loads(line)) for number, line in lines.items()}
+    except (ValueError, TypeError):
+        raise UsageError(f"{path}: is damaged: make the plan again") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def cell_ids(directory: Path, plan: Plan) -> list[str]:
+    """Return the ids of a plan's cells in their order, without reading the rest of each line.
+
+    Raises:
+        UsageError: a line is damaged or missing.
+    """
+    path = directory / plan.cells_file
+    try:
+        ids = _CELL_ID.findall(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(ids) != sum(job.count for job in plan.cell_jobs()):
-        raise UsageError(f"{path}: has {len(ids)} cells, and its plan says otherwise: make the plan again")
+    wanted = sum(job.count for job in plan.cell_jobs())
+    if len(ids) != wanted:
+        raise UsageError(f"{path}: has {len(ids)} cells, and the plan has {wanted}: make the plan again")
     return ids
 
 

@@ -116,7 +116,7 @@ def write_submission(directory: Path, submission: Submission) -> None:
 
 
 def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[int, int] | None:
-    """Return (task, attempt) of a place in a submission's array; None where the last array index has fewer cells.
+    """Return (task, attempt) of a place in a submission's array; None where its array index has fewer cells.
 
     Raises:
         UsageError: there is no such submission.
@@ -125,6 +125,8 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
     try:
         with path.open("rb") as file:
             found = from_facts(file.readline().decode(errors="replace"), path)
+            if slot >= found.cells_per_task:
+                return None  # the script has more slots than this submission uses
             file.seek((index * found.cells_per_task + slot) * _LINE, 1)
             line = file.read(_LINE)
     except OSError as error:

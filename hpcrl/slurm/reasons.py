@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _WORDS = (
     ("JobArrayTaskLimit", "as many tasks of this array run as the plan lets run at once; this one follows"),
@@ -51,6 +52,7 @@ def is_stuck(reason: str | None) -> bool:
     return reason is not None and word_of(reason) in _STUCK
 
 
+@cache
 def explain(reason: str) -> str:
     """Return Slurm's word for why a job waits, with what it means and what to do."""
     word = word_of(reason)

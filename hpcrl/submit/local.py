@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, read_plan
+from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.submission import Submission
 from hpcrl.submit.survey import attempt_name
 
@@ -84,11 +85,13 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     # What was given up meanwhile, as lost, is not for this queue any more.
     submissions = [each for each in ledger.submissions() if each.token in tokens and each.state != "gone"]
     at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
+    # The plan may get a new generation while this one runs: its jobs stay where they are.
+    jobs = {each.job: find_job(path, each.job)[1] for each in submissions}
     for stage in STAGES:
-        queue = [(each, index) for each in submissions if plan.job(each.job).stage == stage for index in _indices(each)]
-        states = _run_queue(path, plan, ledger, machine, queue, at_once)
+        queue = [(each, index) for each in submissions if jobs[each.job].stage == stage for index in _indices(each)]
+        states = _run_queue(path, plan, jobs, ledger, machine, queue, at_once)
         if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
-            later = [each for each in submissions if STAGES.index(plan.job(each.job).stage) > STAGES.index(stage)]
+            later = [each for each in submissions if STAGES.index(jobs[each.job].stage) > STAGES.index(stage)]
             for each in later:
                 for index in _indices(each):
                     ledger.local_end(each.token, index, "CANCELLED", None)
@@ -102,6 +105,7 @@ def _indices(submission: Submission) -> range:
 def _run_queue(
     directory: Path,
     plan: Plan,
+    jobs: Mapping[str, Job],
     ledger: Ledger,
     machine: _Machine,
     queue: list[tuple[Submission, int]],
@@ -118,7 +122,7 @@ def _run_queue(
             states.append("CANCELLED")
         while queue and len(running) < at_once:
             submission, task = queue[0]
-            job = plan.job(submission.job)
+            job = jobs[submission.job]
             taken = machine.take(job)
             if taken is None:
                 if running:

@@ -39,11 +39,14 @@ class Ask:
     exclude: tuple[str, ...] = ()
 
 
-def next_ask(job: Job, status: TaskStatus, before: int, rules: Mapping[str, Mapping[str, Any]]) -> Ask | str:
+def next_ask(
+    job: Job, status: TaskStatus, before: int, rules: Mapping[str, Mapping[str, Any]], memory_is_asked_for: bool = True
+) -> Ask | str:
     """Return what a failed cell asks for next, or why it is not tried again.
 
     Args:
         before: how many attempts were granted for the same cause already.
+        memory_is_asked_for: whether the job's script says --mem; some sites give memory with cores.
     """
     if status.state == LOST:
         return Ask("lost", *_requests(status))
@@ -60,6 +63,8 @@ def next_ask(job: Job, status: TaskStatus, before: int, rules: Mapping[str, Mapp
         time = _grown(asked, float(factor), limit)
         if time is None:
             return f"{cause}: it had the {asked} s that partition and QOS give at most"
+    if rule.get("memory") and not memory_is_asked_for:
+        return f"{cause}: memory comes with cores on this cluster: plan with more `memory`"
     if factor := rule.get("memory"):
         asked = memory or int(job.resources["memory"])
         memory = _grown(asked, float(factor), job.max_memory)

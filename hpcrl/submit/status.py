@@ -7,12 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, find_cell, read_cells, read_plan
+from hpcrl.formats.memory import without_gc
+from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.slurm.client import RUNNING, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.lease import Say, held_lease
@@ -44,7 +45,8 @@ class CellStatus:
 
     @property
     def log(self) -> Path | None:
-        return log_of(self.status)
+        log = log_of(self.status)
+        return Path(log) if log else None
 
 
 @dataclass(frozen=True)
@@ -63,26 +65,37 @@ class PlanStatus:
     stages: dict[str, TaskStatus]
     details: dict[str, _Detail]
 
-    def units(self) -> Iterator[tuple[str, Job, int, TaskStatus]]:
-        """Give (cell id, job, task, status) of every cell in the plan's order."""
-        found = self.survey.units
-        for job in self.plan.cell_jobs():
-            for task, name in enumerate(self.survey.ids[job.name]):
-                yield name, job, task, self._detailed(name, found.get(name, _NEVER))
+    @cached_property
+    def units(self) -> list[tuple[str, Job, int, TaskStatus]]:
+        """(cell id, job, task, status) of every cell in the plan's order."""
+        found, details = self.survey.units, self.details
+        return [
+            (name, job, task, self._detailed(name, status) if name in details else status)
+            for job in self.plan.cell_jobs()
+            for task, name in enumerate(self.survey.ids[job.name])
+            for status in (found.get(name, _NEVER),)
+        ]
 
     def _detailed(self, name: str, status: TaskStatus) -> TaskStatus:
         detail = self.details.get(name)
         return replace(status, reason=status.reason or detail.reason) if detail and detail.reason else status
 
     def counts(self) -> dict[str, int]:
-        return dict(Counter(status.state for *_, status in self.units()).most_common())
+        return dict(self._counts.most_common())
+
+    @cached_property
+    def _counts(self) -> Counter[str]:
+        return Counter([status.state for _, _, _, status in self.units])
+
+    @cached_property
+    def failures(self) -> frozenset[str]:
+        """The states among those of the cells that say that one failed."""
+        return frozenset(state for state in self._counts if is_failure(state))
 
     def pick(self, wanted: Sequence[int]) -> list[CellStatus]:
         """Return the cells at some places of the plan."""
-        places = set(wanted)
-        rows = [each for number, each in enumerate(self.units()) if number in places]
-        cells = (cell for number, cell in enumerate(read_cells(self.directory)) if number in places)
-        return [self._cell(cell, *row[1:]) for cell, row in zip(cells, rows, strict=True)]
+        cells = cells_at(self.directory, self.plan, set(wanted))
+        return [self._cell(cells[place], *self.units[place][1:]) for place in wanted]
 
     def _cell(self, cell: Cell, job: Job, task: int, status: TaskStatus) -> CellStatus:
         detail = self.details.get(cell.id)
@@ -90,23 +103,21 @@ class PlanStatus:
 
     @cached_property
     def cells(self) -> list[CellStatus]:
-        return [self._cell(cell, *row[1:]) for cell, row in zip(read_cells(self.directory), self.units(), strict=True)]
+        return [self._cell(cell, *row[1:]) for cell, row in zip(read_cells(self.directory), self.units, strict=True)]
 
     def failed(self) -> list[str]:
-        return [name for name, *_, status in self.units() if is_failure(status.state)]
+        return [name for name, _, _, status in self.units if status.state in self.failures] if self.failures else []
 
     def live(self) -> bool:
         """Tell whether anything still waits or runs, or may do so."""
-        return any(
-            each.state in LIVE or each.state in UNSETTLED
-            for each in [*(status for *_, status in self.units()), *self.stages.values()]
-        )
+        states = {*self._counts, *(each.state for each in self.stages.values())}
+        return bool(states & (LIVE | UNSETTLED))
 
     def stuck(self) -> bool:
         """Tell whether all that is live waits for something that does not happen by itself."""
         live = [
             each
-            for each in [*(status for *_, status in self.units()), *self.stages.values()]
+            for each in [*(status for *_, status in self.units), *self.stages.values()]
             if each.state in LIVE or each.state in UNSETTLED
         ]
         held = [each for each in live if each.slurm and each.state in WAITING and is_stuck(each.slurm.reason)]
@@ -116,15 +127,17 @@ class PlanStatus:
     def causes(self) -> dict[str, int]:
         """Count failed stages and cells by cause."""
         failed = [each for each in self.stages.values() if is_failure(each.state)]
-        failed += [status for *_, status in self.units() if is_failure(status.state)]
+        if self.failures:
+            failed += [status for _, _, _, status in self.units if status.state in self.failures]
         return dict(Counter(_cause(each) for each in failed).most_common())
 
     def unsettled(self) -> dict[str, int]:
         """Count by reason what waits, or of which nobody knows."""
+        waiting = UNSETTLED | {"PENDING"}
         reasons = Counter(
             f"{status.state}: {status.reason}"
-            for *_, status in self.units()
-            if status.reason and (status.state in UNSETTLED or status.state == "PENDING")
+            for _, _, _, status in self.units
+            if status.reason and status.state in waiting
         )
         return dict(reasons.most_common(5))
 
@@ -132,20 +145,25 @@ class PlanStatus:
         """Give each cell as a line of JSON: its line of the plan, with its state."""
         path = self.directory / self.plan.cells_file
         with path.open(encoding="utf-8") as file:
-            for line, (name, job, task, status) in zip(file, self.units(), strict=True):
+            for line, (name, job, task, status) in zip(file, self.units, strict=True):
                 detail = self.details.get(name)
-                log = log_of(status)
-                added = {
-                    "job": job.name,
-                    "task": task,
-                    "state": status.state,
-                    "attempt": status.attempt,
-                    "slurm": status.key,
-                    "log": str(log) if log else None,
-                    "progress": list(detail.progress) if detail and detail.progress else None,
-                    "reason": status.reason,
-                }
-                yield f"{line.rstrip()[:-1]}, {json.dumps(added, ensure_ascii=False)[1:]}"
+                log, key = log_of(status), status.key
+                progress = list(detail.progress) if detail and detail.progress else "null"
+                # Names of jobs, states, keys and logs hold nothing that JSON would escape.
+                yield (
+                    f'{line.rstrip()[:-1]}, "job": "{job.name}", "task": {task}, "state": "{status.state}", '
+                    f'"attempt": {status.attempt}, "slurm": {_quoted(key)}, "log": {_quoted(log)}, '
+                    f'"progress": {progress}, "reason": {_json(status.reason)}}}'
+                )
+
+
+def _quoted(name: str | None) -> str:
+    return f'"{name}"' if name else "null"
+
+
+@cache
+def _json(text: str | None) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def is_failure(state: str) -> bool:
@@ -156,6 +174,7 @@ def _cause(status: TaskStatus) -> str:
     return f"{status.state}: {status.reason}" if status.reason else status.state
 
 
+@without_gc()
 def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     """Look at a plan as a whole, and into the records and logs of running and failed cells."""
     plan = read_plan(directory)
@@ -179,7 +198,7 @@ def _details(directory: Path, known: Survey) -> dict[str, _Detail]:
         if name not in known.ids and (each.state in RUNNING or is_failure(each.state))
     }
     chosen = dict(list(telling.items())[:DETAILS])
-    details = _from_records(directory, set(chosen))
+    details = _from_records(directory, set(chosen)) if chosen else {}
     for name, status in chosen.items():
         if is_failure(status.state):
             detail = details.get(name, _Detail(None, None))

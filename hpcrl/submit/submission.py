@@ -151,7 +151,7 @@ class _Submitting:
             self._say(note)
         self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
-        selected = _Selection(self._plan, self._ledger, known, choice, chosen)
+        selected = _Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
         cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
         check_budget(self._plan, self._ledger, cells, budget)
         if self._executor == "local":
@@ -329,8 +329,12 @@ class _Submitting:
 class _Selection:
     """Chooses the cells that go out, grouped by what they ask for."""
 
-    def __init__(self, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]) -> None:
+    def __init__(
+        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]
+    ) -> None:
+        self._directory = directory
         self._known, self._choice, self._chosen = known, choice, chosen
+        self._memory: dict[str, bool] = {}
         self._rules = plan.study.get("retry") or {}
         self._tried: Counter[tuple[str, str]] = Counter()
         if choice.retry:
@@ -369,9 +373,15 @@ class _Selection:
         if self._choice.fed:
             return f"{status.state.lower()}: `hpcrl submit` tries it again"
         if self._choice.retry:
-            return next_ask(job, status, self._tried[cell, cause_of(status.state)], self._rules)
+            tried = self._tried[cell, cause_of(status.state)]
+            return next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
         made = status.submission
         return Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
+
+    def _asks_for_memory(self, job: Job) -> bool:
+        if job.name not in self._memory:
+            self._memory[job.name] = "#SBATCH --mem=" in (self._directory / job.script).read_text(encoding="utf-8")
+        return self._memory[job.name]
 
     def _number(self, cell: str, status: TaskStatus) -> int:
         """Return the number of a cell's next attempt: a new one only where the last has begun.

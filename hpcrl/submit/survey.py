@@ -25,6 +25,7 @@ from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
 from hpcrl.formats.attempts import Progress, read_attempts
 from hpcrl.formats.files import server_time
 from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, find_job
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, View
@@ -96,6 +97,7 @@ class Survey:
 _Candidate = tuple[int, Submission, int]  # attempt, submission, index in its array
 
 
+@without_gc()
 def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
     """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct."""
     submissions = [each for each in ledger.submissions() if each.state != "refused"]
@@ -123,7 +125,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
     view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
     judge = _Judge(directory, ledger, progress, view, list(asked.values()))
     units = {
-        unit: judge.best(unit, [found, *rivals.get(unit, ())])
+        unit: (judge.best(unit, [found, *rivals[unit]]) if unit in rivals else judge.of(unit, *found))
         if unit in open_units
         else TaskStatus(COMPLETED, found[0], found[1], found[2])
         for unit, found in newest.items()
@@ -170,23 +172,29 @@ class _Judge:
         self._local = {(each.token, each.task): each for each in ledger.local_tasks()}
         self._alive = {each.token: _local_queue_lives(each) for each in submissions if each.executor == "local"}
         self._ages = _ages(directory, submissions)
+        self._jobs = {each.token: list(view.jobs.get(each.name, {}).values()) for each in submissions}
         self._completed: set[str] | None = None
 
     def best(self, unit: str, candidates: list[_Candidate]) -> TaskStatus:
         """Choose among the submissions that grant one attempt: the fence lets only one of them run it."""
-        found = [self._judged(unit, *candidate) for candidate in candidates]
-        return min(found, key=_rank)
+        return min((self.of(unit, *candidate) for candidate in candidates), key=_rank)
 
-    def _judged(self, unit: str, attempt: int, submission: Submission, index: int) -> TaskStatus:
+    def of(self, unit: str, attempt: int, submission: Submission, index: int) -> TaskStatus:
+        """Judge one submission's part in an attempt."""
         own = self._progress.ended.get((unit, attempt))
         if submission.executor == "local":
             state, reason = self._of_local(unit, own, submission, index)
             return TaskStatus(state, attempt, submission, index, None, reason)
-        tasks = self._view.jobs.get(submission.name, {})
-        known = [found[index] for found in tasks.values() if index in found]
-        slurm = min(known, key=lambda each: each.state not in LIVE) if known else None
+        tasks = self._jobs[submission.token]
+        slurm = None
+        for known in tasks:
+            found = known.get(index)
+            if found is not None and (slurm is None or found.state in LIVE):
+                slurm = found
         taken = (unit, attempt) in self._progress.taken
-        if slurm is not None:
+        if slurm is not None and slurm.state == "PENDING":  # most of a large plan
+            state, reason = slurm.state, explain(slurm.reason) if slurm.reason else None
+        elif slurm is not None:
             state, reason = self._of_slurm(unit, own, taken, submission, slurm)
         else:
             state, reason = self._missing(own, taken, submission, index, bool(tasks))
@@ -317,11 +325,11 @@ def attempt_name(submission: Submission, index: int, job_id: str | None = None) 
     return f"{job_id or (submission.job_ids or ('?',))[0]}_{index}"
 
 
-def log_of(status: TaskStatus) -> Path | None:
+def log_of(status: TaskStatus) -> str | None:
     """Return where the log of an attempt is, below the plan directory."""
     if status.submission is None:
         return None
     name = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
     if status.submission.executor == "slurm" and not status.submission.array:
         name = name.rpartition("_")[0]
-    return Path(LOGS) / f"{status.submission.job}-{name}.out"
+    return f"{LOGS}/{status.submission.job}-{name}.out"
