@@ -142,7 +142,7 @@ class Rig:
             return {}
         return {each["id"]: each["state"] for each in json.loads(done.out)["cells"]}
 
-    def finish(self, plan: Path, expected: dict[str, str] | None = None, submit: bool = True, again: int = 3) -> None:
+    def finish(self, plan: Path, expected: dict[str, str] | None = None, submit: bool = True, again: int = 4) -> None:
         """Do as a user would: submit what is missing, wait; then hold what was told against what happened.
 
         Args:
@@ -151,20 +151,28 @@ class Rig:
         """
         self.faults.clear()
         for _ in range(again if submit else 0):
-            if self.hpcrl("submit", plan).code == 0:
+            done = self.hpcrl("submit", plan)
+            self.wait(plan)
+            if done.code == 0 and not self._stuck(plan):
                 break
-        self.wait(plan)
         self.judge(plan, expected or {})
 
     def wait(self, plan: Path, seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             states = self.states(plan)
+            if states and self._stuck(plan):
+                return
             if states and not {"PENDING", "RUNNING", "COMPLETING", "UNCONFIRMED", "UNKNOWN"} & set(states.values()):
                 return
             time.sleep(0.5)
         self.count.hangs += 1
         self.note(f"still not ended: {Counter(self.states(plan).values())}")
+
+    def _stuck(self, plan: Path) -> bool:
+        """Tell whether Slurm holds all that is left, since its start failed on a node."""
+        done = self.hpcrl("status", plan)
+        return "launch failed requeued held" in done.err.replace("_", " ") and "running" not in done.out
 
     def judge(self, plan: Path, expected: dict[str, str]) -> None:
         ran, states = self.ran(plan), self.states(plan)

@@ -117,14 +117,14 @@ def watch(plan: Path, slurm: Slurm) -> int:
         from rich.live import Live
 
         with Live(_screen(status), refresh_per_second=4) as live:
-            while status.live():
+            while status.live() and not status.stuck():
                 time.sleep(pause)
                 status = plan_status(plan, slurm)
                 live.update(_screen(status))
                 silent = _silent_since(silent, status)
     else:
         said = ""
-        while status.live():
+        while status.live() and not status.stuck():
             line = _line(status)
             if line != said:
                 click.echo(line)
@@ -133,7 +133,7 @@ def watch(plan: Path, slurm: Slurm) -> int:
             status = plan_status(plan, slurm)
             silent = _silent_since(silent, status)
     _echo_end(status)
-    return 1 if _failed(status) else 0
+    return 1 if _failed(status) or status.live() else 0
 
 
 def _silent_since(since: float, status: PlanStatus) -> float:

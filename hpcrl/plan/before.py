@@ -6,7 +6,6 @@ says for ever which cells a job has, whatever generation a pending array task be
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import MANIFEST, Job, Plan, generations, read_plan
+from hpcrl.formats.plan import MANIFEST, Job, Plan, cell_ids, generations, read_plan
 
 _SUFFIX = re.compile(r"-g[0-9]+$")
 # What a study says of measuring. A completed cell is not run again when it changes.
@@ -112,7 +111,7 @@ def check_same(before: Before, study: str, cluster: str) -> None:
 
 def changes(before: Before, plan: Plan, cells: Iterable[str]) -> Changes:
     """Compare a new generation, with the ids of its cells, to the plan before it."""
-    old = {json.loads(line)["id"] for line in before.cells}
+    old = set(cell_ids(before.directory, before.plan))
     new = set(cells)
     measured = [name for name in _MEASURED if before.plan.study.get(name) != plan.study.get(name)]
     return Changes(len(new - old), len(new & old), len(old - new), measured)

@@ -10,7 +10,7 @@ from hpcrl.formats.plan import LOGS, Job
 from hpcrl.plan.before import Before
 from hpcrl.plan.cells import Batch
 from hpcrl.plan.cost import cost
-from hpcrl.plan.limits import Demand, Stages, choose_cells_per_task, largest_array, longest, most_memory
+from hpcrl.plan.limits import Demand, Stages, choose_cells_per_task, largest_arrays, longest, most_memory
 from hpcrl.plan.pack import as_data, throttle
 from hpcrl.plan.placement import NoPlace, place
 from hpcrl.plan.requests import Options, Request, request
@@ -106,6 +106,7 @@ def write_jobs(
     beside = Stages(counted)
     demands = [Demand(len(batch.ids), batch.placement, batch.resources.time) for batch in batches]
     numbers = choose_cells_per_task(profile, demands, beside, choices.cells_per_task)
+    largest = largest_arrays(profile, demands, beside, numbers)
     names: dict[str, int] = {}
 
     def add(job: Job, asked: Request, lines: list[str] | None = None) -> None:
@@ -118,7 +119,7 @@ def write_jobs(
         whole = batch.resources.model_copy(update={"time": batch.resources.time * number})
         asked = request(profile, batch.placement, whole, choices.account, choices.email)
         stem = f"{study.name}-{batch.environment.rpartition('-')[0]}"
-        size = largest_array(profile, demands, beside, numbers, batch.placement.qos) * number
+        size = largest[batch.placement.qos] * number
         for start in range(0, len(batch.ids), size):
             lines = batch.lines[start : start + size]
             names[stem] = names.get(stem, 0) + 1

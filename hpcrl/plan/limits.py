@@ -159,15 +159,15 @@ def _is_over(demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], q
     return tasks + stages.count(qos) > limit
 
 
-def largest_array(
-    profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], qos: str | None
-) -> int:
-    """Return how many tasks an array in a QOS may have: what the scheduler takes, with room for the stage jobs."""
-    size = min(profile.scheduler.max_array_size, MAX_ARRAY)
-    for each, limit in _limits(profile, demands):
-        if each in (qos, None):
-            size = min(size, limit - stages.count(each, fed=_is_over(demands, stages, chosen, each, limit)))
-    return size
+def largest_arrays(
+    profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int]
+) -> dict[str | None, int]:
+    """Return by QOS how many tasks an array may have: what the scheduler takes, with room for the stage jobs."""
+    room: dict[str | None, int] = {}
+    for qos, limit in _limits(profile, demands):
+        room[qos] = limit - stages.count(qos, fed=_is_over(demands, stages, chosen, qos, limit))
+    most = min(profile.scheduler.max_array_size, MAX_ARRAY, room.get(None, MAX_ARRAY))
+    return {qos: min(most, room.get(qos, most)) for qos in {each.placement.qos for each in demands}}
 
 
 def in_words(plan: Plan) -> list[str]:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.attempts import COMPLETED, read_attempts
 from hpcrl.formats.plan import MANIFEST, RECORDS, read_plan
 
-ATTEMPTS = "attempts"
-COMPLETED = ".completed"
 DATASET = "dataset.json"
 
 
@@ -36,8 +35,10 @@ def _of(place: Path) -> Iterable[str]:
 
 
 def _marked(plan: Path) -> set[str]:
-    """Return the cells of which an attempt has ended well, as the files beside its fence say."""
-    return {path.name.partition(".")[0] for path in (plan / ATTEMPTS).glob(f"*{COMPLETED}")}
+    """Return the cells of which an attempt has completed on every rank, as the files beside its fence say."""
+    said = read_attempts(plan)
+    done = {cell for (cell, _), outcome in said.ended.items() if outcome == COMPLETED}
+    return done | {cell for cell, outcome in said.byhand.items() if outcome == COMPLETED}
 
 
 def _recorded(plan: Path) -> set[str]:

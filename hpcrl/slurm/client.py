@@ -347,6 +347,11 @@ class Slurm:
         """Expand a node list such as ``c[001-003]``."""
         return self._checked("scontrol", "show", "hostnames", nodes).split()
 
+    def release(self, keys: Sequence[str]) -> None:
+        """Let jobs start that Slurm holds."""
+        for key in keys:
+            self._checked("scontrol", "release", key)
+
     def requeue(self, key: str) -> None:
         self._checked("scontrol", "requeue", key)
 

@@ -14,7 +14,7 @@ _WORDS = (
     ("JobHeldUser", "you hold it: scontrol release JOB"),
     ("JobHeldAdmin", "an administrator holds it: ask your site"),
     ("JobLaunchFailure", "its start failed on the node: ask your site, or cancel and submit again"),
-    ("launch failed requeued held", "its start failed on the node and Slurm holds it: scontrol release JOB, or cancel and submit again"),
+    ("launch failed requeued held", "its start failed on a node and Slurm holds it: `hpcrl submit` releases it"),
     ("ReqNodeNotAvail", "the nodes that it needs are down, reserved or in maintenance: scontrol show reservation; it starts when they return"),
     ("Reservation", "it waits for its reservation"),
     ("Licenses", "it waits for a licence"),
@@ -35,9 +35,25 @@ _MAXIMUM = re.compile(r"(Assoc|QOS)(Grp|Max)(\w+?)(Per\w+)?(Limit)?$")
 _KNOWN = dict(_WORDS)
 
 
+LAUNCH_FAILED = "launch failed requeued held"
+# What does not end by itself.
+_STUCK = frozenset({LAUNCH_FAILED, "JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied"})
+
+
+def word_of(reason: str) -> str:
+    """Return the reason's own word, without the nodes that may follow it."""
+    word = reason.partition(",")[0].strip().strip("()")
+    return word.replace("_", " ") if word.islower() else word
+
+
+def is_stuck(reason: str | None) -> bool:
+    """Tell whether a job that waits for this reason waits for ever, unless somebody does something."""
+    return reason is not None and word_of(reason) in _STUCK
+
+
 def explain(reason: str) -> str:
     """Return Slurm's word for why a job waits, with what it means and what to do."""
-    word = reason.partition(",")[0].strip().strip("()")
+    word = word_of(reason)
     if word in ("", "None"):
         return "Slurm has not looked at it yet"
     if word in _KNOWN:

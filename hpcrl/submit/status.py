@@ -13,7 +13,8 @@ from pathlib import Path
 from hpcrl.errors import UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, find_cell, read_cells, read_plan
-from hpcrl.slurm.client import RUNNING, Slurm
+from hpcrl.slurm.client import RUNNING, WAITING, Slurm
+from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.lease import Say, held_lease
 from hpcrl.submit.survey import (
     COMPLETED,
@@ -100,6 +101,17 @@ class PlanStatus:
             each.state in LIVE or each.state in UNSETTLED
             for each in [*(status for *_, status in self.units()), *self.stages.values()]
         )
+
+    def stuck(self) -> bool:
+        """Tell whether all that is live waits for something that does not happen by itself."""
+        live = [
+            each
+            for each in [*(status for *_, status in self.units()), *self.stages.values()]
+            if each.state in LIVE or each.state in UNSETTLED
+        ]
+        held = [each for each in live if each.slurm and each.state in WAITING and is_stuck(each.slurm.reason)]
+        waits = [each for each in live if each.slurm and each.slurm.reason == "Dependency"]
+        return bool(held) and len(held) + len(waits) == len(live)
 
     def causes(self) -> dict[str, int]:
         """Count failed stages and cells by cause."""

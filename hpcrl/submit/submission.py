@@ -18,6 +18,7 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import Refused, Slurm, Unconfirmed
+from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.submit.lease import Lease, Say, held_lease
 from hpcrl.submit.retrying import Ask, cause_of, next_ask
 from hpcrl.submit.settling import open_ledger, settle
@@ -148,6 +149,7 @@ class _Submitting:
         known = survey(self._directory, self._plan, self._ledger, self._slurm)
         for note in known.notes:
             self._say(note)
+        self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
         selected = _Selection(self._plan, self._ledger, known, choice, chosen)
         cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
@@ -161,6 +163,17 @@ class _Submitting:
             done, waiting = self._through_slurm(known, cells)
         tasks = sum(len(each.tasks) for each in cells) - waiting
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
+
+    def _release(self, known: Survey) -> None:
+        """Let cells start whose first start failed on a node: the fence sees to it that they run once."""
+        held = [
+            each.key
+            for each in known.units.values()
+            if each.key and each.slurm and each.state in LIVE and word_of(each.slurm.reason or "") == LAUNCH_FAILED
+        ]
+        if held:
+            self._say(f"{len(held)} tasks were held by Slurm, since their start had failed on a node: released")
+            self._slurm.release(held)
 
     def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[_Wanted]:
         """Give the stages before or after the cells that must run: those that never did, and what follows new cells."""

@@ -146,6 +146,8 @@ def test_cells_that_the_study_has_no_more_stay_known(plan: Path, extend: Extend)
     files = extend(axes={"variant": ["b", "c"]})
     assert files.changes == Changes(1, 1, 1, [])
     assert [cell.config["variant"] for cell in every_cell(plan, read_plan(plan))] == ["b", "c", "a"]
+    # As many cells from the same script are still other cells, so the job is another one.
+    assert [job.name for job in read_plan(plan).cell_jobs()] == [f"{STEM}-g2"]
 
 
 def test_another_way_of_measuring_is_said(plan: Path, extend: Extend) -> None:

@@ -53,7 +53,10 @@ def test_completed_cells_of_a_plan_are_left_out(tmp_path: Path, other: Path) -> 
 def test_marks_of_attempts_count_before_records(tmp_path: Path, other: Path) -> None:
     ids = [each["id"] for each in cells_of(other)]
     (other / "attempts").mkdir()
-    for name in (f"{ids[2]}.1-0", f"{ids[2]}.1-0.completed", f"{ids[3]}.1-0", f"{ids[3]}.1-0.failed"):
+    for name in (
+        f"{ids[2]}.1-0", f"{ids[2]}.1-0.failed", f"{ids[2]}.2-0", f"{ids[2]}.2-0.preempted", f"{ids[2]}.2-1.completed",
+        f"{ids[3]}.1-0", f"{ids[3]}.1-0.completed", f"{ids[3]}.1-0.failed",  # two ranks of one attempt
+    ):  # fmt: skip
         (other / "attempts" / name).touch()
     assert completed_cells([other]) == {ids[2]: str(other)}
 

@@ -5,58 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from hpcrl.formats.plan import read_plan
-from tests.builders import command_study, planned
-
-# Appends its arguments to a log and ends with the code that stands in the file `codes` for its slot. With `block` it
-# first says that it runs, then waits for a signal.
-_PYTHON = """#!{python}
-import os, signal, sys
-from pathlib import Path
-base = Path({base!r})
-signals = {{signal.SIGTERM, signal.SIGUSR2}}
-signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-slot = sys.argv[sys.argv.index("--slot") + 1] if "--slot" in sys.argv else "-"
-caught = ""
-if (base / "block").exists():
-    (base / "runs").open("w").close()
-    caught = " " + signal.sigwait(signals).name
-start = os.environ["HPCRL_START"]
-with (base / "log").open("a") as log:
-    log.write(" ".join(sys.argv[1:]) + caught + "\\n")
-with (base / "seen").open("a") as log:
-    log.write(start + "\\t" + os.environ.get("HPCRL_ENVIRONMENTS", "") + "\\n")
-codes = (base / "codes").read_text().split() if (base / "codes").exists() else []
-sys.exit(int(codes[int(slot)]) if slot != "-" and codes else 0)
-"""
+from tests.plan.standin import log_of, script_of
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return tmp_path
-
-
-def script_of(base: Path, cells_per_task: int, seeds: int = 3) -> tuple[Path, str, dict[str, str]]:
-    """Plan, build the stand-in, and return the plan, its first script and the variables to run it with."""
-    plan = planned(base / "p", command_study(["true"], seeds=seeds), cells_per_task=cells_per_task)
-    job = read_plan(plan).jobs[0]
-    root = base / "environments with a space"
-    environment = root / str(job.environment)
-    (environment / "bin").mkdir(parents=True)
-    (environment / "hpcrl-environment.json").touch()
-    python = environment / "bin" / "python"
-    python.write_text(_PYTHON.format(python=sys.executable, base=str(base)))
-    python.chmod(0o755)
-    return plan, job.script, {"PATH": os.environ["PATH"], "HPCRL_ENVIRONMENTS": str(root), "HOSTNAME": "here"}
-
-
-def log_of(base: Path) -> list[str]:
-    return (base / "log").read_text().splitlines()
 
 
 def test_a_script_by_hand_needs_no_arguments(base: Path) -> None:
