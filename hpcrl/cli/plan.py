@@ -124,7 +124,7 @@ def command(
             f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}"
         )
     written = False if dry_run else write_plan(files, directory)
-    notes = in_words(plan)
+    notes = [*in_words(plan), *plan.totals.get("notes", ())]
     if files.changes:
         notes = [*files.changes.in_words(plan.generation), *notes]
     if as_json:

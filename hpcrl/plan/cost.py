@@ -12,11 +12,11 @@ from hpcrl.spec.study import Resources
 
 @dataclass(frozen=True)
 class Cost:
-    """One cell: core-hours and GPU-hours, and `billed` in the site's own unit (0 where it has none)."""
+    """One cell: core-hours and GPU-hours, and `billed` in the site's own unit (0 where it has none; None: not known)."""
 
     core_hours: float
     gpu_hours: float
-    billed: float
+    billed: float | None
 
 
 def cost(profile: ClusterProfile, placement: Placement, asked: Resources) -> Cost:
@@ -29,8 +29,10 @@ def cost(profile: ClusterProfile, placement: Placement, asked: Resources) -> Cos
         cores = max(cores, node.gpus.cores_each * asked.gpus)
     if profile.allocation_unit == "node" or placement.exclusive:
         cores = node.usable_cores * asked.nodes
-    billed = 0.0
-    if profile.billing:
+    billed: float | None = 0.0
+    if profile.billing and asked.gpus and node.gpus and node.gpus.type in profile.billing.unknown:
+        billed = None
+    elif profile.billing:
         values = dict.fromkeys(profile.billing_names(), 0.0) | {
             "cores": float(cores),
             "memory_gib": asked.memory * tasks / 1024,

@@ -163,7 +163,7 @@ def _cell_job(
         throttle=throttle(profile, study, batch.placement),
         core_hours=round(one.core_hours * count, 6),
         gpu_hours=round(one.gpu_hours * count, 6),
-        billed=round(one.billed * count, 6),
+        billed=round((one.billed or 0.0) * count, 6),
         max_time=longest(profile, batch.placement),
         cells_per_task=cells_per_task,
         max_memory=most_memory(profile, batch.placement, batch.resources),
@@ -177,7 +177,7 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
         pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
     if profile.scheduler.kind == "local":
         resources = resources.model_copy(update={"cpus": 1, "memory": 1})
-    spot = place(profile, resources, pin)
+    spot = place(profile, resources, pin, any_cpu=True)
     if isinstance(spot, NoPlace):
         if stage in _SPARE:
             return None

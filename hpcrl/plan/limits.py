@@ -47,10 +47,7 @@ class Stages:
 
 def longest(profile: ClusterProfile, placement: Placement) -> int:
     """Return the seconds that partition and QOS allow for one job."""
-    limits = [profile.partitions[placement.partition].max_time]
-    if placement.qos:
-        limits.append(profile.qos[placement.qos].max_time or limits[0])
-    return min(limits)
+    return profile.time_limit(placement.partition, placement.qos)
 
 
 def most_memory(profile: ClusterProfile, placement: Placement, asked: Resources) -> int:

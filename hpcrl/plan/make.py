@@ -20,6 +20,7 @@ from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import pack
+from hpcrl.plan.placement import notes
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
@@ -97,6 +98,7 @@ def make_plan(
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
+            "notes": notes(profile, [batch.placement for batch in batches]),
         },
         generation=1,
         cells_file=CELLS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hpcrl.errors import UsageError, suggestion
@@ -13,7 +13,11 @@ from hpcrl.spec.study import Pin, Resources
 
 @dataclass(frozen=True)
 class Placement:
-    """A place that takes the cell. `cpus_per_task` may exceed what was asked, where memory comes with cores."""
+    """A place that takes the cell. `cpus_per_task` may exceed what was asked, where memory comes with cores.
+
+    `node_type` is what was looked for, `node_types` are all that Slurm may choose from: the request names no nodes,
+    and a site may have no feature that tells them apart.
+    """
 
     partition: str
     qos: str | None
@@ -22,6 +26,13 @@ class Placement:
     tasks_per_node: int
     gpus_per_node: int
     exclusive: bool
+    constraint: str | None = None
+    node_types: tuple[str, ...] = ()
+
+    @property
+    def any_node(self) -> bool:
+        """Whether the cell may start on nodes of another type than `node_type`."""
+        return len(self.node_types) > 1
 
 
 @dataclass(frozen=True)
@@ -40,19 +51,51 @@ class _Unfit(Exception):
         self.depth = depth
 
 
-def place(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement | NoPlace:
-    """Find the first partition (in the profile's order), node type and QOS that take a cell.
+def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool = False) -> Placement | NoPlace:
+    """Find the partition, node type and QOS that take a cell.
+
+    The first partition in the profile's order that keeps such cells on one model of CPU comes first, since times
+    on different CPUs do not compare; then the first that takes the cell at all. With `any_cpu`, for what is not
+    measured, the first does.
 
     Raises:
         UsageError: the pin names a partition or QOS that the cluster does not have.
     """
-    found = _search(profile, resources, pin)
+    found = _search(profile, resources, pin, any_cpu)
     if isinstance(found, Placement):
         return found
     return NoPlace(str(found), _nearest(profile, resources, pin))
 
 
-def _search(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placement | _Unfit:
+def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[str]]:
+    """Return the models of CPU that a placed cell may run on, each with its node types."""
+    models: dict[str, list[str]] = {}
+    for kind in placement.node_types or (placement.node_type,):
+        node = profile.node_types[kind]
+        models.setdefault(f"{node.cpu or kind} ({node.arch})", []).append(kind)
+    return models
+
+
+def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]:
+    """Say what a plan's reader should know of the places of its cells, a sentence without its end each."""
+    said = []
+    for each in placements:
+        if len(models := cpu_models(profile, each)) > 1:
+            kinds = " or ".join(f"{model.rpartition(' (')[0]} on {', '.join(names)}" for model, names in models.items())
+            said.append(
+                f"cells in partition {each.partition} may start on different CPUs, whose times do not compare "
+                f"({kinds}): {profile.name} has no way to ask for one"
+            )
+        kind = profile.node_types[each.node_type].gpus
+        if each.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
+            said.append(
+                f"what {profile.name} charges for cells with {kind.type} is not known: they are not in the sum of "
+                f"{profile.billing.unit}"
+            )
+    return list(dict.fromkeys(said))
+
+
+def _search(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool = False) -> Placement | _Unfit:
     if pin.partition and pin.partition not in profile.partitions:
         raise UsageError(
             f"cluster {profile.name}: no partition {pin.partition!r}; {suggestion(pin.partition, profile.partitions)}"
@@ -60,16 +103,21 @@ def _search(profile: ClusterProfile, resources: Resources, pin: Pin) -> Placemen
     if pin.qos and pin.qos not in profile.qos:
         raise UsageError(f"cluster {profile.name}: no QOS {pin.qos!r}; {suggestion(pin.qos, profile.qos)}")
     worst = _Unfit(-1, f"{profile.title} has no partition for it")
+    mixed: Placement | None = None
     for name, partition in profile.partitions.items():
         if (name != pin.partition) if pin.partition else partition.on_request:
             continue
         for node_type in partition.node_types:
             try:
-                return _fit(profile, resources, name, partition, node_type, pin)
+                found = _fit(profile, resources, name, partition, node_type, pin)
             except _Unfit as unfit:
                 if unfit.depth > worst.depth:
                     worst = unfit
-    return worst
+                continue
+            if any_cpu or len(cpu_models(profile, found)) == 1:
+                return found
+            mixed = mixed or found
+    return mixed or worst
 
 
 def _fit(
@@ -79,8 +127,12 @@ def _fit(
     tasks = resources.tasks or resources.nodes
     tasks_per_node = -(-tasks // resources.nodes)
     gpus_per_node, exclusive = _fit_gpus(profile, resources, partition, node, node_name)
+    _fit_architecture(profile, node, node_name)
+    exclusive = exclusive or (profile.exclusive_beyond_one_node and resources.nodes > 1)
+    reachable = _reachable(profile, partition, node, resources, gpus_per_node)
     cpus = resources.cpus
-    per_core = profile.memory.per_core.get(node_name)
+    # Slurm may choose the node type that brings the least memory with a core.
+    per_core = min((profile.memory.per_core.get(kind, 0) for kind in reachable), default=0)
     if per_core and "mem" in profile.forbidden_flags:
         cpus = max(cpus, -(-resources.memory // per_core))
     cores = cpus * tasks_per_node
@@ -108,14 +160,52 @@ def _fit(
             4,
             f"it asks for {format_memory(memory)} per node, but {node_name} nodes have {format_memory(node.memory)}",
         )
-    most = min(partition.max_nodes or resources.nodes, node.count or resources.nodes)
+    reachable = tuple(
+        kind
+        for kind in reachable
+        if profile.node_types[kind].usable_cores >= cores and profile.node_types[kind].memory >= memory
+    )
+    counts = [profile.node_types[kind].count for kind in reachable]
+    there = None if None in counts else sum(count or 0 for count in counts)
+    most = min(partition.max_nodes or resources.nodes, resources.nodes if there is None else there)
     if resources.nodes > most:
-        raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {node_name}")
-    if resources.time > partition.max_time:
-        limit = format_time(partition.max_time)
-        raise _Unfit(6, f"it asks for {format_time(resources.time)}, but partition {name} stops at {limit}")
+        kinds = " or ".join(reachable)
+        raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {kinds}")
     qos = _fit_qos(profile, resources, name, partition, cores * resources.nodes, memory * resources.nodes, pin)
-    return Placement(name, qos, node_name, cpus, tasks_per_node, gpus_per_node, exclusive)
+    return Placement(name, qos, node_name, cpus, tasks_per_node, gpus_per_node, exclusive, node.constraint, reachable)
+
+
+def _fit_architecture(profile: ClusterProfile, node: NodeType, node_name: str) -> None:
+    built_on = profile.build_architectures()
+    if built_on != {node.arch}:
+        where = profile.environments.build_partition
+        raise _Unfit(
+            2,
+            f"{node_name} nodes are {node.arch}, and software environments are built on {' or '.join(sorted(built_on))}"
+            f"{f' (partition {where})' if where else ''}: they would not run there "
+            "(a profile of your own can name another environments.build_partition)",
+        )
+
+
+def _reachable(
+    profile: ClusterProfile, partition: Partition, wanted: NodeType, resources: Resources, gpus: int
+) -> tuple[str, ...]:
+    """Return the node types of a partition that Slurm may choose for what the job asks for, sizes aside."""
+    typed = profile.gpu_request in (GpuRequest.GRES_TYPED, GpuRequest.GPUS_TYPED)
+    found = []
+    for kind in partition.node_types:
+        node = profile.node_types[kind]
+        if wanted.constraint and wanted.constraint not in (node.constraint, *node.features):
+            continue
+        if resources.gpus:
+            if not node.gpus or node.gpus.count < gpus:
+                continue
+            if typed and wanted.gpus and node.gpus.type != wanted.gpus.type:
+                continue
+        elif node.gpus and partition.excludes_gpu_nodes:
+            continue
+        found.append(kind)
+    return tuple(found)
 
 
 def _fit_gpus(
@@ -134,6 +224,10 @@ def _fit_gpus(
         raise _Unfit(0, f"it asks for {wanted}, and {node_name} nodes have no GPU")
     if resources.gpu_type and node.gpus.type != resources.gpu_type:
         kinds = ", ".join(profile.gpu_types())
+        if pinned := _only_pinned(profile, resources.gpu_type):
+            raise _Unfit(
+                1, f"it asks for {wanted}, which only partition {pinned} has, and that is used only where it is pinned"
+            )
         raise _Unfit(1, f"it asks for {wanted}, and {profile.title} has none of that type (it has {kinds})")
     per_node = -(-resources.gpus // resources.nodes)
     if per_node > node.gpus.count:
@@ -151,6 +245,16 @@ def _fit_gpus(
     return per_node, False
 
 
+def _only_pinned(profile: ClusterProfile, gpu_type: str) -> str | None:
+    """Return the first partition with GPUs of a type, where all that have some are used only on request."""
+    having = [
+        name
+        for name, partition in profile.partitions.items()
+        if any((gpus := profile.node_types[kind].gpus) and gpus.type == gpu_type for kind in partition.node_types)
+    ]
+    return having[0] if having and all(profile.partitions[name].on_request for name in having) else None
+
+
 def _fit_qos(
     profile: ClusterProfile,
     resources: Resources,
@@ -163,6 +267,11 @@ def _fit_qos(
     candidates = [pin.qos] if pin.qos else [qos for qos in partition.qos if not profile.qos[qos].on_request]
     if pin.qos and pin.qos not in partition.qos:
         raise _Unfit(7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}")
+    if resources.time > partition.max_time:
+        candidates = [each for each in candidates if profile.qos[each].overrides_partition_time]
+        if not candidates:
+            limit = format_time(partition.max_time)
+            raise _Unfit(6, f"it asks for {format_time(resources.time)}, but partition {name} stops at {limit}")
     if not candidates:
         return None
     reasons = []

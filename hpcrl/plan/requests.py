@@ -58,6 +58,13 @@ GPU_RENDERERS: dict[GpuRequest, Callable[[int, int, str], Options]] = {
 }
 
 
+def _also_constrained(options: Options, feature: str) -> Options:
+    """Ask for a feature too: Slurm takes one --constraint, so that features are joined."""
+    given = [str(value) for name, value in options if name == "constraint"]
+    others = [option for option in options if option[0] != "constraint"]
+    return [*others, ("constraint", "&".join([*given, feature]))]
+
+
 def request(
     profile: ClusterProfile,
     placement: Placement,
@@ -89,6 +96,8 @@ def request(
     ]
     if resources.gpus and node.gpus:
         wanted += GPU_RENDERERS[profile.gpu_request](placement.gpus_per_node, resources.gpus, node.gpus.type)
+    if placement.constraint:
+        wanted = _also_constrained(wanted, placement.constraint)
     if placement.exclusive:
         wanted.append(("exclusive", True))
     if email:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.cluster import ClusterProfile, GpuRequest
 from hpcrl.spec.quantities import format_time
 
 NODES_PER_TYPE = 2
@@ -40,6 +40,7 @@ class Layout:
     database_port: int
     nodes: tuple[Node, ...]
     memory: Enforcement = "none"
+    submission_plugin: bool = False
 
     @property
     def group(self) -> str:
@@ -117,6 +118,8 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         lines.append(f"PreemptExemptTime={format_time(site.preempt_exempt_time)}")
     if site.accounting_store_flags:
         lines.append(f"AccountingStoreFlags={','.join(site.accounting_store_flags)}")
+    if layout.submission_plugin:
+        lines.append("JobSubmitPlugins=lua")
     if layout.memory == "stand-in":
         lines.append("JobAcctGatherParams=OverMemoryKill")
         lines.append(f"EpilogSlurmctld={root}/etc/over-memory.sh")
@@ -151,11 +154,51 @@ def _node_line(profile: ClusterProfile, layout: Layout, node: Node) -> str:
         f"NodeName={node.name} NodeHostname={layout.host} NodeAddr=127.0.0.1 Port={node.port} CPUs={kind.usable_cores} Boards=1 "
         f"SocketsPerBoard={sockets} CoresPerSocket={kind.usable_cores // sockets} ThreadsPerCore=1 RealMemory={kind.memory} State=UNKNOWN"
     )
-    features = ",".join([node.node_type, *kind.features])
-    line += f" Feature={features}"
+    asked_for = [kind.constraint] if kind.constraint else []
+    if kind.gpus and profile.gpu_request == GpuRequest.CONSTRAINT:
+        asked_for.append("gpu")
+    features = ",".join(dict.fromkeys([*kind.features, *asked_for]))
+    line += f" Feature={features}" if features else ""
     if kind.gpus:
         line += f" Gres=gpu:{kind.gpus.type}:{kind.gpus.count}"
     return line
+
+
+def job_submit_lua(profile: ClusterProfile, layout: Layout) -> str | None:
+    """Return the text of job_submit.lua: what the site's own submission plugin does, as far as a profile knows it.
+
+    None where it knows of nothing.
+    """
+    gpu_nodes = [node.name for node in layout.nodes if profile.node_types[node.node_type].gpus]
+    keeping_off = [name for name, each in profile.partitions.items() if each.excludes_gpu_nodes]
+    body = []
+    if "mem" in profile.forbidden_flags:
+        body.append(
+            f"""    if job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil then
+        slurm.log_user("--mem is forbidden here: {_lua(profile.forbidden_flags["mem"])}")
+        return slurm.ERROR
+    end"""
+        )
+    if gpu_nodes and keeping_off:
+        names = ", ".join(f'["{name}"] = true' for name in keeping_off)
+        body.append(
+            f"""    local keeping_off = {{{names}}}
+    local asks = job.tres_per_job or job.tres_per_node or job.tres_per_socket or job.tres_per_task
+    if keeping_off[job.partition] and asks == nil then
+        local gpu_nodes = "{",".join(gpu_nodes)}"
+        job.exc_nodes = job.exc_nodes and (job.exc_nodes .. "," .. gpu_nodes) or gpu_nodes
+    end"""
+        )
+    if not body:
+        return None
+    lines = ["function slurm_job_submit(job, partitions, user)", *body, "    return slurm.SUCCESS", "end"]
+    lines += ["function slurm_job_modify(job, record, partitions, user)", "    return slurm.SUCCESS", "end"]
+    return "\n".join(lines) + "\n"
+
+
+def _lua(text: str) -> str:
+    """Return a text as it stands between double quotes in Lua."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
 def gres_conf(profile: ClusterProfile, layout: Layout) -> str:
@@ -284,7 +327,9 @@ def qos_limits(profile: ClusterProfile) -> dict[str, dict[str, str]]:
             wanted["MaxJobsPU"] = str(qos.max_running)
         if qos.max_queued:
             wanted["MaxSubmitPU"] = str(qos.max_queued)
-        if wanted:
+        if qos.overrides_partition_time:
+            wanted["Flags"] = "DenyOnLimit,PartitionTimeLimit"
+        elif wanted:
             # Without this flag a job over MaxWall is taken and never starts.
             wanted["Flags"] = "DenyOnLimit"
         if preemptable and not qos.preemptable:
@@ -364,6 +409,9 @@ def description(profile: ClusterProfile, layout: Layout) -> list[str]:
         if site.enforce_part_limits
         else "; sbatch refuses what is over a partition's limits, and the site's does not"
     )
+    rules = "rules of the site's submission plugin"
+    if layout.submission_plugin:
+        rules = "rules of the site's submission plugin but those on memory and GPU nodes"
     return [
         "real: slurmctld, slurmdbd, slurmd and the commands; "
         f"{len(profile.partitions)} partitions with their time, nodes and QOS; every limit of {len(profile.qos)} QOS, read back",
@@ -372,6 +420,5 @@ def description(profile: ClusterProfile, layout: Layout) -> list[str]:
         + f"PreemptMode {site.preempt_mode or 'REQUEUE (the profile does not say)'}, accounting keeps {kept}",
         f"stand-ins: {len(layout.nodes)} nodes on this host, of declared size; GPUs are links to /dev/null",
         f"memory: {memory}",
-        "not there: rules of a submission plugin (required and forbidden options), fair share, other users, modules, "
-        f"file systems{part_limits}",
+        f"not there: {rules}, fair share, other users, modules, file systems{part_limits}",
     ]

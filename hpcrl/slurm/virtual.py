@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -33,6 +34,7 @@ from hpcrl.slurm.config import (
     cgroup_conf,
     description,
     gres_conf,
+    job_submit_lua,
     limit_commands,
     missing_limits,
     node_names,
@@ -166,6 +168,10 @@ class VirtualSlurm:
         nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
         host = socket.gethostname().partition(".")[0]
         layout = Layout(root, host, getpass.getuser(), ports[0], ports[1], nodes, memory)
+        plugin = job_submit_lua(profile, layout) if _plugin("job_submit_lua") else None
+        if plugin:
+            layout = replace(layout, submission_plugin=True)
+            (root / "etc/job_submit.lua").write_text(plugin)
         for node in nodes:
             (root / "spool" / node.name).mkdir()
             (root / "tmpfs" / node.name).mkdir()
@@ -413,6 +419,11 @@ class VirtualSlurm:
             if path.is_file() and (lines := path.read_text(errors="replace").strip().splitlines()):
                 return f"{path}: {lines[-1]}"
         return f"see {self.directory}/log"
+
+
+def _plugin(name: str) -> bool:
+    """Tell whether Slurm has a plugin: Debian and others keep them below lib/.../slurm*."""
+    return any(Path("/usr").glob(f"lib*/slurm*/{name}.so")) or any(Path("/usr/lib").glob(f"*/slurm*/{name}.so"))
 
 
 def control_groups_here() -> bool:

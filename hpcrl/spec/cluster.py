@@ -70,7 +70,10 @@ class NodeType(Model):
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     cpu: str | None = None
     gpus: Gpus | None = None
-    features: tuple[Name, ...] = ()
+    features: tuple[Name, ...] = Field((), description="the features that the site gives such nodes")
+    constraint: Name | None = Field(
+        None, description="the feature that only nodes of this type have: jobs ask for it by --constraint"
+    )
 
     @property
     def usable_cores(self) -> int:
@@ -89,7 +92,16 @@ class Qos(Model):
     charge_factor: float = Field(1.0, ge=0)
     preemptable: bool = False
     on_request: bool = Field(False, description="never chosen unless the study or the user names it")
+    overrides_partition_time: bool = Field(
+        False, description="max_time counts instead of the partition's (Slurm's flag PartitionTimeLimit)"
+    )
     note: str | None = None
+
+    @model_validator(mode="after")
+    def _time(self) -> Qos:
+        if self.overrides_partition_time and not self.max_time:
+            raise ValueError("overrides_partition_time: needs a max_time")
+        return self
 
 
 class Partition(Model):
@@ -101,6 +113,9 @@ class Partition(Model):
     default: bool = False
     on_request: bool = Field(False, description="never chosen unless the study or the user names it")
     gpu_jobs_only: bool = False
+    excludes_gpu_nodes: bool = Field(
+        False, description="the site itself keeps jobs that ask for no GPU off the nodes that have some"
+    )
     forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
     note: str | None = None
 
@@ -145,6 +160,7 @@ class Billing(Model):
     expression: str = Field(
         description="of cores, memory_gib, nodes, gpus, gpu_<type>, hours and charge_factor, for one job"
     )
+    unknown: tuple[Name, ...] = Field((), description="GPU types whose charge is not known: no number is made up")
 
 
 class Environments(Model):
@@ -187,7 +203,10 @@ class ClusterProfile(Model):
     gpu_request: GpuRequest = GpuRequest.NONE
     required_flags: tuple[Flag, ...] = ()
     forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
-    allocation_unit: Literal["core", "node", "gpu"] = "core"
+    allocation_unit: Literal["core", "node"] = "core"
+    exclusive_beyond_one_node: bool = Field(
+        False, description="jobs of several nodes ask for whole nodes (--exclusive)"
+    )
     memory: Memory = Memory()
     node_types: dict[Name, NodeType] = Field(min_length=1)
     partitions: dict[Name, Partition] = Field(min_length=1)
@@ -227,9 +246,26 @@ class ClusterProfile(Model):
                 raise ValueError(
                     f"memory.per_core: no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
                 )
+        for kind in self.billing.unknown if self.billing else ():
+            if kind not in self.gpu_types():
+                raise ValueError(f"billing.unknown: no GPU type {kind!r}; {suggestion(kind, self.gpu_types())}")
         if self.billing:
             evaluate(self.billing.expression, self.billing_names())
         return self
+
+    def time_limit(self, partition: str, qos: str | None) -> int:
+        """Return the seconds that a partition and a QOS allow for one job."""
+        most = self.partitions[partition].max_time
+        chosen = self.qos[qos] if qos else Qos()
+        if chosen.max_time and chosen.overrides_partition_time:
+            return chosen.max_time
+        return min(most, chosen.max_time or most)
+
+    def build_architectures(self) -> set[str]:
+        """Return the architectures of the nodes that environments are built on."""
+        usual = next((name for name, each in self.partitions.items() if not each.on_request), None)
+        partition = self.partitions[self.environments.build_partition or usual or next(iter(self.partitions))]
+        return {self.node_types[kind].arch for kind in partition.node_types}
 
     def billing_names(self) -> dict[str, float]:
         """Return each name that a billing expression may use, with the value 1."""

@@ -100,6 +100,7 @@ def test_short_cells_make_room_for_long_ones(tmp_path: Path) -> None:
 
 
 def test_a_number_given_by_hand(tmp_path: Path) -> None:
+    htc = {"placement": {"sol": {"partition": "htc"}}}
     files = planned_on(tmp_path, "sol", 4, seeds=10, resources=of_time("00:30:00"))
     assert (directives(files)["array"], directives(files)["time"]) == ("0-2", "02:00:00")
     assert in_words(files.plan) == ["4 cells run after one another in each array task"]
@@ -109,7 +110,7 @@ def test_a_number_given_by_hand(tmp_path: Path) -> None:
         UsageError,
         match=r"--cells-per-task 9: 9 cells of 00:30:00 take 04:30:00, but partition htc, QOS public, stops at 04:00:00: 8 is the most",
     ):
-        planned_on(tmp_path, "sol", 9, seeds=10, resources=of_time("00:30:00"))
+        planned_on(tmp_path, "sol", 9, seeds=10, resources=of_time("00:30:00"), **htc)
     fed = planned_on(tmp_path, "cirrus", 1, seeds=300).plan
     assert "it is fed in parts" in in_words(fed)[0]
 
@@ -128,7 +129,7 @@ def test_a_limit_too_small_for_one_part(tmp_path: Path) -> None:
     assert planned_on(tmp_path, tiny, chain="staged", seeds=1).plan.totals["cells"] == 1
     one = {"extends": "sol", "scheduler": {"max_submitted": 1}}
     with pytest.raises(UsageError, match=r"sol lets 1 job of one user wait, .*\(feed\) needs 2"):
-        planned_on(tmp_path, one, seeds=3, resources=of_time("04:00:00"))
+        planned_on(tmp_path, one, seeds=3, resources=of_time("04:00:00"), placement={"sol": {"partition": "htc"}})
 
 
 def test_arrays_are_split_at_the_scheduler_s_limit_too(tmp_path: Path) -> None:

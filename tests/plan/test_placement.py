@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from hpcrl.errors import UsageError
-from hpcrl.plan.placement import NoPlace, Placement, place
+from hpcrl.plan.cost import cost
+from hpcrl.plan.placement import NoPlace, Placement, notes, place
 from hpcrl.plan.requests import request
-from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.cluster import ClusterProfile, GpuRequest
 from hpcrl.spec.library import Library
 from hpcrl.spec.study import Pin, Resources
 
@@ -35,9 +36,96 @@ def options(profile: ClusterProfile | str, account: str | None = "lab", **change
     return dict(request(chosen, placed(chosen, **changes), asked(**changes), account, None).directives)
 
 
-def test_cpu_cells_keep_off_gpu_nodes() -> None:
-    assert placed("sol").node_type == "standard"
-    assert placed("sol").partition == "htc"
+def test_cpu_cells_stay_on_one_model_of_cpu_where_the_site_lets_them() -> None:
+    # In htc they could start on GPU nodes, which have other CPUs; in public the site keeps them off.
+    found = placed("sol")
+    assert (found.partition, found.node_type, found.node_types) == ("public", "standard", ("standard",))
+    assert not found.any_node
+    assert notes(PROFILES["sol"], [found]) == []
+    # What only nodes of one CPU can take may go to htc.
+    large = placed("sol", cpus=64)
+    assert (large.partition, large.node_types) == ("htc", ("standard", "highmem"))
+    assert notes(PROFILES["sol"], [large]) == []
+    # What is not measured may run anywhere.
+    spot = place(PROFILES["sol"], asked(), Pin(), any_cpu=True)
+    assert isinstance(spot, Placement)
+    assert spot.partition == "htc"
+
+
+def test_cells_that_may_mix_cpus_are_said_to() -> None:
+    found = placed("sol", Pin(partition="htc"))
+    assert found.any_node
+    assert found.node_types == ("standard", "gpu-a100", "gpu-a30", "highmem")
+    assert notes(PROFILES["sol"], [found, found]) == [
+        "cells in partition htc may start on different CPUs, whose times do not compare (2 x AMD EPYC 7713 on "
+        "standard, highmem or 2 x AMD EPYC 7413 on gpu-a100, gpu-a30): sol has no way to ask for one"
+    ]
+
+
+def test_a_node_type_is_asked_for_by_its_feature_where_it_has_one() -> None:
+    standard = PROFILES["sol"].node_types["standard"].model_copy(update={"constraint": "epyc7713"})
+    profile = PROFILES["sol"].model_copy(update={"node_types": {**PROFILES["sol"].node_types, "standard": standard}})
+    found = placed(profile)
+    assert (found.partition, found.node_types, found.constraint) == ("htc", ("standard",), "epyc7713")
+    assert options(profile)["constraint"] == "epyc7713"
+    assert "constraint" not in options(profile, gpus=1, gpu_type="a100")
+    gpu = PROFILES["sol"].node_types["gpu-a100"].model_copy(update={"constraint": "a100_80"})
+    both = profile.model_copy(
+        update={"node_types": {**profile.node_types, "gpu-a100": gpu}, "gpu_request": GpuRequest.CONSTRAINT}
+    )
+    assert options(both, gpus=1, gpu_type="a100")["constraint"] == "gpu&a100_80"
+    forbidden = profile.model_copy(update={"forbidden_flags": {"constraint": "no"}})
+    with pytest.raises(UsageError, match="forbids --constraint"):
+        options(forbidden)
+
+
+def test_several_nodes_of_cirrus_are_had_whole() -> None:
+    assert options("cirrus", nodes=2)["exclusive"] is True
+    assert "exclusive" not in options("cirrus")
+    assert "exclusive" not in options("sol", nodes=2)
+    one, two = (cost(PROFILES["cirrus"], placed("cirrus", nodes=n), asked(nodes=n)) for n in (1, 2))
+    assert (one.core_hours, two.core_hours) == (2, 2 * 288)
+
+
+def test_what_partition_and_qos_of_a_site_really_allow() -> None:
+    assert "stops at 2-00:00:00" in refused("cirrus", Pin(partition="highmem"), time="3-00:00:00").reason
+    assert "does not take QOS long" in refused("cirrus", Pin(partition="highmem", qos="long")).reason
+    # The 14 days of Sol's QOS `long` count instead of the partition's seven.
+    assert placed("sol", Pin(partition="public", qos="long"), time="10-00:00:00").qos == "long"
+    assert "stops at 14-00:00:00" in refused("sol", Pin(partition="public", qos="long"), time="15-00:00:00").reason
+    assert "stops at 7-00:00:00" in refused("sol", Pin(partition="public"), time="10-00:00:00").reason
+
+
+def test_memory_that_comes_with_cores_is_the_least_that_a_node_may_bring() -> None:
+    # The partition `standard` holds nodes with 2666 and with 5333 MiB a core.
+    assert placed("cirrus", memory="8G").node_types == ("standard", "highmem")
+    assert placed("cirrus", Pin(partition="highmem"), memory="8G").cpus_per_task == 2
+    assert placed("cirrus", nodes=600, cpus=288, memory="600G", time="1-00:00:00").qos == "largescale"
+
+
+ARM = Pin(partition="arm")
+
+
+def test_environments_are_built_for_the_nodes_that_use_them() -> None:
+    found = refused("sol", ARM, gpus=1, gpu_type="gh200")
+    assert found.reason == (
+        "gracehopper nodes are aarch64, and software environments are built on x86_64 (partition lightwork): they would "
+        "not run there (a profile of your own can name another environments.build_partition)"
+    )
+    unpinned = refused("sol", gpus=1, gpu_type="gh200")
+    assert "which only partition arm has, and that is used only where it is pinned" in unpinned.reason
+
+
+def test_a_charge_that_is_not_known_is_not_made_up() -> None:
+    sites = PROFILES["sol"].environments.model_copy(update={"build_partition": "arm"})
+    profile = PROFILES["sol"].model_copy(update={"environments": sites})
+    found = placed(profile, ARM, gpus=1, gpu_type="gh200")
+    assert cost(profile, found, asked(gpus=1, gpu_type="gh200")).billed is None
+    assert notes(profile, [found]) == [
+        "what sol charges for cells with gh200 is not known: they are not in the sum of CHE"
+    ]
+    a100 = placed("sol", gpus=1, gpu_type="a100")
+    assert cost(PROFILES["sol"], a100, asked(gpus=1, gpu_type="a100")).billed == 27
 
 
 def test_where_every_node_has_gpus_cpu_cells_run_there_too() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hpcrl.slurm.config import (
     Node,
     cgroup_conf,
     description,
+    job_submit_lua,
     limit_commands,
     missing_limits,
     node_names,
@@ -120,3 +122,22 @@ def test_a_limit_that_was_not_taken_is_named(old: str, new: str, missing: str) -
     assert old in SHOWN
     (found,) = missing_limits(SOL.model_copy(update={"qos": QOS}), SHOWN.replace(old, new))
     assert found.startswith(missing)
+
+
+def test_a_node_has_no_feature_that_the_profile_does_not_give_it() -> None:
+    lines = {line.split()[0]: line for line in slurm_conf(SOL, layout(SOL)).splitlines() if line.startswith("NodeName")}
+    assert "Feature=" not in lines["NodeName=standard-1"]
+    assert " Feature=a100_80 " in lines["NodeName=gpu-a100-1"]
+    named = SOL.node_types["standard"].model_copy(update={"constraint": "epyc"})
+    profile = SOL.model_copy(update={"node_types": {**SOL.node_types, "standard": named}, "gpu_request": "constraint"})
+    text = slurm_conf(profile, layout(profile))
+    assert re.search(r"NodeName=standard-1 .* Feature=epyc\n", text)
+    assert re.search(r"NodeName=gpu-a30-1 .* Feature=gpu Gres", text)
+
+
+def test_a_site_s_submission_plugin() -> None:
+    assert job_submit_lua(SOL.model_copy(update={"partitions": {}}), layout(SOL)) is None
+    odd = SOL.model_copy(update={"forbidden_flags": {"mem": 'a "b" \\'}})
+    assert 'here: a \\"b\\" \\\\")' in str(job_submit_lua(odd, layout(odd)))
+    assert settings(SOL, submission_plugin=True)["JobSubmitPlugins"] == "lua"
+    assert "JobSubmitPlugins" not in settings(SOL)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.plan import read_plan
 from hpcrl.slurm import virtual as module
 from hpcrl.slurm.config import CONTROLLERS, limit_commands
 from hpcrl.slurm.virtual import CONTROL_GROUPS, VirtualSlurm, control_groups_here
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
+from tests.builders import command_study, planned
 from tests.slurm.test_faults import until
 
 pytestmark = pytest.mark.slurm
@@ -52,8 +54,10 @@ def slurm() -> Iterator[VirtualSlurm]:
 
 
 def submit(slurm: VirtualSlurm, wrap: str, *options: str) -> subprocess.CompletedProcess[str]:
-    memory = () if any(each.startswith("--mem") for each in options) else ("--mem=10M",)
-    return slurm.command("sbatch", "--parsable", "-n1", "-t2", "-o/dev/null", *memory, *options, "--wrap", wrap)
+    given = " ".join(options)
+    usual = [("--mem", "--mem=10M"), ("--time", "--time=2")]
+    filled = [default for option, default in usual if option not in given]
+    return slurm.command("sbatch", "--parsable", "-n1", "-o/dev/null", *filled, *options, "--wrap", wrap)
 
 
 def accounted(slurm: VirtualSlurm, job: str, column: str) -> str:
@@ -118,12 +122,59 @@ def test_a_job_over_its_memory_with_control_groups(slurm: VirtualSlurm) -> None:
 
 
 def test_a_job_over_its_memory_with_the_stand_in() -> None:
-    with started(site("cirrus", {}), enforce_memory=True, control_groups=False) as slurm:
+    with started(Library().cluster("sol"), enforce_memory=True, control_groups=False) as slurm:
+        assert memory_hog(slurm, 10) == "COMPLETED"
+        assert memory_hog(slurm, 150) == "OUT_OF_MEMORY"
+
+
+def nodes_of(slurm: VirtualSlurm, plan: Path, tmp_path: Path) -> set[str]:
+    """Submit the cells' scripts of a plan as they stand, for programs that are ended at once, and return their nodes."""
+    found = set()
+    for job in read_plan(plan).cell_jobs():
+        script = plan / job.script
+        options = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
+        quick = tmp_path / "quick.sbatch"
+        quick.write_text("\n".join(["#!/bin/sh", *options, "#SBATCH --output=/dev/null", "sleep 1"]) + "\n")
+        done = slurm.command("sbatch", "--parsable", str(quick))
+        assert done.returncode == 0, done.stderr
+        number = done.stdout.strip()
+        until(lambda number=number: set(queued(slurm, number).split()) == {"COMPLETED"})
+        for line in queued(slurm, number, "%N").splitlines():
+            found |= set(slurm.command("scontrol", "show", "hostnames", line).stdout.split())
+    return found
+
+
+def test_cells_run_where_they_were_placed(slurm: VirtualSlurm, tmp_path: Path) -> None:
+    # Eight at a time, each more than half of a node's cores: they spread over all nodes that take them.
+    study = command_study(["true"], seeds=8, resources={"cpus": 40, "memory": "1G", "time": "00:05:00"})
+    there = nodes_of(slurm, planned(tmp_path / "a", study, "sol"), tmp_path)
+    assert there == {"standard-1", "standard-2"}
+    pinned = study | {"placement": {"sol": {"partition": "htc"}}}
+    plan = planned(tmp_path / "b", pinned, "sol")
+    (note,) = read_plan(plan).totals["notes"]
+    assert "may start on different CPUs" in note
+    assert not nodes_of(slurm, plan, tmp_path) <= there  # it is as the note says
+
+
+def test_a_qos_may_go_beyond_its_partition(slurm: VirtualSlurm) -> None:
+    ten_days = ("--partition=public", "--time=10-00:00:00")
+    assert "Requested time limit is invalid" in submit(slurm, "true", *ten_days, "--qos=public").stderr
+    assert submit(slurm, "true", *ten_days, "--qos=long").returncode == 0
+    assert submit(slurm, "true", "--partition=public", "--time=15-00:00:00", "--qos=long").returncode == 1
+
+
+def test_cirrus_as_it_is(tmp_path: Path) -> None:
+    with started(Library().cluster("cirrus")) as slurm:
         shown = slurm.command("sacctmgr", "-nP", "show", "qos", "largescale", "format=MaxSubmitPU,MinTRES,MaxWall")
         assert shown.stdout.strip() == "4|node=129|8-20:00:00"
-        options = ("--partition=standard", "--qos=standard", "--account=lab")
-        assert memory_hog(slurm, 10, *options) == "COMPLETED"
-        assert memory_hog(slurm, 150, *options) == "OUT_OF_MEMORY"
+        usual = ("--partition=standard", "--qos=standard", "--account=lab")
+        refused = submit(slurm, "true", "--mem=50M", *usual)
+        assert "--mem is forbidden here: memory comes pro rata with the cores" in refused.stderr
+        assert "Invalid qos" in slurm.command("sbatch", "--wrap=true", "--partition=highmem", "--qos=long").stderr
+        study = command_study(["true"], resources={"nodes": 2, "memory": "1G", "time": "00:05:00"})
+        nodes = nodes_of(slurm, planned(tmp_path / "plan", study, "cirrus"), tmp_path)
+        assert len(nodes) == 2
+        assert slurm.command("squeue", "-h", "-t", "all", "-o", "%C").stdout.split() == [str(2 * 288)]
 
 
 @needs_groups

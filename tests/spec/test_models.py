@@ -120,6 +120,12 @@ def test_faults_of_a_training_study(tmp_path: Path, axes: dict[str, Any], expect
         ({"gpu_request": "gress"}, "gpu_request: input should be"),
         ({"script": {"directives": {"account": "me"}}}, "is personal and comes from the user"),
         ({"environments": {"build_partition": "lightwrok"}}, "no partition 'lightwrok'; did you mean 'lightwork'?"),
+        ({"qos": {"debug": {"max_time": None, "overrides_partition_time": True}}}, "needs a max_time"),
+        ({"billing": {"unknown": ["gh2000"]}}, "billing.unknown: no GPU type 'gh2000'; did you mean 'gh200'?"),
+        ({"scheduler": {"preempt_mode": "KILL"}}, "preempt_mode"),
+        ({"scheduler": {"accounting_store_flags": ["job_comments"]}}, "accounting_store_flags"),
+        ({"node_types": {"standard": {"constraint": "a b"}}}, "constraint"),
+        ({"allocation_unit": "gpu"}, "allocation_unit"),
     ],
 )
 def test_faults_of_a_profile(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

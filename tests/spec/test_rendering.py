@@ -119,4 +119,4 @@ def test_a_site_overrides_one_block(tmp_path: Path) -> None:
     script = str(files["scripts/sol-dqn-torch-cpu-1.sbatch"])
     assert "export SLURM_EXPORT_ENV=ALL" in script
     assert "\nulimit -c 0\n" in script
-    assert "#SBATCH --partition=htc" in script
+    assert "#SBATCH --partition=public" in script

@@ -3,7 +3,7 @@
 #   cd PLAN && sbatch scripts/sol-dqn-jax-cpu-1.sbatch [TOKEN [ENVIRONMENTS_ROOT]]
 #SBATCH --job-name=sol-dqn-jax-cpu-1
 #SBATCH --account=lab
-#SBATCH --partition=htc
+#SBATCH --partition=public
 #SBATCH --qos=public
 #SBATCH --time=02:00:00
 #SBATCH --nodes=1
