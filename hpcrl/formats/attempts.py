@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hpcrl.formats.files import create_exclusively
 
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
+_LONGEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,14 @@ def _earlier_start(folder: Path, start: Start) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Whatever stands there must not make a cell wait or follow it elsewhere.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with os.fdopen(handle, encoding="utf-8") as file:
+            regular = stat.S_ISREG(os.fstat(handle).st_mode)
+            content = json.loads(file.read(_LONGEST)) if regular else None
     except FileNotFoundError:
         return {}
-    except ValueError:
+    except (ValueError, OSError, RecursionError):
         return {"job": "another job"}
     return content if isinstance(content, dict) else {"job": "another job"}
 

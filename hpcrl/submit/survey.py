@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,7 @@ NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "
 LIVE = frozenset(RUNNING | WAITING)
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 LOST_SECONDS = 60.0
+FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
 # What a cell's own record says of an attempt that did not complete.
 _OUTCOMES = {
     "failed": FAILED,
@@ -219,6 +221,11 @@ class _Judge:
             return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
             return _OUTCOMES[own], None
+        if slurm.state == FAILED and own is None and taken and (share := self._memory_share(unit)) > FULL:
+            return (
+                "OUT_OF_MEMORY",
+                f"Slurm says FAILED; its last sample had {share:.0%} of the memory that it asked for",
+            )
         if slurm.exit_code == _NO_LOG and not taken:
             return (
                 slurm.state,
@@ -269,6 +276,26 @@ class _Judge:
         if self._completed is None:
             self._completed = _completed_by_record(self._directory)
         return unit in self._completed
+
+    def _memory_share(self, unit: str) -> float:
+        """Return how much of its memory a cell had in use, of what it asked for, before it ended without a footer."""
+        from hpcrl.formats.record import SAMPLE_COLUMNS, RecordError, read_frames
+
+        share = 0.0
+        for path in islice((self._directory / RECORDS).glob(f"{unit}.*.rec"), 20):
+            asked = 0.0
+            try:
+                for frame in read_frames(path, frozenset({"header", "samples"})):
+                    if frame.kind == "header":
+                        resources = frame.payload["resources"]
+                        asked = resources["memory"] * 2.0**20 * resources.get("tasks", 1) / resources.get("nodes", 1)
+                    elif asked:
+                        last = dict(zip(SAMPLE_COLUMNS, frame.payload["table"][-1], strict=True))
+                        used = [last[name] for name in ("cgroup_memory", "pss", "rss") if last[name] > 0]
+                        share = max([share, *(each / asked for each in used[:1])])
+            except (RecordError, OSError, KeyError, TypeError, ValueError, IndexError):
+                continue
+        return share
 
 
 def _rank(status: TaskStatus) -> int:

@@ -104,6 +104,25 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
         take(tmp_path, start())
 
 
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory", "large", "text"])
+def test_whatever_stands_in_its_place_the_attempt_is_taken_and_nothing_waits(tmp_path: Path, kind: str) -> None:
+    (tmp_path / ATTEMPTS).mkdir()
+    place = tmp_path / ATTEMPTS / start().name
+    match kind:
+        case "fifo":
+            os.mkfifo(place)
+        case "link":
+            place.symlink_to("/dev/zero")
+        case "directory":
+            place.mkdir()
+        case "large":
+            place.write_text("[" * 10**6)
+        case _:
+            place.write_text('"x"')
+    assert "was taken by job another job" in str(take(tmp_path, start(restart=1)))
+    assert "runs or ran as job another job" in str(take(tmp_path, start()))
+
+
 def test_progress_is_one_listing(tmp_path: Path) -> None:
     first, second = start(), Start("other", "2", 0, "8_1", "m")
     take(tmp_path, first)

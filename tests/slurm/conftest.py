@@ -32,6 +32,8 @@ class Cluster:
     slurm: Slurm
 
     def plan(self, directory: Path, study: dict[str, Any] | str, profile: str | None = None) -> Path:
+        if isinstance(study, dict):  # a plan of its own for each test: Slurm remembers the jobs of others
+            study = {**study, "title": f"{study['title']}, {directory}"}
         return planned(directory, study, profile or self.name, environments_root=str(ENVIRONMENTS))
 
     def submit(self, plan: Path) -> int:

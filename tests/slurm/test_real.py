@@ -150,7 +150,7 @@ def test_without_requeues_it_is_a_timeout_with_its_partial_curve(sol: Cluster, t
     plan = sol.plan(tmp_path / "plan", long_training(total_steps=10**7), profile=str(profile))
     sol.submit(plan)
     status = sol.wait(plan)
-    assert status.counts() == {"FAILED": 1}
+    assert status.counts() == {"TIMEOUT": 1}
     (cause,) = status.causes()
     assert "the time limit came near after 0 requeues" in cause
     (row,) = sol.collected(plan).to_dict("records")

@@ -178,7 +178,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
         "oom": {"memory": "x1.5", "at_most": 1},
         "node_fail": {"exclude_node": True},
     }
-    resources = {"memory": "1G", "time": "01:30:00"}
+    resources = {"memory": "1G", "time": "3-00:00:00"}
     plan = planned(tmp_path / "p", study(seeds=5, retry=retry, resources=resources), "sol")
     sent(plan, fake)
     settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY", 2: "NODE_FAIL", 3: "FAILED"})
@@ -189,12 +189,12 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
         fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude")
         for number in (1, 2, 3)
     }
-    assert options == {"180", "1536M", "c2"}
-    # Again: htc stops at four hours; memory was tried once more already.
+    assert options == {"8640", "1536M", "c2"}
+    # Again: the partition stops at seven days; memory was tried once more already.
     for job in ("101", "102", "103"):
         settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY"}, job)
     assert sent(plan, fake, Choice(retry=True)).tasks == 1
-    assert fake.option(4, "time") == "240"
+    assert fake.option(4, "time") == "10080"
     settle_all(plan, fake, {0: "TIMEOUT"}, "104")
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 0

@@ -8,15 +8,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
 from hpcrl.submit.survey import Survey, survey
 from tests.builders import cells_of, dqn_study, granted, planned, write_record
+from tests.collect.gathering import rewritten
 
 
 class Scene:
@@ -219,3 +222,16 @@ def test_a_local_queue_that_died(scene: Scene) -> None:
     scene.ledger.refused(scene.ledger.submissions()[-1].token, "x")
     scene.submit(granted(scene.plan, "0-2", **here), str(os.getpid()))
     assert scene.states() == ["PENDING"] * 3
+
+
+@pytest.mark.parametrize(("used", "told"), [(0.97, "OUT_OF_MEMORY"), (0.5, "FAILED")])
+def test_out_of_memory_that_only_the_samples_show(scene: Scene, used: float, told: str) -> None:
+    scene.begin(0)
+    cell = cells_of(scene.plan)[0]
+    path = write_record(scene.plan, cell, "7_0-0", outcome=None)
+    with rewritten(path) as writer:
+        row = np.full((1, len(SAMPLE_COLUMNS)), np.nan)
+        row[0, SAMPLE_COLUMNS.index("rss")] = used * cell["resources"]["memory"] * 2**20
+        writer.write("samples", {"table": row})
+    scene.accounting = "7_0|FAILED|0:9|3|htc|c1|NAME\n"
+    assert scene.states()[0] == told
