@@ -84,8 +84,7 @@ def run_cell(
     checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:
         if plan.workload.get("command"):
-            hands_on = allocation.key is None  # Slurm signals every process of a step
-            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught, hands_on)
+            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
         else:
             ended = train_cell(
                 plan.workload,

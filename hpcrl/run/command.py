@@ -28,7 +28,6 @@ def run_command_cell(
     recorder: Recorder,
     clock: PhaseClock,
     caught: Callable[[], str | None],
-    hands_on: bool,
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
@@ -36,9 +35,7 @@ def run_command_cell(
     and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it, and the warning before the time
     limit if the workload's `on_warning` says which signal that is. A command that then ends with exit code 75
     (EX_TEMPFAIL of sysexits.h) has kept what it needs to go on, and is requeued.
-
-    Args:
-        hands_on: whether the warning must be handed on: without Slurm, which signals every process itself.
+    Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
     """
     warning = workload.get("on_warning", "none")
     arguments = [fill(text, values) for text in workload["command"]]
@@ -52,7 +49,7 @@ def run_command_cell(
         except OSError as error:
             return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
-        code, starved = _wait(child, reader, recorder, caught, warning, hands_on)
+        code, starved = _wait(child, reader, recorder, caught, warning)
         _take(reader, recorder)
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
         if reader.malformed:
@@ -77,7 +74,6 @@ def _wait(
     recorder: Recorder,
     caught: Callable[[], str | None],
     warning: str,
-    hands_on: bool,
 ) -> tuple[int, bool]:
     """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
     handed_on = False
@@ -91,8 +87,7 @@ def _wait(
             recorder.flush_if_due()
             if caught() == warning and not handed_on:
                 handed_on = True
-                if hands_on:
-                    os.killpg(child.pid, getattr(signal, f"SIG{warning}"))
+                os.killpg(child.pid, getattr(signal, f"SIG{warning}"))
             elif caught() == "TERM" and not handed_on:
                 handed_on = True
                 os.killpg(child.pid, signal.SIGTERM)

