@@ -1,5 +1,20 @@
-"""``python -m hpcrl``."""
+"""Run the command line: ``python -m hpcrl``, and the entry point `hpcrl`."""
 
-from hpcrl.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C is no fault at any moment, the imports included."""
+    try:
+        from hpcrl.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("hpcrl: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

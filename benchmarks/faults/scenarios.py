@@ -101,8 +101,8 @@ def ctrl_c_at_any_moment(rig: Rig) -> None:
     plan = rig.plan()
     for verb in ("submit", "status", "submit", "cancel"):
         process = rig.start(verb, plan)
-        time.sleep(0.35)  # of the interpreter's own start
-        pause(0.6)
+        time.sleep(0.05)  # of the interpreter's own start
+        pause(0.9)
         killed(process, number=signal.SIGINT)
         rig.end(process)
     rig.finish(plan)
@@ -281,6 +281,28 @@ def the_plan_is_copied_with_its_ledger(rig: Rig) -> None:
     copy = plan.parent / "copy"
     shutil.copytree(plan, copy)
     _must_refuse(rig, copy)
+    rig.finish(plan)
+
+
+@scenario
+def the_plan_is_renamed_when_it_has_run(rig: Rig) -> None:
+    plan = rig.plan()
+    rig.hpcrl("submit", plan)
+    rig.wait(plan)
+    plan = plan.rename(plan.with_name("renamed"))
+    rig.finish(plan)
+
+
+@scenario
+def the_fence_and_the_ledger_are_deleted_after_all_has_run(rig: Rig) -> None:
+    plan = rig.plan()
+    rig.hpcrl("submit", plan)
+    rig.wait(plan)
+    (plan / "ledger.sqlite").unlink()
+    shutil.rmtree(plan / "attempts")
+    rig.faults.set("squeue", "reply", "")
+    rig.faults.set("sacct", "reply", "")
+    rig.hpcrl("submit", plan)
     rig.finish(plan)
 
 

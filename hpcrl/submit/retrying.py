@@ -53,7 +53,7 @@ def next_ask(
     cause = cause_of(status.state)
     if cause not in DEFAULT:
         return f"{status.state.lower()}: is not tried again by itself"
-    rule = {**DEFAULT[cause], **(rules.get(cause) or {})} if cause in rules or not rules else {"at_most": 0}
+    rule = (rules or DEFAULT).get(cause, {"at_most": 0})
     if before >= int(rule.get("at_most", 1)):
         return f"{cause}: tried again {before} times, and the study says {rule.get('at_most', 1)} at most"
     time, memory, exclude = _requests(status)

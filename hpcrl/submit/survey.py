@@ -199,7 +199,7 @@ class _Judge:
         elif slurm is not None:
             state, reason = self._of_slurm(unit, own, taken, submission, slurm)
         else:
-            state, reason = self._missing(own, taken, submission, index, bool(tasks))
+            state, reason = self._missing(unit, own, taken, submission, index)
         return TaskStatus(state, attempt, submission, index, slurm, reason)
 
     def _of_slurm(
@@ -234,10 +234,12 @@ class _Judge:
         return slurm.state, None
 
     def _missing(
-        self, own: str | None, taken: bool, submission: Submission, index: int, known: bool
+        self, unit: str, own: str | None, taken: bool, submission: Submission, index: int
     ) -> tuple[str, str | None]:
         if own in _OUTCOMES and own != "preempted":
             return _OUTCOMES[own], None
+        if self._has_footer(unit):
+            return COMPLETED, None
         if (submission.token, index) in self._cancelled and not taken:
             return CANCELLED, None
         if self._view.queue or (self._view.accounting and not self._view.unaccounted):
@@ -246,7 +248,7 @@ class _Judge:
             return UNCONFIRMED, "sbatch did not say whether it took the job: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
-        if known and not taken:
+        if self._jobs[submission.token] and not taken:
             return CANCELLED, "it was cancelled before it started"
         if self._ages[submission.token] < LOST_SECONDS:
             return UNCONFIRMED, "Slurm does not list it yet"
