@@ -49,7 +49,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             *_KEYS,
             _field("study", _WORD, "name of the study"),
             _field("cluster", _WORD, "name of the cluster profile that the plan was made for"),
-            _field("attempt_number", _I64, "1 for the first attempt of the cell, in order of start"),
+            _field(
+                "attempt_number",
+                _I64,
+                "1 for the first attempt of the cell, in order of submission; starts by hand come last",
+            ),
             _field("latest", pa.bool_(), "whether this is the cell's newest attempt"),
             _field(
                 "outcome",
@@ -69,8 +73,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("cpus", _I64, "cores per rank asked for"),
             _field("gpus", _I64, "GPUs asked for, of the whole cell"),
             _field("gpu_type", _WORD, "GPU type asked for"),
-            _field("memory_mib", _I64, "memory per rank asked for", "MiB"),
-            _field("time_limit", _I64, "time limit", "s"),
+            _field("memory_mib", _I64, "memory per rank that this attempt asked for", "MiB"),
+            _field("time_limit", _I64, "time that this attempt asked for", "s"),
             _field("partition", _WORD, "partition that the plan chose"),
             _field("qos", _WORD, "QOS that the plan chose"),
             _field("job_id", _TEXT, "Slurm job id, with the array index"),

@@ -331,6 +331,20 @@ class Slurm:
                 found[key] = replace(found[key], memory_peak=peak)
         return found
 
+    def out_of_memory(self, job_ids: Sequence[str]) -> set[str]:
+        """Return the array tasks (``JOBID_INDEX``) of which Slurm ended a step for want of memory.
+
+        The task itself may be FAILED: only its step says why.
+        """
+        found = set()
+        for some in _portions(job_ids):
+            out, _ = self._asked("sacct", ["sacct", "-n", "-P", "-o", "JobID,State", "-j", some])
+            for line in out.splitlines():
+                key, _, state = line.partition("|")
+                if state.startswith("OUT_OF_MEMORY"):
+                    found.add(key.partition(".")[0])
+        return found
+
     def cancel(self, keys: Sequence[str]) -> None:
         """Cancel jobs (``JOBID``) or array tasks (``JOBID_INDEX``); what has ended meanwhile is no error.
 

@@ -11,9 +11,10 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.submission import read_submissions
 from hpcrl.slurm.client import RUNNING, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.lease import Say, held_lease
@@ -174,15 +175,30 @@ def _cause(status: TaskStatus) -> str:
     return f"{status.state}: {status.reason}" if status.reason else status.state
 
 
+def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
+    """Look at a plan, also at one of which nothing was submitted: its cells may have been run by hand.
+
+    Raises:
+        DamagedLedger: the ledger was lost, and something was submitted.
+    """
+    if not (directory / FILE).exists():
+        if any(read_submissions(directory)):
+            raise DamagedLedger(
+                f"{directory / FILE}: is missing: `hpcrl submit` makes it anew from submissions/ and Slurm"
+            )
+        return survey(directory, plan, None, slurm)
+    ledger = Ledger(directory)
+    try:
+        return survey(directory, plan, ledger, slurm)
+    finally:
+        ledger.close()
+
+
 @without_gc()
 def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     """Look at a plan as a whole, and into the records and logs of running and failed cells."""
     plan = read_plan(directory)
-    ledger = Ledger(directory)
-    try:
-        known = survey(directory, plan, ledger, slurm)
-    finally:
-        ledger.close()
+    known = _surveyed(directory, plan, slurm)
     stages = {
         job.stage: _with_last_line(directory, known.units[job.name])
         for job in plan.jobs
@@ -271,11 +287,7 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     """
     plan = read_plan(directory)
     found, _, _ = find_cell(directory, plan, cell)
-    ledger = Ledger(directory)
-    try:
-        status = survey(directory, plan, ledger, slurm).units.get(found.id)
-    finally:
-        ledger.close()
+    status = _surveyed(directory, plan, slurm).units.get(found.id)
     log = log_of(status) if status else None
     if log is None or not (directory / log).is_file():
         raise UsageError(f"cell {found.id}: has no log yet: {status.state if status else NEVER}")

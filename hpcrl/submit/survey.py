@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -100,9 +101,13 @@ _Candidate = tuple[int, Submission, int]  # attempt, submission, index in its ar
 
 
 @without_gc()
-def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
-    """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct."""
-    submissions = [each for each in ledger.submissions() if each.state != "refused"]
+def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> Survey:
+    """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct.
+
+    Args:
+        ledger: None where nothing was submitted yet.
+    """
+    submissions = [each for each in ledger.submissions() if each.state != "refused"] if ledger else []
     ids = _unit_ids(directory, plan, submissions)
     progress = read_attempts(directory)
     newest: dict[str, _Candidate] = {}
@@ -125,7 +130,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm) -> Survey:
     asked |= {each.token: each for unit in open_units for _, each, _ in rivals.get(unit, ())}
     on_slurm = [each for each in asked.values() if each.executor == "slurm"]
     view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
-    judge = _Judge(directory, ledger, progress, view, list(asked.values()))
+    judge = _Judge(directory, ledger, progress, view, list(asked.values()), slurm)
     units = {
         unit: (judge.best(unit, [found, *rivals[unit]]) if unit in rivals else judge.of(unit, *found))
         if unit in open_units
@@ -165,13 +170,20 @@ class _Judge:
     """Decides the state of an attempt from all that is known."""
 
     def __init__(
-        self, directory: Path, ledger: Ledger, progress: Progress, view: View, submissions: Sequence[Submission]
+        self,
+        directory: Path,
+        ledger: Ledger | None,
+        progress: Progress,
+        view: View,
+        submissions: Sequence[Submission],
+        slurm: Slurm,
     ) -> None:
+        self._slurm = slurm
         self._directory = directory
         self._progress = progress
         self._view = view
-        self._cancelled = ledger.cancelled()
-        self._local = {(each.token, each.task): each for each in ledger.local_tasks()}
+        self._cancelled = ledger.cancelled() if ledger else set()
+        self._local = {(each.token, each.task): each for each in ledger.local_tasks()} if ledger else {}
         self._alive = {each.token: _local_queue_lives(each) for each in submissions if each.executor == "local"}
         self._ages = _ages(directory, submissions)
         self._jobs = {each.token: list(view.jobs.get(each.name, {}).values()) for each in submissions}
@@ -197,13 +209,13 @@ class _Judge:
         if slurm is not None and slurm.state == "PENDING":  # most of a large plan
             state, reason = slurm.state, explain(slurm.reason) if slurm.reason else None
         elif slurm is not None:
-            state, reason = self._of_slurm(unit, own, taken, submission, slurm)
+            state, reason = self._of_slurm(unit, own, taken, submission, index, slurm)
         else:
             state, reason = self._missing(unit, own, taken, submission, index)
         return TaskStatus(state, attempt, submission, index, slurm, reason)
 
     def _of_slurm(
-        self, unit: str, own: str | None, taken: bool, submission: Submission, slurm: JobState
+        self, unit: str, own: str | None, taken: bool, submission: Submission, index: int, slurm: JobState
     ) -> tuple[str, str | None]:
         several = submission.cells_per_task > 1
         is_cell = unit != submission.job
@@ -221,11 +233,11 @@ class _Judge:
             return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
             return _OUTCOMES[own], None
-        if slurm.state == FAILED and own is None and taken and (share := self._memory_share(unit)) > FULL:
-            return (
-                "OUT_OF_MEMORY",
-                f"Slurm says FAILED; its last sample had {share:.0%} of the memory that it asked for",
-            )
+        if slurm.state == FAILED and own is None and taken:
+            if f"{slurm.job_id}_{index}" in self._starved:
+                return "OUT_OF_MEMORY", None
+            if (share := self._memory_share(unit)) > FULL:
+                return "OUT_OF_MEMORY", f"Slurm says FAILED; its last sample had {share:.0%} of the memory asked for"
         if slurm.exit_code == _NO_LOG and not taken:
             return (
                 slurm.state,
@@ -272,6 +284,12 @@ class _Judge:
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
         return state, None
+
+    @cached_property
+    def _starved(self) -> set[str]:
+        """The array tasks whose step Slurm ended for want of memory; asked for where one failed without a word."""
+        states = [each for jobs in self._jobs.values() for tasks in jobs for each in tasks.values()]
+        return self._slurm.out_of_memory(sorted({each.job_id for each in states if each.state == FAILED}))
 
     def _has_footer(self, unit: str) -> bool:
         """Look into the records of cells that have ended without a mark of it, which is rare."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Sequence
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
-from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
+from hpcrl.submit.status import plan_status
 from hpcrl.submit.survey import Survey, survey
 from tests.builders import cells_of, dqn_study, granted, planned, write_record
 from tests.collect.gathering import rewritten
@@ -32,6 +34,7 @@ class Scene:
         self.first = self.submit(granted(self.plan, "0-2"), "7")
         self.queue: str | Exception = ""
         self.accounting: str | Exception = ""
+        self.steps = ""
 
     def submit(self, submission: Submission, *job_ids: str, age: float = 90.0) -> Submission:
         made = self.ledger.intend(submission)
@@ -47,14 +50,16 @@ class Scene:
         if outcome:
             end_attempt(self.plan, start, outcome)
 
-    def look(self) -> Survey:
-        def run(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
-            answer = self.queue if "squeue" in arguments else self.accounting
-            if isinstance(answer, Exception):
-                raise answer
-            return Completed(0, answer.replace("NAME", self.first.name), "")
+    def run(self, arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        if "-j" in arguments:
+            return Completed(0, self.steps, "")
+        answer = self.queue if "squeue" in arguments else self.accounting
+        if isinstance(answer, Exception):
+            raise answer
+        return Completed(0, answer.replace("NAME", self.first.name), "")
 
-        return survey(self.plan, read_plan(self.plan), self.ledger, Slurm(run))
+    def look(self) -> Survey:
+        return survey(self.plan, read_plan(self.plan), self.ledger, Slurm(self.run))
 
     def states(self) -> list[str]:
         units = self.look().units
@@ -222,6 +227,25 @@ def test_a_local_queue_that_died(scene: Scene) -> None:
     scene.ledger.refused(scene.ledger.submissions()[-1].token, "x")
     scene.submit(granted(scene.plan, "0-2", **here), str(os.getpid()))
     assert scene.states() == ["PENDING"] * 3
+
+
+def test_a_step_that_slurm_ended_for_its_memory(scene: Scene) -> None:
+    scene.begin(0)
+    scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
+    scene.steps = "7_0|FAILED\n7_0.batch|FAILED\n7_0.0|OUT_OF_MEMORY\n"
+    assert scene.states()[0] == "OUT_OF_MEMORY"
+
+
+def test_without_a_submission_cells_run_by_hand_are_seen(scene: Scene) -> None:
+    scene.ledger.close()
+    (scene.plan / FILE).unlink()
+    with pytest.raises(DamagedLedger, match="is missing: `hpcrl submit` makes it anew"):
+        plan_status(scene.plan, Slurm(scene.run))
+    shutil.rmtree(scene.plan / SUBMISSIONS)
+    start = Start(scene.cells[1], "byhand-1", 0, "byhand-1", "m")
+    take_attempt(scene.plan, start, {})
+    end_attempt(scene.plan, start, "completed")
+    assert plan_status(scene.plan, Slurm(scene.run)).counts() == {"NOT SUBMITTED": 2, "COMPLETED": 1}
 
 
 @pytest.mark.parametrize(("used", "told"), [(0.97, "OUT_OF_MEMORY"), (0.5, "FAILED")])
