@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.faults.rig import Count, Rig, run_scenarios
-from benchmarks.faults.scenarios import SCENARIOS
+from benchmarks.faults.rig import Count, Rig
+from benchmarks.faults.scenarios import SCENARIOS, run_scenarios
 
 
 def main() -> int:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -211,17 +210,3 @@ def killed(process: subprocess.Popen[str], group: bool = True, number: signal.Si
         (os.killpg if group else os.kill)(process.pid, number)
     except ProcessLookupError:
         return
-
-
-def run_scenarios(rig: Rig, names: Sequence[str], repeat: int) -> dict[str, Count]:
-    from benchmarks.faults.scenarios import SCENARIOS
-
-    results = {}
-    for name in names:
-        rig.count = results[name] = Count()
-        for _ in range(repeat):
-            rig.faults.clear()
-            rig.count.trials += 1
-            SCENARIOS[name](rig)
-            rig.virtual.command("scancel", "--me")
-    return results

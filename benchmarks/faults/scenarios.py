@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.faults.rig import Rig, killed, pause
+from benchmarks.faults.rig import Count, Rig, killed, pause
 
 SCENARIOS: dict[str, Callable[[Rig], None]] = {}
 HELD = {"max_parallel": 1}
@@ -350,10 +351,11 @@ def the_second_submission_s_clock_is_behind(rig: Rig) -> None:
     place = plan.parent / "behind"
     place.mkdir()
     (place / "sitecustomize.py").write_text("import time\n_now = time.time\ntime.time = lambda: _now() - 600\n")
-    rig.hpcrl("submit", plan, PYTHONPATH=str(place))
+    behind = os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])
+    rig.hpcrl("submit", plan, PYTHONPATH=behind)
     rig.honest(plan)
     rig.hpcrl("submit", plan)
-    rig.hpcrl("submit", plan, PYTHONPATH=str(place))
+    rig.hpcrl("submit", plan, PYTHONPATH=behind)
     states = set(rig.states(plan).values())
     if not states <= {"PENDING", "RUNNING", "COMPLETED", "COMPLETING"}:
         rig.count.wrong += 1
@@ -423,3 +425,15 @@ def _until_lost_or_ended(rig: Rig, plan: Path) -> None:
 
 def _job_id(rig: Rig) -> str:
     return rig.virtual.command("squeue", "-h", "-o", "%F").stdout.split()[0]
+
+
+def run_scenarios(rig: Rig, names: Sequence[str], repeat: int) -> dict[str, Count]:
+    results = {}
+    for name in names:
+        rig.count = results[name] = Count()
+        for _ in range(repeat):
+            rig.faults.clear()
+            rig.count.trials += 1
+            SCENARIOS[name](rig)
+            rig.virtual.command("scancel", "--me")
+    return results

@@ -64,7 +64,8 @@ def command(
     from hpcrl.cli.status import watch
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
-    from hpcrl.submit.submission import Budget, Choice, submit, test_only
+    from hpcrl.submit.selection import Budget, Choice
+    from hpcrl.submit.submission import submit, test_only
 
     opened = read_plan(plan)
     if executor == "auto":

@@ -6,13 +6,12 @@ import getpass
 import os
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
@@ -20,15 +19,16 @@ from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.submit.lease import Lease, Say, held_lease
-from hpcrl.submit.retrying import Ask, cause_of, next_ask
+from hpcrl.submit.retrying import Ask
+from hpcrl.submit.room import Room
+from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, Wanted, check_budget
 from hpcrl.submit.settling import open_ledger, settle
-from hpcrl.submit.survey import COMPLETED, LIVE, NEVER, UNSETTLED, Survey, TaskStatus, survey
+from hpcrl.submit.survey import COMPLETED, LIVE, UNSETTLED, Survey, survey
 
 if TYPE_CHECKING:
     from hpcrl.submit.executors import ScriptExecutor  # imports submitit, which is slow
 
 Report = Callable[[int, int, str], None]
-_NEVER = TaskStatus(NEVER)
 # A submission that Slurm did not get is handed over again so often before it is left to the user.
 _TRIES = 3
 
@@ -52,42 +52,6 @@ class Submitted:
     left: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The most that all attempts of a plan together may ask for; None: no limit."""
-
-    core_hours: float | None = None
-    gpu_hours: float | None = None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which cells go out.
-
-    Args:
-        cells: beginnings of ids; empty: all.
-        failed: only cells that failed.
-        again: cells that completed, too.
-        retry: failed cells by the study's rules, with more time or memory.
-        fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
-    """
-
-    cells: tuple[str, ...] = ()
-    failed: bool = False
-    again: bool = False
-    retry: bool = False
-    fed: bool = False
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """Tasks of one job that ask for the same; each with the number of its attempt."""
-
-    job: Job
-    ask: Ask
-    tasks: list[tuple[int, int]]
-
-
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
     """Ask the scheduler about every script of a plan; return its objection, or None, by script."""
     plan = read_plan(directory)
@@ -100,7 +64,7 @@ def submit(
     slurm: Slurm,
     budget: Budget,
     report: Report,
-    choice: Choice = Choice(),
+    choice: Choice = MISSING_OR_FAILED,
     say: Say = lambda text: None,
 ) -> Submitted:
     """Submit the cells of a plan that were never submitted, or whose last attempt failed.
@@ -151,7 +115,7 @@ class _Submitting:
             self._say(note)
         self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
-        selected = _Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
+        selected = Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
         cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
         check_budget(self._plan, self._ledger, cells, budget)
         if self._executor == "local":
@@ -175,7 +139,7 @@ class _Submitting:
             self._say(f"{len(held)} tasks were held by Slurm, since their start had failed on a node: released")
             self._slurm.release(held)
 
-    def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[_Wanted]:
+    def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[Wanted]:
         """Give the stages before or after the cells that must run: those that never did, and what follows new cells."""
         again = cells
         for job in self._plan.jobs:
@@ -183,7 +147,7 @@ class _Submitting:
                 continue
             if job.stage == "notify" and not self._plan.study.get("notify"):
                 continue
-            status = known.units.get(job.name, _NEVER)
+            status = known.units.get(job.name, NOT_SUBMITTED)
             if status.state in UNSETTLED or (status.state in LIVE and not again):
                 continue
             if status.state == COMPLETED and (before or not again):
@@ -194,9 +158,9 @@ class _Submitting:
                 # It waits for the cells of before only: it must wait for the new ones too.
                 self._slurm.cancel([status.key] if status.key else [])
             again = True
-            yield _Wanted(job, Ask(), [(0, status.attempt + 1)])
+            yield Wanted(job, Ask(), [(0, status.attempt + 1)])
 
-    def _intend(self, wanted: _Wanted) -> Submission:
+    def _intend(self, wanted: Wanted) -> Submission:
         return self._ledger.intend(
             Submission(
                 token="",
@@ -217,7 +181,7 @@ class _Submitting:
             )
         )
 
-    def _locally(self, wanted: Sequence[_Wanted]) -> list[tuple[str, str]]:
+    def _locally(self, wanted: Sequence[Wanted]) -> list[tuple[str, str]]:
         from hpcrl.submit.detached import start_queue
 
         if not wanted:
@@ -229,19 +193,19 @@ class _Submitting:
         process = {each.token: " ".join(each.job_ids) for each in self._ledger.submissions()}
         return [(each.job, process[each.token]) for each in made]
 
-    def _through_slurm(self, known: Survey, cells: Sequence[_Wanted]) -> tuple[list[tuple[str, str]], int]:
+    def _through_slurm(self, known: Survey, cells: Sequence[Wanted]) -> tuple[list[tuple[str, str]], int]:
         from hpcrl.submit.executors import ScriptExecutor
 
         executor = ScriptExecutor(self._directory, self._slurm, self._say)
         ids = _live_ids(self._plan, known)
         done: list[tuple[str, str]] = []
         previous: list[str] = []
-        room = _Room(self._plan, self._slurm)
+        room = Room(self._plan, self._slurm)
         later = list(self._stages(known, bool(cells)))
         total = sum(len(each.tasks) for each in cells)
         sent = 0
 
-        def send(wanted: _Wanted, extra: Sequence[str] = ()) -> None:
+        def send(wanted: Wanted, extra: Sequence[str] = ()) -> None:
             nonlocal previous
             job_id = self._send(executor, wanted, [*_dependency(self._plan, wanted.job, ids, previous), *extra])
             ids.setdefault(wanted.job.name, []).append(job_id)
@@ -262,7 +226,7 @@ class _Submitting:
                 send(each)
         return done, total - sent
 
-    def _feed(self, send: Callable[[_Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
+    def _feed(self, send: Callable[[Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
         """Have the last job of this part submit the next."""
         live = [job_id for found in ids.values() for job_id in found]
         feeder = next((job for job in self._plan.jobs if job.stage == "feed"), None)
@@ -271,9 +235,9 @@ class _Submitting:
             return
         number = 1 + sum(each.job == feeder.name for each in self._ledger.submissions())
         wait = [] if sent else ["--begin=now+5minutes"]  # the queue is full of other jobs
-        send(_Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
+        send(Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
 
-    def _send(self, executor: ScriptExecutor, wanted: _Wanted, options: Sequence[str]) -> str:
+    def _send(self, executor: ScriptExecutor, wanted: Wanted, options: Sequence[str]) -> str:
         """Hand one submission over, again where Slurm did not get it; return its job id.
 
         Raises:
@@ -324,144 +288,6 @@ class _Submitting:
         where = str(self._directory.resolve()).replace("%", "%%")
         options.append(f"--output={where}/{LOGS}/{job.name}-{'%A_%a' if job.array else '%j'}.out")
         return options
-
-
-class _Selection:
-    """Chooses the cells that go out, grouped by what they ask for."""
-
-    def __init__(
-        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]
-    ) -> None:
-        self._directory = directory
-        self._known, self._choice, self._chosen = known, choice, chosen
-        self._memory: dict[str, bool] = {}
-        self._rules = plan.study.get("retry") or {}
-        self._tried: Counter[tuple[str, str]] = Counter()
-        if choice.retry:
-            for each in ledger.submissions():
-                if each.state == "submitted" and each.cause != "first" and each.job in known.ids:
-                    self._tried.update((known.ids[each.job][task], each.cause) for task, _ in each.entries)
-        self._last: dict[str, int] = {}
-        for cell, attempt in known.progress.taken:
-            self._last[cell] = max(attempt, self._last.get(cell, 0))
-        self.already = 0
-        self.left: Counter[str] = Counter()
-
-    def of(self, job: Job) -> list[_Wanted]:
-        groups: dict[Ask, list[tuple[int, int]]] = {}
-        for task, cell in enumerate(self._known.ids[job.name]):
-            if self._chosen and cell not in self._chosen:
-                continue
-            status = self._known.units.get(cell, _NEVER)
-            ask = self._ask(job, cell, status)
-            if isinstance(ask, Ask):
-                groups.setdefault(ask, []).append((task, self._number(cell, status)))
-            elif ask:
-                self.left[ask] += 1
-            else:
-                self.already += 1
-        return [_Wanted(job, ask, tasks) for ask, tasks in groups.items()]
-
-    def _ask(self, job: Job, cell: str, status: TaskStatus) -> Ask | str | None:
-        """Return what a cell asks for, or why it stays as it is; None where it is in good order."""
-        if status.state in LIVE or status.state in UNSETTLED:
-            return None
-        if status.state == NEVER:
-            return "never submitted" if self._choice.failed else Ask()
-        if status.state == COMPLETED:
-            return Ask("again") if self._choice.again else None
-        if self._choice.fed:
-            return f"{status.state.lower()}: `hpcrl submit` tries it again"
-        if self._choice.retry:
-            tried = self._tried[cell, cause_of(status.state)]
-            return next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
-        made = status.submission
-        return Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
-
-    def _asks_for_memory(self, job: Job) -> bool:
-        if job.name not in self._memory:
-            self._memory[job.name] = "#SBATCH --mem=" in (self._directory / job.script).read_text(encoding="utf-8")
-        return self._memory[job.name]
-
-    def _number(self, cell: str, status: TaskStatus) -> int:
-        """Return the number of a cell's next attempt: a new one only where the last has begun.
-
-        So a submission that Slurm lost, and finds again, cannot run beside the one that took its place.
-        """
-        last = max(status.attempt, self._last.get(cell, 0))
-        begun = (cell, last) in self._known.progress.taken
-        return last + 1 if begun or last == 0 else last
-
-
-class _Room:
-    """How many array tasks the site lets this user queue, and how many of them are used."""
-
-    def __init__(self, plan: Plan, slurm: Slurm) -> None:
-        self._limits: dict[str | None, int] = {}
-        limits = plan.limits
-        self._array = int(plan.cluster["scheduler"].get("max_array_size", 1001))
-        for qos, most in [(None, limits.get("submitted")), *(limits.get("queued") or {}).items()]:
-            if most:
-                self._limits[qos] = int(most) - (slurm.queued_tasks(qos) or 0)
-
-    def take(self, wanted: _Wanted) -> None:
-        for qos in self._limits:
-            if qos in (None, wanted.job.qos):
-                self._limits[qos] -= _size(wanted)
-
-    def parts(self, cells: Sequence[_Wanted], reserved: Sequence[Job]) -> Iterator[_Wanted]:
-        """Give as much of the cells as there is room for, in arrays that the site takes, leaving room for what follows."""
-        for each in cells:
-            start = 0
-            while start < len(each.tasks):
-                room = min(self._array, self._free(each.job.qos, reserved))
-                if room <= 0:
-                    return
-                step = room * each.job.cells_per_task
-                yield _Wanted(each.job, each.ask, each.tasks[start : start + step])
-                start += step
-
-    def _free(self, qos: str | None, reserved: Sequence[Job]) -> int:
-        free = [
-            left - max(1, sum(name is None or job.qos == name for job in reserved))
-            for name, left in self._limits.items()
-            if name in (None, qos)
-        ]
-        return min(free, default=self._array)
-
-
-def _size(wanted: _Wanted) -> int:
-    return -(-len(wanted.tasks) // wanted.job.cells_per_task)
-
-
-def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[_Wanted], budget: Budget) -> None:
-    """Refuse what is over budget, all attempts of the plan counted.
-
-    Raises:
-        UsageError: it asks for more.
-    """
-    jobs = {job.name: job for job in plan.cell_jobs()}
-    for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
-        if most is None:
-            continue
-        before = sum(
-            _hours(jobs[each.job], name, each.time) * len(each.entries)
-            for each in ledger.submissions()
-            if each.job in jobs and each.state not in ("refused", "gone")
-        )
-        asked = before + sum(_hours(each.job, name, each.ask.time) * len(each.tasks) for each in wanted)
-        if asked > most + 1e-9:
-            words = name.replace("_", "-")
-            so_far = f" ({before:g} of them for attempts so far)" if before else ""
-            raise UsageError(
-                f"the plan asks for up to {asked:g} {words}{so_far}, over the {most:g} allowed: shorten `time`, or take cells out"
-            )
-
-
-def _hours(job: Job, name: str, seconds: int | None) -> float:
-    """Return what one cell of a job may use."""
-    one = float(getattr(job, name)) / job.count
-    return one * seconds / float(job.resources["time"]) if seconds else one
 
 
 def _live_ids(plan: Plan, known: Survey) -> dict[str, list[str]]:

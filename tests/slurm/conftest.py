@@ -18,8 +18,9 @@ from hpcrl.collect.merge import collect
 from hpcrl.slurm.client import Slurm, run_command
 from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
+from hpcrl.submit.selection import Budget
 from hpcrl.submit.status import PlanStatus, plan_status
-from hpcrl.submit.submission import Budget, submit
+from hpcrl.submit.submission import submit
 from tests.builders import ENVIRONMENTS, built_environment, planned
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.rig import Rig, run_scenarios
-from benchmarks.faults.scenarios import SCENARIOS
+from benchmarks.faults.rig import Rig
+from benchmarks.faults.scenarios import SCENARIOS, run_scenarios
 
 pytestmark = pytest.mark.slurm
 # They wait out the minute after which a job is LOST, or a daemon's time-outs; benchmarks/faults runs them.

@@ -11,8 +11,9 @@ import pytest
 
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.status import plan_status
-from hpcrl.submit.submission import Budget, Choice, submit
+from hpcrl.submit.submission import submit
 from tests.builders import ENVIRONMENTS, command_study, write_yaml
 from tests.conftest import Shown
 from tests.slurm.conftest import Cluster
@@ -141,3 +142,19 @@ def test_the_warning_signal_ends_no_command_that_does_not_know_it(sol: Cluster, 
     assert sol.wait(plan).counts() == {"COMPLETED": 1}
     rows = sol.collected(plan)
     assert list(rows["outcome"]) == ["preempted", "completed"]
+
+
+def test_a_cell_that_wants_more_memory_gets_it(sol: Cluster, tmp_path: Path) -> None:
+    """The private Sol ends what is over its memory by control groups, as root; elsewhere by a stand-in."""
+    code = "import time; held = bytearray(400 * 2**20); time.sleep(3)"
+    retry = {"oom": {"memory": "x4", "at_most": 1}}
+    study = command_study([sys.executable, "-c", code], retry=retry, resources={"memory": "200M", "time": "00:10:00"})
+    plan = sol.plan(tmp_path / "plan", study)
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"OUT_OF_MEMORY": 1}
+    done = submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None, Choice(retry=True))
+    assert done.tasks == 1
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    rows = sol.collected(plan)
+    assert list(rows["memory_mib"]) == [200, 800]
+    assert list(rows["outcome"]) == ["oom", "completed"]

@@ -16,7 +16,8 @@ from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import MANIFEST
 from hpcrl.formats.submission import read_entry
 from hpcrl.slurm.client import Completed, Slurm
-from hpcrl.submit.submission import Budget, Choice, Submitted, submit
+from hpcrl.submit.selection import Budget, Choice
+from hpcrl.submit.submission import Submitted, submit
 from tests.builders import cells_of, command_study, planned
 
 NONE, ALL = Budget(), Choice()

@@ -1,0 +1,46 @@
+"""How many array tasks the site lets a user queue, and a plan's cells in parts that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpcrl.formats.plan import Job, Plan
+from hpcrl.slurm.client import Slurm
+from hpcrl.submit.selection import Wanted
+
+
+class Room:
+    """How many array tasks the site lets this user queue, and how many of them are used."""
+
+    def __init__(self, plan: Plan, slurm: Slurm) -> None:
+        self._limits: dict[str | None, int] = {}
+        limits = plan.limits
+        self._array = int(plan.cluster["scheduler"].get("max_array_size", 1001))
+        for qos, most in [(None, limits.get("submitted")), *(limits.get("queued") or {}).items()]:
+            if most:
+                self._limits[qos] = int(most) - (slurm.queued_tasks(qos) or 0)
+
+    def take(self, wanted: Wanted) -> None:
+        for qos in self._limits:
+            if qos in (None, wanted.job.qos):
+                self._limits[qos] -= wanted.array_size
+
+    def parts(self, cells: Sequence[Wanted], reserved: Sequence[Job]) -> Iterator[Wanted]:
+        """Give as much of the cells as there is room for, in arrays that the site takes, leaving room for what follows."""
+        for each in cells:
+            start = 0
+            while start < len(each.tasks):
+                room = min(self._array, self._free(each.job.qos, reserved))
+                if room <= 0:
+                    return
+                step = room * each.job.cells_per_task
+                yield Wanted(each.job, each.ask, each.tasks[start : start + step])
+                start += step
+
+    def _free(self, qos: str | None, reserved: Sequence[Job]) -> int:
+        free = [
+            left - max(1, sum(name is None or job.qos == name for job in reserved))
+            for name, left in self._limits.items()
+            if name in (None, qos)
+        ]
+        return min(free, default=self._array)

@@ -1,0 +1,156 @@
+"""Which cells of a plan go out: those chosen, grouped by what they ask for, within the budget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import Job, Plan
+from hpcrl.submit.retrying import Ask, cause_of, next_ask
+from hpcrl.submit.survey import COMPLETED, LIVE, NEVER, UNSETTLED, Survey, TaskStatus
+
+NOT_SUBMITTED = TaskStatus(NEVER)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that all attempts of a plan together may ask for; None: no limit."""
+
+    core_hours: float | None = None
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which cells go out.
+
+    Args:
+        cells: beginnings of ids; empty: all.
+        failed: only cells that failed.
+        again: cells that completed, too.
+        retry: failed cells by the study's rules, with more time or memory.
+        fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
+    """
+
+    cells: tuple[str, ...] = ()
+    failed: bool = False
+    again: bool = False
+    retry: bool = False
+    fed: bool = False
+
+
+MISSING_OR_FAILED = Choice()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Tasks of one job that ask for the same; each with the number of its attempt."""
+
+    job: Job
+    ask: Ask
+    tasks: list[tuple[int, int]]
+
+    @property
+    def array_size(self) -> int:
+        return -(-len(self.tasks) // self.job.cells_per_task)
+
+
+class Selection:
+    """Chooses the cells that go out, grouped by what they ask for."""
+
+    def __init__(
+        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]
+    ) -> None:
+        self._directory = directory
+        self._known, self._choice, self._chosen = known, choice, chosen
+        self._memory: dict[str, bool] = {}
+        self._rules = plan.study.get("retry") or {}
+        self._tried: Counter[tuple[str, str]] = Counter()
+        if choice.retry:
+            for each in ledger.submissions():
+                if each.state == "submitted" and each.cause != "first" and each.job in known.ids:
+                    self._tried.update((known.ids[each.job][task], each.cause) for task, _ in each.entries)
+        self._last: dict[str, int] = {}
+        for cell, attempt in known.progress.taken:
+            self._last[cell] = max(attempt, self._last.get(cell, 0))
+        self.already = 0
+        self.left: Counter[str] = Counter()
+
+    def of(self, job: Job) -> list[Wanted]:
+        groups: dict[Ask, list[tuple[int, int]]] = {}
+        for task, cell in enumerate(self._known.ids[job.name]):
+            if self._chosen and cell not in self._chosen:
+                continue
+            status = self._known.units.get(cell, NOT_SUBMITTED)
+            ask = self._ask(job, cell, status)
+            if isinstance(ask, Ask):
+                groups.setdefault(ask, []).append((task, self._number(cell, status)))
+            elif ask:
+                self.left[ask] += 1
+            else:
+                self.already += 1
+        return [Wanted(job, ask, tasks) for ask, tasks in groups.items()]
+
+    def _ask(self, job: Job, cell: str, status: TaskStatus) -> Ask | str | None:
+        """Return what a cell asks for, or why it stays as it is; None where it is in good order."""
+        if status.state in LIVE or status.state in UNSETTLED:
+            return None
+        if status.state == NEVER:
+            return "never submitted" if self._choice.failed else Ask()
+        if status.state == COMPLETED:
+            return Ask("again") if self._choice.again else None
+        if self._choice.fed:
+            return f"{status.state.lower()}: `hpcrl submit` tries it again"
+        if self._choice.retry:
+            tried = self._tried[cell, cause_of(status.state)]
+            return next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
+        made = status.submission
+        return Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
+
+    def _asks_for_memory(self, job: Job) -> bool:
+        if job.name not in self._memory:
+            self._memory[job.name] = "#SBATCH --mem=" in (self._directory / job.script).read_text(encoding="utf-8")
+        return self._memory[job.name]
+
+    def _number(self, cell: str, status: TaskStatus) -> int:
+        """Return the number of a cell's next attempt: a new one only where the last has begun.
+
+        So a submission that Slurm lost, and finds again, cannot run beside the one that took its place.
+        """
+        last = max(status.attempt, self._last.get(cell, 0))
+        begun = (cell, last) in self._known.progress.taken
+        return last + 1 if begun or last == 0 else last
+
+
+def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:
+    """Refuse what is over budget, all attempts of the plan counted.
+
+    Raises:
+        UsageError: it asks for more.
+    """
+    jobs = {job.name: job for job in plan.cell_jobs()}
+    for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
+        if most is None:
+            continue
+        before = sum(
+            _hours(jobs[each.job], name, each.time) * len(each.entries)
+            for each in ledger.submissions()
+            if each.job in jobs and each.state not in ("refused", "gone")
+        )
+        asked = before + sum(_hours(each.job, name, each.ask.time) * len(each.tasks) for each in wanted)
+        if asked > most + 1e-9:
+            words = name.replace("_", "-")
+            so_far = f" ({before:g} of them for attempts so far)" if before else ""
+            raise UsageError(
+                f"the plan asks for up to {asked:g} {words}{so_far}, over the {most:g} allowed: shorten `time`, or take cells out"
+            )
+
+
+def _hours(job: Job, name: str, seconds: int | None) -> float:
+    """Return what one cell of a job may use."""
+    one = float(getattr(job, name)) / job.count
+    return one * seconds / float(job.resources["time"]) if seconds else one
