@@ -19,8 +19,10 @@ from hpcrl.slurm.client import RUNNING, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.lease import Say, held_lease
 from hpcrl.submit.survey import (
+    CANCELLED,
     COMPLETED,
     LIVE,
+    LOST,
     NEVER,
     UNSETTLED,
     Survey,
@@ -32,6 +34,8 @@ from hpcrl.submit.survey import (
 # Failed and running cells whose records and logs are looked into; of more, states alone are told.
 DETAILS = 500
 _NEVER = TaskStatus(NEVER)
+# What ended a cell from outside: its log does not say why.
+_NOT_ITS_FAULT = frozenset({CANCELLED, LOST, "NODE_FAIL", "PREEMPTED"})
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ def _details(directory: Path, known: Survey) -> dict[str, _Detail]:
             words = _last_line(directory, status)
             reason = detail.reason
             if reason is None:
-                reason = words
+                reason = None if status.state in _NOT_ITS_FAULT else words
             elif words and words not in reason and " ended with exit code " in reason:
                 reason = f"{reason}: {words}"  # a command: its own last words
             details[name] = _Detail(detail.progress, reason)
@@ -246,7 +250,7 @@ def _last_line(directory: Path, status: TaskStatus) -> str | None:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return None
-    own = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd:"))]
+    own = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
     return own[-1][:300] if own else None
 
 
