@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, count, echo_json, json_option, path_option
+from hpcrl.cli.common import DEFAULT_PLAN, count, echo_json, json_option, path_option, say
 from hpcrl.errors import UsageError
 
 
@@ -123,7 +123,7 @@ def command(
         raise UsageError(
             f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}"
         )
-    written = False if dry_run else write_plan(files, directory)
+    written = False if dry_run else write_plan(files, directory, say)
     notes = [*in_words(plan), *plan.totals.get("notes", ())]
     if files.changes:
         notes = [*files.changes.in_words(plan.generation), *notes]

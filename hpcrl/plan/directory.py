@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
+from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.plan import LOGS, MANIFEST, RECORDS, Plan, old_manifest
 from hpcrl.plan.before import Changes
 
@@ -24,17 +25,25 @@ class PlanFiles:
     changes: Changes | None = None
 
 
-def write_plan(files: PlanFiles, directory: Path) -> bool:
+def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) -> bool:
     """Write the plan directory as a whole, or not at all; return False where the same plan stands there already.
 
     A next generation is written beside the one that stands there, and the manifest last: until then the old plan is whole.
+    It waits for a `submit` or another `plan` at work there; `say` is told for whom.
 
     Raises:
         UsageError: another plan, or something else, stands there.
         HpcrlError: it cannot be written.
     """
     if directory.exists() and any(directory.iterdir()):
-        return _write_beside(files, directory)
+        if not (directory / MANIFEST).is_file():
+            raise UsageError(f"{directory}: exists and is not a plan directory: choose another with -o")
+        if (directory / MANIFEST).read_text(encoding="utf-8") == files.files[MANIFEST]:
+            _write_files(files, directory)  # what was removed of it
+            return False
+        with held_lease(directory, "plan", say):
+            _write_beside(files, directory)
+        return True
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -58,25 +67,24 @@ def write_plan(files: PlanFiles, directory: Path) -> bool:
     return True
 
 
-def _write_beside(files: PlanFiles, directory: Path) -> bool:
-    manifest = directory / MANIFEST
-    if not manifest.is_file():
-        raise UsageError(f"{directory}: exists and is not a plan directory: choose another with -o")
-    standing = manifest.read_text(encoding="utf-8")
-    same = standing == files.files[MANIFEST]
-    if not same and standing != files.files.get(old_manifest(files.plan.generation - 1)):
+def _write_beside(files: PlanFiles, directory: Path) -> None:
+    standing = (directory / MANIFEST).read_text(encoding="utf-8")
+    if standing != files.files.get(old_manifest(files.plan.generation - 1)):
         raise UsageError(
             f"{directory}: holds another plan (`hpcrl plan diff` compares): plan again, or choose another directory with -o"
         )
-    if not same:
-        # A run that was killed may have left scripts of this generation that are none any more.
-        for path in (directory / "scripts").glob(f"*-g{files.plan.generation}.sbatch"):
-            if f"scripts/{path.name}" not in files.files:
-                path.unlink()
+    # A run that was killed may have left scripts of this generation that are none any more.
+    for path in (directory / "scripts").glob(f"*-g{files.plan.generation}.sbatch"):
+        if f"scripts/{path.name}" not in files.files:
+            path.unlink()
+    _write_files(files, directory)
+
+
+def _write_files(files: PlanFiles, directory: Path) -> None:
+    """Write what differs, the manifest last."""
     for name in sorted(files.files, key=lambda name: name == MANIFEST):
         content = files.files[name]
         data = content.encode() if isinstance(content, str) else content
         path = directory / name
         if not path.is_file() or path.read_bytes() != data:
             write_atomically(path, data)
-    return not same

@@ -16,11 +16,11 @@ import psutil
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import server_time
+from hpcrl.formats.lease import Say
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Plan, cell_ids, find_job
 from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions
 from hpcrl.slurm.client import SBATCH_SECONDS, Slurm, View
-from hpcrl.submit.lease import Say
 
 SETTLE_SECONDS = 6.0  # of Slurm's saying no, once no sbatch for it is under way any more
 _POLL_SECONDS = 1.0

@@ -11,13 +11,13 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
 from hpcrl.slurm.client import RUNNING, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
-from hpcrl.submit.lease import Say, held_lease
 from hpcrl.submit.survey import (
     CANCELLED,
     COMPLETED,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.files import write_atomically
+from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
-from hpcrl.submit.lease import Lease, Say, held_lease
 from hpcrl.submit.retrying import Ask
 from hpcrl.submit.room import Room
 from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, Wanted, check_budget
@@ -75,8 +75,9 @@ def submit(
         UsageError: the plan is over budget, or a cell does not exist.
         HpcrlError: the scheduler refuses a job, or does not say whether it took it. What was submitted is in the ledger.
     """
-    plan = read_plan(directory)
+    read_plan(directory)  # or it is none, and nothing must be left in it
     with held_lease(directory, "submit", say) as lease:
+        plan = read_plan(directory)
         for name in (LOGS, RECORDS):
             (directory / name).mkdir(exist_ok=True)
         _write_shim(directory)

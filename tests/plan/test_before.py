@@ -47,8 +47,9 @@ def extend(plan: Path) -> Extend:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """Return all files but the leftovers of killed runs, which are hidden."""
+    """Return all files of the plan: no leases, and none of the leftovers of killed runs, which are hidden."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file() and not path.name.startswith("."))
+    paths = [path for path in paths if path.parent.name != "lease"]
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.submit import lease
-from hpcrl.submit.lease import FOLDER, held_lease
+from hpcrl.formats import lease
+from hpcrl.formats.lease import FOLDER, held_lease
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hpcrl.submit.lease import held_lease
+from hpcrl.formats.lease import held_lease
 with held_lease(Path(sys.argv[1]), "submit", lambda text: print(text, file=sys.stderr, flush=True)):
     print("held", flush=True)
     sys.stdin.read()
@@ -136,7 +136,7 @@ def test_one_that_was_suspended_and_replaced_notices(tmp_path: Path, monkeypatch
 
 def test_many_at_once_never_two(tmp_path: Path) -> None:
     program = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom hpcrl.submit.lease import held_lease\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom hpcrl.formats.lease import held_lease\n"
         "for _ in range(8):\n"
         "    with held_lease(Path(sys.argv[1]), 'submit', lambda text: None):\n"
         "        mark = os.open(sys.argv[1] + '/mark', os.O_CREAT | os.O_EXCL)\n"

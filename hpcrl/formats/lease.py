@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import create_exclusively, write_atomically
+from hpcrl.formats.files import create_exclusively
 
 FOLDER = "lease"
 HEARTBEAT_SECONDS = 5.0
@@ -64,7 +64,7 @@ class Lease:
         self._thread.join()
         with suppress(HpcrlError, OSError):
             if _newest(self._path.parent) == self._path.name:
-                write_atomically(self._path, _RETURNED)
+                self._path.write_text(_RETURNED)
 
 
 @contextmanager
@@ -79,9 +79,7 @@ def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
         folder.mkdir(exist_ok=True)
         path = _acquire(folder, verb, say)
     except OSError as error:
-        raise UsageError(
-            f"{directory}: cannot be written ({error.strerror}), so nothing can be submitted from it"
-        ) from None
+        raise UsageError(f"{directory}: cannot be written ({error.strerror}), so this plan cannot be changed") from None
     lease = Lease(path)
     try:
         yield lease
