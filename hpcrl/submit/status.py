@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
-from hpcrl.slurm.client import RUNNING, WAITING, Slurm
+from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.survey import (
     CANCELLED,
@@ -24,6 +25,7 @@ from hpcrl.submit.survey import (
     LIVE,
     LOST,
     NEVER,
+    UNCONFIRMED,
     UNSETTLED,
     Survey,
     TaskStatus,
@@ -125,7 +127,7 @@ class PlanStatus:
             for each in [*(status for *_, status in self.units), *self.stages.values()]
             if each.state in LIVE or each.state in UNSETTLED
         ]
-        held = [each for each in live if each.slurm and each.state in WAITING and is_stuck(each.slurm.reason)]
+        held = [each for each in live if _is_held(each)]
         waits = [each for each in live if each.slurm and each.slurm.reason == "Dependency"]
         return bool(held) and len(held) + len(waits) == len(live)
 
@@ -164,6 +166,14 @@ class PlanStatus:
 
 def _quoted(name: str | None) -> str:
     return f'"{name}"' if name else "null"
+
+
+def _is_held(status: TaskStatus) -> bool:
+    """Tell whether somebody must do something: release a job, or run `hpcrl submit` to settle an old submission."""
+    made = status.submission
+    if status.state == UNCONFIRMED:
+        return made is not None and made.state == "intent" and time.time() - made.at > SBATCH_SECONDS + 60
+    return status.slurm is not None and status.state in WAITING and is_stuck(status.slurm.reason)
 
 
 @cache

@@ -165,6 +165,27 @@ def test_an_unconfirmed_submission(scene: Scene) -> None:
     assert scene.states() == ["COMPLETED", "UNCONFIRMED", "RUNNING"]
 
 
+def test_waiting_ends_where_nothing_moves_by_itself(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> tuple[bool, bool]:
+        status = plan_status(scene.plan, Slurm(scene.run))
+        return status.live(), status.stuck()
+
+    scene.queue = "7_[1-2]|PENDING|Priority|NAME\n7_0|RUNNING|None|NAME\n"
+    assert told() == (True, False)
+    scene.queue = "7_[0-2]|PENDING|launch failed requeued held|NAME\n"
+    assert told() == (True, True)
+    scene.queue = "7_[0-1]|PENDING|JobHeldUser|NAME\n7_2|RUNNING|None|NAME\n"
+    assert told() == (True, False)
+    # An sbatch of hours ago that nobody has settled: only `hpcrl submit` can.
+    scene.queue = ""
+    scene.ledger.refused(scene.first.token, "x")
+    scene.submit(granted(scene.plan, "0-2"))
+    assert told() == (True, False)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert told() == (True, True)
+
+
 def test_attempts_are_ordered_by_number_and_not_by_clock(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     second = scene.submit(granted(scene.plan, "0-2", 2), "8")
