@@ -50,7 +50,8 @@ def _measure(directory: Path, virtual: VirtualSlurm, cells: int) -> None:
         print(f"| {what} | {cpu:.2f} | {wall:.2f} | {memory:.0f} | {_calls(plan) - before} |", flush=True)
 
     row("plan", "plan", "--cluster", "sol", "--account", "lab", "--study", directory / "study.yaml", "-o", plan)
-    virtual.command("scontrol", "update", "PartitionName=htc", "State=DOWN")
+    partition = read_plan(plan).cell_jobs()[0].partition
+    virtual.command("scontrol", "update", f"PartitionName={partition}", "State=DOWN")
     row("submit, all", "submit", plan)
     row("status, all wait", "status", plan)
     row("status --json, all wait", "status", plan, "--json")

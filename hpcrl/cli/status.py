@@ -54,6 +54,8 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
     from hpcrl.slurm.client import RUNNING
 
     failures = status.failures
+    if not failures and not RUNNING & set(status.counts()):
+        return status.pick(range(min(SHOWN, len(status.units))))
     ranks: list[list[int]] = [[], [], []]
     for number, (*_, each) in enumerate(status.units):
         found = ranks[0 if each.state in failures else 1 if each.state in RUNNING else 2]

@@ -141,12 +141,10 @@ class PlanStatus:
     def unsettled(self) -> dict[str, int]:
         """Count by reason what waits, or of which nobody knows."""
         waiting = UNSETTLED | {"PENDING"}
-        reasons = Counter(
-            f"{status.state}: {status.reason}"
-            for _, _, _, status in self.units
-            if status.reason and status.state in waiting
-        )
-        return dict(reasons.most_common(5))
+        if not waiting & set(self._counts):
+            return {}
+        reasons = Counter([(status.state, status.reason) for _, _, _, status in self.units if status.state in waiting])
+        return {f"{state}: {reason}": count for (state, reason), count in reasons.most_common(5) if reason}
 
     def lines(self) -> Iterator[str]:
         """Give each cell as a line of JSON: its line of the plan, with its state."""

@@ -17,7 +17,7 @@ from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
 from hpcrl.formats.submission import Submission, grant
-from hpcrl.slurm.client import Refused, Slurm, Unconfirmed
+from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.submit.retrying import Ask
 from hpcrl.submit.room import Room
@@ -254,6 +254,9 @@ class _Submitting:
                     [*self._options(job, wanted.ask, made), *options],
                     [made.token, *_environments()],
                 )
+            except NotInstalled as error:
+                self._ledger.refused(made.token, str(error))
+                raise
             except Refused as error:
                 self._ledger.refused(made.token, str(error))
                 raise HpcrlError(f"{job.script}: sbatch refused it: {error}") from None
