@@ -1,6 +1,7 @@
 # make demo    train, measure and compare on this machine, in minutes
 # make test    every test, the real-Slurm ones included
-# make check   lint, types, import rules and the fast tests, in under a minute
+# make lint    lint, types and import rules
+# make check   lint, types, import rules and the fast tests, in a minute or two
 # make bench   speed beside named peers
 SHELL := /bin/bash
 PYTHON ?= python3.11
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test lint check bench lock clean
 
 $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/make-venv
 	tools/make-venv $(PYTHON) $(VENV)
@@ -34,11 +35,13 @@ test: $(STAMP)
 	tools/debian-packages "the report in a browser" $(BROWSER)
 	$(BIN)/python -m pytest tests
 
-check: $(STAMP)
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint
 	$(BIN)/python -m pytest tests -n 2 -m "not slow and not slurm"
 
 bench: $(STAMP)

@@ -54,8 +54,11 @@ def next_ask(
     if cause not in DEFAULT:
         return f"{status.state.lower()}: is not tried again by itself"
     rule = (rules or DEFAULT).get(cause, {"at_most": 0})
-    if before >= int(rule.get("at_most", 1)):
-        return f"{cause}: tried again {before} times, and the study says {rule.get('at_most', 1)} at most"
+    most = int(rule.get("at_most", 1))
+    if most == 0:
+        return f"{cause}: the study's `retry` does not try such cells again"
+    if before >= most:
+        return f"{cause}: tried again {before} of {most} times"
     time, memory, exclude = _requests(status)
     if factor := rule.get("time"):
         asked = time or int(job.resources["time"])

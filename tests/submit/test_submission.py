@@ -185,7 +185,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY", 2: "NODE_FAIL", 3: "FAILED"})
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 3
-    assert [reason for reason in done.left] == ["failed: tried again 0 times, and the study says 0 at most"]
+    assert [reason for reason in done.left] == ["failed: the study's `retry` does not try such cells again"]
     options = {
         fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude")
         for number in (1, 2, 3)
@@ -199,7 +199,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     settle_all(plan, fake, {0: "TIMEOUT"}, "104")
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 0
-    assert "timeout: tried again 2 times, and the study says 2 at most" in done.left
+    assert "timeout: tried again 2 of 2 times" in done.left
     causes = [each.cause for each in Ledger(plan).submissions()]
     assert sorted(causes) == ["first", "node_fail", "oom", "timeout", "timeout"]
 
