@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         else:
             raise UsageError("give --cell, or --job and --index")
         allocation = read_allocation()
-        start = start_of(cell, attempt, allocation, os.environ.get("HPCRL_START"))
+        start = start_of(cell, attempt, allocation)
         token = {"token": options.submission} if options.submission else {}
         facts = {"node": allocation.node, "time": time.time(), **token}
         if refusal := take_attempt(options.plan, start, facts):

@@ -72,8 +72,14 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     )
 
 
-def start_of(cell: Cell, attempt: int | None, allocation: Allocation, mark: str | None) -> Start:
-    """Name this start of a cell for the fence; without a granted attempt it is one by hand, and has a name of its own."""
+def start_of(
+    cell: Cell, attempt: int | None, allocation: Allocation, environment: Mapping[str, str] = os.environ
+) -> Start:
+    """Name this start of a cell for the fence; without a granted attempt it is one by hand, and has a name of its own.
+
+    What the ranks of one start share is the script's mark, or, under a site's own template, the port of their srun.
+    """
+    mark = environment.get("HPCRL_START") or environment.get("SLURM_SRUN_COMM_PORT")
     if allocation.key is not None:
         name, restart, key = allocation.key, allocation.restarts, allocation.key
     else:

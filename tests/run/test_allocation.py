@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from hpcrl.run.allocation import read_allocation
+from hpcrl.formats.attempts import Start
+from hpcrl.formats.plan import Cell
+from hpcrl.run.allocation import read_allocation, start_of
 
 
 def test_a_task_of_an_array_on_a_named_node() -> None:
@@ -24,3 +26,20 @@ def test_without_slurm() -> None:
     found = read_allocation({"HPCRL_ATTEMPT": "local-x_0", "HPCRL_RANK": "1", "HPCRL_RANKS": "2"})
     assert (found.key, found.attempt, found.rank, found.ranks) == (None, "local-x_0", 1, 2)
     assert read_allocation({}).attempt.startswith("byhand-")
+
+
+def test_two_starts_of_one_job_differ_and_ranks_of_one_do_not() -> None:
+    cell = Cell("c", {}, {}, "e")
+    job = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_NTASKS": "2"}
+
+    def start(attempt: int | None = 1, **variables: str) -> Start:
+        environment = job | variables
+        return start_of(cell, attempt, read_allocation(environment), environment)
+
+    first = start(SLURM_PROCID="0", HPCRL_START="n1-5-77")
+    assert first == Start("c", "1", 0, "7_3", "n1-5-77")
+    assert start(SLURM_PROCID="1", HPCRL_START="n1-5-77") == first
+    assert start(SLURM_PROCID="0", HPCRL_START="n2-5-78").mark != first.mark
+    # A site's own template sets no mark: each srun has a port of its own.
+    assert start(SLURM_SRUN_COMM_PORT="4001").mark != start(SLURM_SRUN_COMM_PORT="4002").mark
+    assert start(None, SLURM_RESTART_COUNT="2") == Start("c", "7_3", 2, "7_3", "7_3-2")
