@@ -237,7 +237,7 @@ def test_a_refused_script_is_said_in_slurm_s_words_and_nothing_is_lost(sol: Clus
     plan = sol.plan(tmp_path / "plan", command_study(["true"]))
     (script,) = (plan / "scripts").glob("*-cpu-*")
     good = script.read_text()
-    script.write_text(good.replace("--partition=htc", "--partition=nosuch"))
+    script.write_text(good.replace("--partition=public", "--partition=nosuch"))
     with pytest.raises(HpcrlError, match=r"sbatch refused it: .*invalid partition specified: nosuch"):
         sol.submit(plan)
     script.write_text(good)
