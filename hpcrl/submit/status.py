@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
@@ -26,6 +26,7 @@ from hpcrl.submit.survey import (
     LOST,
     NEVER,
     UNCONFIRMED,
+    UNKNOWN,
     UNSETTLED,
     Survey,
     TaskStatus,
@@ -323,6 +324,10 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
         try:
             settle(directory, ledger, slurm, say)
             known = survey(directory, plan, ledger, slurm)
+            if not known.answered and any(each.state == UNKNOWN for each in known.units.values()):
+                raise HpcrlError(
+                    f"{'; '.join(known.notes)}: nothing was cancelled; run `hpcrl cancel` again when Slurm answers"
+                )
             live = {
                 name: each
                 for name, each in known.units.items()

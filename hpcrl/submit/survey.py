@@ -16,6 +16,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -38,6 +39,7 @@ NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "
 LIVE = frozenset(RUNNING | WAITING)
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 LOST_SECONDS = 60.0
+_BREATHES = "nobody knows of it, but its record was written to a moment ago: it may still run; look again in a minute"
 FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
 # What a cell's own record says of an attempt that did not complete.
 _OUTCOMES = {
@@ -264,6 +266,8 @@ class _Judge:
             return CANCELLED, "it was cancelled before it started"
         if self._ages[submission.token] < LOST_SECONDS:
             return UNCONFIRMED, "Slurm does not list it yet"
+        if taken and unit in self._breathing:
+            return UNKNOWN, _BREATHES
         return LOST, "neither in the queue nor in accounting, and no record has its end: Slurm has lost it"
 
     def _of_local(self, unit: str, own: str | None, submission: Submission, index: int) -> tuple[str, str | None]:
@@ -276,6 +280,8 @@ class _Judge:
             return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
+        if state in LIVE and not alive and unit in self._breathing:
+            return UNKNOWN, _BREATHES
         if state in LIVE and not alive:
             return LOST, "the local queue has ended without it"
         if unit != submission.job:
@@ -284,6 +290,20 @@ class _Judge:
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
         return state, None
+
+    @cached_property
+    def _breathing(self) -> set[str]:
+        """The cells whose record was written to a moment ago: they run, whoever has forgotten them."""
+        try:
+            now = server_time(self._directory)
+        except OSError:
+            now = time.time()
+        fresh = set()
+        for path in (self._directory / RECORDS).glob("*.rec"):
+            with suppress(OSError):
+                if now - path.stat().st_mtime < LOST_SECONDS:
+                    fresh.add(path.name.partition(".")[0])
+        return fresh
 
     @cached_property
     def _starved(self) -> set[str]:
