@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
-from hpcrl.submit.status import plan_status
+from hpcrl.submit.status import cancel, plan_status
 from hpcrl.submit.survey import Survey, survey
 from tests.builders import cells_of, dqn_study, granted, planned, write_record
 from tests.collect.gathering import rewritten
@@ -280,3 +281,27 @@ def test_out_of_memory_that_only_the_samples_show(scene: Scene, used: float, tol
         writer.write("samples", {"table": row})
     scene.accounting = "7_0|FAILED|0:9|3|htc|c1|NAME\n"
     assert scene.states()[0] == told
+
+
+def test_a_cell_whose_record_still_grows_is_not_lost_whoever_forgot_it(scene: Scene) -> None:
+    """As when squeue and sacct both answer with nothing for a moment."""
+    scene.begin(0)
+    path = write_record(scene.plan, cells_of(scene.plan)[0], "7_0-0", outcome=None)
+    assert scene.states() == ["UNKNOWN", "LOST", "LOST"]
+    os.utime(path, (time.time() - 90, time.time() - 90))
+    assert scene.states() == ["LOST"] * 3
+
+
+def test_a_local_cell_that_outlives_its_queue_is_not_lost(scene: Scene) -> None:
+    scene.ledger.refused(scene.first.token, "x")
+    scene.submit(granted(scene.plan, "0-2", executor="local", host=socket.gethostname()), "999999999")
+    scene.begin(1, key="local-x_1")
+    write_record(scene.plan, cells_of(scene.plan)[1], "local-x_1", outcome=None)
+    assert scene.states() == ["LOST", "UNKNOWN", "LOST"]
+
+
+def test_cancel_says_when_slurm_could_not_be_asked(scene: Scene) -> None:
+    scene.queue, scene.accounting = NoAnswer("x"), NoAnswer("x")
+    with pytest.raises(HpcrlError, match=r"squeue: gave no answer .*: nothing was cancelled; run `hpcrl cancel` again"):
+        cancel(scene.plan, Slurm(scene.run), [])
+    assert scene.ledger.cancelled() == set()
