@@ -11,14 +11,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
 from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.client import RUNNING, Completed, Slurm, run_command
+from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
+from hpcrl.submit.status import PlanStatus, plan_status
 
 PATIENCE = 180.0  # of one command, and for the end of all cells
 
@@ -37,6 +41,15 @@ class Count:
 
     def faults(self) -> int:
         return self.lost + self.twice + self.wrong + self.hangs + self.tracebacks
+
+    def add(self, other: Count) -> None:
+        self.trials += other.trials
+        self.lost += other.lost
+        self.twice += other.twice
+        self.wrong += other.wrong
+        self.hangs += other.hangs
+        self.tracebacks += other.tracebacks
+        self.notes += other.notes
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,7 @@ class Rig:
         self.virtual = VirtualSlurm(directory / "s")
         self.virtual.up(Library().cluster("sol"))
         self.faults = self.virtual.faults()
+        self.slurm = Slurm(self._run)
         self.environments = directory / "environments"
         self.count = Count()
         self._plans = 0
@@ -69,6 +83,10 @@ class Rig:
     def variables(self, **more: str) -> dict[str, str]:
         own = {"PATH": self.faults.path, "HPCRL_ENVIRONMENTS": str(self.environments), "HPCRL_ACCOUNT": "lab"}
         return self.virtual.environment() | own | more
+
+    def _run(self, arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        words = [f"{name}={value}" for name, value in self.variables().items() if os.environ.get(name) != value]
+        return run_command(["env", *words, *arguments], cwd, timeout)
 
     def start(self, *arguments: object, **variables: str) -> subprocess.Popen[str]:
         """Start hpcrl in a process group of its own."""
@@ -106,7 +124,7 @@ class Rig:
         command = ["sh", "-c", f"echo {{cell}} >> {place}/ran; sleep {seconds}"]
         content = {
             "name": "faults", "title": f"Trial {self._plans} {place}", "workload": {"command": command}, "axes": {"variant": ["a"]},
-            "seeds": cells or self.cells, "chain": "parallel", "resources": {"memory": "50M", "time": "00:10:00"},
+            "seeds": cells or self.cells, "chain": "parallel", "resources": {"memory": "256M", "time": "00:10:00"},
             "calibration_seconds": 0, **study,
         }  # fmt: skip
         with (place / "study.yaml").open("w") as file:
@@ -151,34 +169,30 @@ class Rig:
         self.faults.clear()
         for _ in range(again if submit else 0):
             done = self.hpcrl("submit", plan)
-            self.wait(plan)
-            if done.code == 0 and not self._stuck(plan):
+            status = self.wait(plan)
+            if done.code == 0 and not _stuck(status):
                 break
         self.judge(plan, expected or {})
 
-    def wait(self, plan: Path, seconds: float = PATIENCE) -> None:
+    def wait(self, plan: Path, seconds: float = PATIENCE) -> PlanStatus:
+        """Wait until no cell waits or runs, or until Slurm holds all that is left. It asks inside this process."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while True:
             self.resume_nodes()
-            states = self.states(plan)
-            if states and self._stuck(plan):
-                return
-            if states and not {"PENDING", "RUNNING", "COMPLETING", "UNCONFIRMED", "UNKNOWN"} & set(states.values()):
-                return
+            status = plan_status(plan, self.slurm)
+            if not status.live() or _stuck(status):
+                return status
+            if time.monotonic() > deadline:
+                self.count.hangs += 1
+                self.note(f"still not ended: {status.counts()}")
+                return status
             time.sleep(0.5)
-        self.count.hangs += 1
-        self.note(f"still not ended: {Counter(self.states(plan).values())}")
 
     def resume_nodes(self) -> None:
         """Do as an administrator would: Slurm drains a node that is told to start a job twice ("Duplicate jobid")."""
         for name, state in self.virtual.nodes():
             if state.startswith("drain"):
                 self.virtual.command("scontrol", "update", f"NodeName={name}", "State=RESUME")
-
-    def _stuck(self, plan: Path) -> bool:
-        """Tell whether Slurm holds all that is left, since its start failed on a node."""
-        done = self.hpcrl("status", plan)
-        return "launch failed requeued held" in done.err.replace("_", " ") and "running" not in done.out
 
     def judge(self, plan: Path, expected: dict[str, str]) -> None:
         ran, states = self.ran(plan), self.states(plan)
@@ -205,6 +219,12 @@ class Rig:
             if state == "PENDING" and "faults-" not in queued:
                 self.count.wrong += 1
                 self.note(f"{plan}: {cell} is told PENDING and Slurm has no such job")
+
+
+def _stuck(status: PlanStatus) -> bool:
+    """Tell whether Slurm holds all that is left, since its start failed on a node."""
+    held = [each for _, _, _, each in status.units if each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED]
+    return bool(held) and not any(state in RUNNING for state in status.counts())
 
 
 def pause(most: float) -> None:

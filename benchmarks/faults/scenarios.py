@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.faults.rig import Count, Rig, killed, pause
@@ -427,13 +427,10 @@ def _job_id(rig: Rig) -> str:
     return rig.virtual.command("squeue", "-h", "-o", "%F").stdout.split()[0]
 
 
-def run_scenarios(rig: Rig, names: Sequence[str], repeat: int) -> dict[str, Count]:
-    results = {}
-    for name in names:
-        rig.count = results[name] = Count()
-        for _ in range(repeat):
-            rig.faults.clear()
-            rig.count.trials += 1
-            SCENARIOS[name](rig)
-            rig.virtual.command("scancel", "--me")
-    return results
+def run_scenario(rig: Rig, name: str) -> Count:
+    """Try a fault once."""
+    rig.faults.clear()
+    rig.count = Count(trials=1)
+    SCENARIOS[name](rig)
+    rig.virtual.command("scancel", "--me")
+    return rig.count

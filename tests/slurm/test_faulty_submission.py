@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.rig import Rig
-from benchmarks.faults.scenarios import SCENARIOS, run_scenarios
+from benchmarks.faults.scenarios import SCENARIOS, run_scenario
 
 pytestmark = pytest.mark.slurm
 # They wait out the minute after which a job is LOST, or a daemon's time-outs; benchmarks/faults runs them.
@@ -31,5 +31,5 @@ def rig() -> Iterator[Rig]:
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LONG])
 def test_nothing_is_lost_doubled_or_told_wrongly(rig: Rig, name: str) -> None:
-    count = run_scenarios(rig, [name], repeat=1)[name]
+    count = run_scenario(rig, name)
     assert count.faults() == 0, "\n".join(count.notes)
