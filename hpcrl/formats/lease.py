@@ -12,17 +12,15 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import create_exclusively
+from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "lease"
 HEARTBEAT_SECONDS = 5.0
@@ -92,10 +90,7 @@ def _acquire(folder: Path, verb: str, say: Say) -> Path:
         {
             "verb": verb,
             "user": _user(),
-            "host": socket.gethostname(),
-            "boot": _boot(),
-            "pid": os.getpid(),
-            "process_started": psutil.Process().create_time(),
+            **this_process(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         }
     )
@@ -168,17 +163,9 @@ def _is_dead_here(content: str) -> bool:
     """Tell whether the holder was a process of this host, since its last start, that has ended."""
     try:
         holder = json.loads(content)
-        if holder["host"] != socket.gethostname() or holder["boot"] != _boot():
-            return False
-        process = psutil.Process(int(holder["pid"]))
-        return bool(
-            abs(process.create_time() - float(holder["process_started"])) > 1
-            or process.status() == psutil.STATUS_ZOMBIE
-        )
-    except psutil.NoSuchProcess:
-        return True
-    except (ValueError, KeyError, TypeError, psutil.Error):
+    except ValueError:
         return False
+    return isinstance(holder, dict) and lives(holder) is False
 
 
 def _describe(content: str) -> str:
@@ -194,10 +181,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _boot() -> str:
-    """Return what tells one start of this host's kernel, and one container, from another."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
-    return ""

@@ -162,12 +162,25 @@ class Ledger:
     def submitted(self, token: str, *job_ids: str) -> None:
         self._set(token, "submitted", " ".join(job_ids), None)
 
+    def take_up(self, token: str, process: int) -> bool:
+        """Note that a local queue has a submission; return False where it was given up as gone."""
+        with self._transaction():
+            changed = self._database.execute(
+                "UPDATE submissions SET state = 'submitted', job_ids = ? WHERE token = ? AND state != 'gone'",
+                (str(process), token),
+            )
+        return changed.rowcount == 1
+
     def refused(self, token: str, message: str) -> None:
         self._set(token, "refused", "", message)
 
     def gone(self, token: str, message: str) -> None:
         """Note that a submission never reached the scheduler. It is still asked for: it may turn up."""
-        self._set(token, "gone", "", message)
+        with self._transaction():
+            self._database.execute(
+                "UPDATE submissions SET state = 'gone', message = ? WHERE token = ? AND state = 'intent'",
+                (message, token),
+            )
 
     def _set(self, token: str, state: str, job_ids: str, message: str | None) -> None:
         with self._transaction():

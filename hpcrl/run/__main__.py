@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import note_turned_away, take_attempt
 from hpcrl.formats.plan import find_cell, find_job, read_plan
+from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
 from hpcrl.run.allocation import read_allocation, start_of
 from hpcrl.run.cell import cell_of, run_cell
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
         allocation = read_allocation()
         start = start_of(cell, attempt, allocation)
         token = {"token": options.submission} if options.submission else {}
-        facts = {"node": allocation.node, "time": time.time(), **token}
+        facts = {"node": allocation.node, "time": time.time(), **token, **this_process()}
         if refusal := take_attempt(options.plan, start, facts):
             if allocation.rank == 0:
                 note_turned_away(options.plan, start)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError
+from hpcrl.formats.queues import read_queues
 from hpcrl.submit.executors import FOLDER
+
+START_SECONDS = 120.0
 
 
 def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
@@ -42,7 +46,6 @@ def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
 def main(directory: str, minutes: str, *tokens: str) -> None:
     import submitit
 
-    from hpcrl.formats.ledger import Ledger
     from hpcrl.submit.local import drain
     from hpcrl.telemetry.provenance import visible_gpus
 
@@ -50,10 +53,13 @@ def main(directory: str, minutes: str, *tokens: str) -> None:
     executor = submitit.LocalExecutor(folder=path / FOLDER)
     executor.update_parameters(timeout_min=int(minutes))
     job = executor.submit(drain, directory, list(tokens), list(visible_gpus()))
-    ledger = Ledger(path)
-    for token in tokens:
-        ledger.submitted(token, str(job.job_id))
-    ledger.close()
+    deadline = time.monotonic() + START_SECONDS
+    while not set(tokens) <= set(read_queues(path)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"it gave no sign of life for {START_SECONDS:.0f} s: see {job.paths.stderr}")
+        if job.done():
+            raise SystemExit(f"it ended at once: see {job.paths.stderr}")
+        time.sleep(0.05)
 
 
 if __name__ == "__main__":

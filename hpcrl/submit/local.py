@@ -14,9 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
+from hpcrl.formats.processes import lives
+from hpcrl.formats.queues import Queue
 from hpcrl.formats.submission import Submission
 from hpcrl.submit.survey import attempt_name
 
@@ -82,14 +85,16 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     plan = read_plan(path)
     ledger = Ledger(path)
     machine = _Machine(sorted(os.sched_getaffinity(0)), gpus)
+    process = Queue(path, tokens)
     # What was given up meanwhile, as lost, is not for this queue any more.
-    submissions = [each for each in ledger.submissions() if each.token in tokens and each.state != "gone"]
+    mine = {token for token in tokens if ledger.take_up(token, os.getpid())}
+    submissions = [each for each in ledger.submissions() if each.token in mine]
     at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
     # The plan may get a new generation while this one runs: its jobs stay where they are.
     jobs = {each.job: find_job(path, each.job)[1] for each in submissions}
     for stage in STAGES:
         queue = [(each, index) for each in submissions if jobs[each.job].stage == stage for index in _indices(each)]
-        states = _run_queue(path, plan, jobs, ledger, machine, queue, at_once)
+        states = _run_queue(path, plan, jobs, ledger, machine, queue, at_once, process)
         if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
             later = [each for each in submissions if STAGES.index(jobs[each.job].stage) > STAGES.index(stage)]
             for each in later:
@@ -110,6 +115,7 @@ def _run_queue(
     machine: _Machine,
     queue: list[tuple[Submission, int]],
     at_once: int,
+    process: Queue,
 ) -> list[str]:
     running: list[_Running] = []
     states: list[str] = []
@@ -137,6 +143,7 @@ def _run_queue(
             running.append(_start(directory, job, submission, task, warning, *taken))
             ledger.local_start(submission.token, task)
         time.sleep(POLL_SECONDS)
+        process.beat()
         for each in list(running):
             _signal(each, (each.submission.token, each.task) in cancelled)
             code = each.process.poll()
@@ -209,3 +216,10 @@ def _send(running: _Running, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         # The sampler and a user's command have process groups of their own: they end by their own rules.
         (os.killpg if number == signal.SIGKILL else os.kill)(running.process.pid, number)
+
+
+def end_orphan(holder: Mapping[str, Any]) -> None:
+    """Ask a cell to end whose queue has ended before it."""
+    if lives(holder):
+        with suppress(ProcessLookupError):
+            os.kill(int(holder["pid"]), signal.SIGTERM)

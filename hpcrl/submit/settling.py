@@ -19,6 +19,7 @@ from hpcrl.formats.files import server_time
 from hpcrl.formats.lease import Say
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Plan, cell_ids, find_job
+from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions
 from hpcrl.slurm.client import SBATCH_SECONDS, Slurm, View
 
@@ -34,7 +35,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
     open_intents: list[Submission] = []
     for each in ledger.submissions():
         if each.state == "intent" and each.executor == "local":
-            _settle_local(ledger, each)
+            _settle_local(directory, ledger, each, say)
         elif each.state in ("intent", "gone") and each.executor == "slurm":
             open_intents.append(each)
     if not open_intents:
@@ -112,11 +113,21 @@ def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
     return age < SBATCH_SECONDS + 30
 
 
-def _settle_local(ledger: Ledger, submission: Submission) -> None:
-    if submission.host == os.uname().nodename and not any(
-        submission.token in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
-    ):
+def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: Say) -> None:
+    """Find out whether a local queue has a submission, once nobody is about to start one."""
+    while _starts_here(submission):
+        say(f"waiting for the local queue of {submission.job} to start")
+        time.sleep(_POLL_SECONDS)
+    if submission.token in read_queues(directory):
+        ledger.submitted(submission.token)
+    elif submission.host == os.uname().nodename:
         ledger.gone(submission.token, "the process that submitted it ended before the local queue had it")
+
+
+def _starts_here(submission: Submission) -> bool:
+    return submission.host == os.uname().nodename and any(
+        submission.token in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )
 
 
 def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, say: Say) -> Ledger:

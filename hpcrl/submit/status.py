@@ -12,10 +12,12 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import read_submissions
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
@@ -315,6 +317,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     Raises:
         HpcrlError: Slurm does not answer.
     """
+    from hpcrl.submit.local import end_orphan
     from hpcrl.submit.settling import settle
 
     plan = read_plan(directory)
@@ -335,11 +338,14 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             }
             by_token: dict[str, list[int]] = {}
             keys: list[str] = []
-            for each in live.values():
+            queues = read_queues(directory)
+            for name, each in live.items():
                 assert each.submission is not None
                 by_token.setdefault(each.submission.token, []).append(each.index)
                 if each.submission.executor == "local":
                     ledger.local_cancel(each.submission.token, each.index)
+                    if not queues.get(each.submission.token):
+                        end_orphan(read_holder(directory, name, each.attempt))
                 elif each.key:
                     keys.append(each.key)
             for token, indices in by_token.items():

@@ -13,7 +13,6 @@ which the cell marks in ``attempts/`` when it has written it.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,14 +21,14 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-import psutil
-
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
-from hpcrl.formats.attempts import Progress, read_attempts
+from hpcrl.formats.attempts import Progress, read_attempts, read_holder
 from hpcrl.formats.files import server_time
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, find_job
+from hpcrl.formats.processes import lives
+from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, View
 from hpcrl.slurm.reasons import explain
@@ -186,7 +185,7 @@ class _Judge:
         self._view = view
         self._cancelled = ledger.cancelled() if ledger else set()
         self._local = {(each.token, each.task): each for each in ledger.local_tasks()} if ledger else {}
-        self._alive = {each.token: _local_queue_lives(each) for each in submissions if each.executor == "local"}
+        self._queues = read_queues(directory) if any(each.executor == "local" for each in submissions) else {}
         self._ages = _ages(directory, submissions)
         self._jobs = {each.token: list(view.jobs.get(each.name, {}).values()) for each in submissions}
         self._completed: set[str] | None = None
@@ -199,7 +198,7 @@ class _Judge:
         """Judge one submission's part in an attempt."""
         own = self._progress.ended.get((unit, attempt))
         if submission.executor == "local":
-            state, reason = self._of_local(unit, own, submission, index)
+            state, reason = self._of_local(unit, attempt, own, submission, index)
             return TaskStatus(state, attempt, submission, index, None, reason)
         tasks = self._jobs[submission.token]
         slurm = None
@@ -240,7 +239,8 @@ class _Judge:
                 return "OUT_OF_MEMORY", None
             if (share := self._memory_share(unit)) > FULL:
                 return "OUT_OF_MEMORY", f"Slurm says FAILED; its last sample had {share:.0%} of the memory asked for"
-        if slurm.exit_code == _NO_LOG and not taken:
+        # The queue tells of an end before accounting has its exit code.
+        if not taken and (slurm.exit_code == _NO_LOG or not (slurm.exit_code or self._has_logs)):
             return (
                 slurm.state,
                 "Slurm could not open its log or enter the plan directory: was logs/ or the plan removed?",
@@ -270,18 +270,25 @@ class _Judge:
             return UNKNOWN, _BREATHES
         return LOST, "neither in the queue nor in accounting, and no record has its end: Slurm has lost it"
 
-    def _of_local(self, unit: str, own: str | None, submission: Submission, index: int) -> tuple[str, str | None]:
+    def _of_local(
+        self, unit: str, attempt: int, own: str | None, submission: Submission, index: int
+    ) -> tuple[str, str | None]:
         entry = self._local.get((submission.token, index))
         state = entry.state if entry else "PENDING"
-        alive = self._alive[submission.token]
+        alive = self._queues.get(submission.token, False)
         if state == "CANCELLING":
             state = "RUNNING" if alive else CANCELLED
         if submission.state == "intent" and not alive:
             return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
-        if state in LIVE and not alive and unit in self._breathing:
-            return UNKNOWN, _BREATHES
+        if not alive and (state in LIVE or state == CANCELLED) and (unit, attempt) in self._progress.taken:
+            if lives(read_holder(self._directory, unit, attempt)):
+                return "RUNNING", "its local queue has ended, and it runs on"
+            if own in _OUTCOMES:
+                return _OUTCOMES[own], None
+            if state in LIVE and unit in self._breathing:
+                return UNKNOWN, _BREATHES
         if state in LIVE and not alive:
             return LOST, "the local queue has ended without it"
         if unit != submission.job:
@@ -290,6 +297,10 @@ class _Judge:
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
         return state, None
+
+    @cached_property
+    def _has_logs(self) -> bool:
+        return (self._directory / LOGS).is_dir()
 
     @cached_property
     def _breathing(self) -> set[str]:
@@ -348,12 +359,6 @@ def _rank(status: TaskStatus) -> int:
     if status.state in UNSETTLED:
         return 3
     return 5 if status.state in (LOST, CANCELLED) or status.reason else 4
-
-
-def _local_queue_lives(submission: Submission) -> bool:
-    if submission.host != socket.gethostname():
-        return True  # its processes cannot be seen from here
-    return any(job_id.isdecimal() and psutil.pid_exists(int(job_id)) for job_id in submission.job_ids)
 
 
 def _ages(directory: Path, submissions: Sequence[Submission]) -> dict[str, float]:

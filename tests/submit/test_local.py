@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hpcrl.environments.build import MARKER
@@ -145,6 +146,57 @@ def test_the_process_may_end_and_what_runs_can_be_cancelled(
     import hpcrl as package
 
     assert set(package.load(tmp_path / "d")["outcome"]) == {"cancelled"}
+
+
+def kill_queue(plan: Path) -> None:
+    """Kill the local queue and submitit's controller of it, and none of the cells."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if "submitit" in words and str(plan) in words:
+            process.kill()
+
+
+def test_the_queue_is_killed_and_its_cells_run_on(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    code = f"echo {{cell}} >> {tmp_path}/ran; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+    plan = ready(command_study(["sh", "-c", code], seeds=3, max_parallel=1))
+    assert hpcrl("submit", plan).code == 0
+    until(lambda: (tmp_path / "ran").exists())
+    kill_queue(plan)
+    assert states(hpcrl, plan) == {"LOST": 2, "RUNNING": 1}
+    assert "its local queue has ended, and it runs on" in hpcrl("status", plan, "--json").out
+    shown = hpcrl("submit", plan)
+    assert "2 cells submitted" in shown.out, shown
+    (tmp_path / "go").touch()
+    until(lambda: states(hpcrl, plan) == {"COMPLETED": 3})
+    ran = (tmp_path / "ran").read_text().split()
+    assert len(ran) == len(set(ran)) == 3
+
+
+def test_a_cell_whose_queue_was_killed_is_cancelled(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {tmp_path}/ran; sleep 60"], seeds=2, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (tmp_path / "ran").exists())
+    kill_queue(plan)
+    assert hpcrl("cancel", plan).code == 0
+    until(lambda: states(hpcrl, plan).get("RUNNING", 0) == 0)
+    assert len((tmp_path / "ran").read_text().split()) == 1
+
+
+def test_the_ledger_is_lost_while_the_local_queue_works(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    code = f"echo {{cell}} >> {tmp_path}/ran; sleep 1"
+    plan = ready(command_study(["sh", "-c", code], seeds=3, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (tmp_path / "ran").exists())
+    (plan / "ledger.sqlite").unlink()
+    until(lambda: hpcrl("submit", plan, "--wait").code == 0 and states(hpcrl, plan) == {"COMPLETED": 3})
+    ran = (tmp_path / "ran").read_text().split()
+    assert len(ran) == len(set(ran)) == 3
 
 
 def test_no_more_at_once_than_there_are_cores(

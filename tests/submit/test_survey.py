@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from hpcrl.errors import HpcrlError
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.formats.processes import this_process
+from hpcrl.formats.queues import Queue
 from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
@@ -241,14 +245,52 @@ def test_a_log_that_slurm_could_not_open(scene: Scene) -> None:
     assert found.reason == "Slurm could not open its log or enter the plan directory: was logs/ or the plan removed?"
 
 
+def test_a_log_that_slurm_could_not_open_before_accounting_knows_why(scene: Scene) -> None:
+    scene.queue = "7_0|FAILED|NonZeroExitCode|NAME\n"
+    assert scene.look().units[scene.cells[0]].reason is None
+    shutil.rmtree(scene.plan / "logs")
+    assert "was logs/ or the plan removed?" in str(scene.look().units[scene.cells[0]].reason)
+
+
 def test_a_local_queue_that_died(scene: Scene) -> None:
     scene.ledger.refused(scene.first.token, "x")
-    here = {"executor": "local", "host": socket.gethostname()}
-    scene.submit(granted(scene.plan, "0-2", **here), "999999999")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local"), str(os.getpid())).token
     assert scene.states() == ["LOST"] * 3
-    scene.ledger.refused(scene.ledger.submissions()[-1].token, "x")
-    scene.submit(granted(scene.plan, "0-2", **here), str(os.getpid()))
+    Queue(scene.plan, [token])
     assert scene.states() == ["PENDING"] * 3
+
+
+@pytest.mark.parametrize("other", [{"process_started": 1.0}, {"pid": 999_999_999}])
+def test_a_local_queue_whose_process_id_is_another_s(scene: Scene, other: dict[str, Any]) -> None:
+    scene.ledger.refused(scene.first.token, "x")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local"), str(os.getpid())).token
+    path = scene.plan / "queues" / token
+    path.parent.mkdir()
+    path.write_text(json.dumps({"tokens": [token], **this_process(), **other}))
+    assert scene.states() == ["LOST"] * 3
+
+
+def test_a_local_queue_on_another_host_lives_while_it_touches_its_file(scene: Scene) -> None:
+    scene.ledger.refused(scene.first.token, "x")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local", host="far"), "7").token
+    path = scene.plan / "queues" / token
+    path.parent.mkdir()
+    path.write_text(json.dumps({"tokens": [token], **this_process(), "host": "far"}))
+    assert scene.states() == ["PENDING"] * 3
+    os.utime(path, (time.time() - 100, time.time() - 100))
+    assert scene.states() == ["LOST"] * 3
+
+
+def test_a_cell_runs_on_when_its_local_queue_has_ended(scene: Scene) -> None:
+    scene.ledger.refused(scene.first.token, "x")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local"), "7").token
+    scene.ledger.local_start(token, 0)
+    start = Start(scene.cells[0], "1", 0, f"{token}_0", "m")
+    take_attempt(scene.plan, start, this_process())
+    found = scene.look().units[scene.cells[0]]
+    assert (found.state, found.reason) == ("RUNNING", "its local queue has ended, and it runs on")
+    end_attempt(scene.plan, start, "completed")
+    assert scene.states() == ["COMPLETED", "LOST", "LOST"]
 
 
 def test_a_step_that_slurm_ended_for_its_memory(scene: Scene) -> None:

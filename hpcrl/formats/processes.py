@@ -1,0 +1,43 @@
+"""Who a process is, written down so that another process can find out whether it still lives."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+def this_process() -> dict[str, Any]:
+    """Return what tells this process from every other one, on any host and after any restart."""
+    process = psutil.Process()
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": process.pid,
+        "process_started": process.create_time(),
+    }
+
+
+def lives(process: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process lives; None where that cannot be seen from here, or the description is damaged."""
+    try:
+        if process["host"] != socket.gethostname() or process["boot"] != _boot():
+            return None
+        found = psutil.Process(int(process["pid"]))
+        same = abs(found.create_time() - float(process["process_started"])) <= 1
+        return same and found.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except (ValueError, KeyError, TypeError, psutil.Error):
+        return None
+
+
+def _boot() -> str:
+    """Return what tells one start of this host's kernel, and one container, from another."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
+    return ""
