@@ -1,12 +1,18 @@
-"""Writing files so that nobody ever reads half of one."""
+"""Writing files so that nobody ever reads half of one, and reading them so that nothing else is opened in their place.
+
+New files have the modes that the user's umask gives, so that a group may share a plan.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Literal, TextIO, overload
 
 from hpcrl.errors import HpcrlError
 
@@ -23,14 +29,13 @@ def write_atomically(path: Path, content: str | bytes, executable: bool = False)
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, temporary = _new_neighbour(path, 0o777 if executable else 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.chmod(temporary, 0o755 if executable else 0o644)  # noqa: PTH101
-            os.replace(temporary, path)  # noqa: PTH105
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise HpcrlError(f"{path}: cannot be written: {error.strerror}; nothing was left half-written") from None
@@ -46,15 +51,14 @@ def create_exclusively(path: Path, content: str) -> bool:
     Raises:
         OSError: the directory cannot be written, or the disk is full.
     """
-    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    handle, temporary = _new_neighbour(path, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(content)
-            os.fchmod(file.fileno(), 0o644)
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return Path(temporary).stat().st_nlink == 2
+            return temporary.stat().st_nlink == 2
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -62,7 +66,37 @@ def create_exclusively(path: Path, content: str) -> bool:
         return True
     finally:
         with suppress(OSError):
-            Path(temporary).unlink()
+            temporary.unlink()
+
+
+def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:
+    """Create a file beside another one, for its content. `tempfile` would give it to its owner alone."""
+    while True:
+        found = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        with suppress(FileExistsError):
+            return os.open(found, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), found
+
+
+@overload
+def open_regular(path: Path, mode: Literal["r"] = "r") -> TextIO: ...
+@overload
+def open_regular(path: Path, mode: Literal["rb"]) -> BinaryIO: ...
+def open_regular(path: Path, mode: str = "r") -> TextIO | BinaryIO:
+    """Open a file for reading, text as UTF-8; never wait for a FIFO or read a device in its place.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file (``EINVAL``).
+    """
+    encoding = None if "b" in mode else "utf-8"
+    return open(path, mode, encoding=encoding, opener=_only_regular)  # type: ignore[return-value]
+
+
+def _only_regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return handle
 
 
 def _create_without_links(path: Path, content: str) -> bool:

@@ -9,6 +9,7 @@ hosts' wall clocks do not matter; a holder on this host is also looked up among 
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import create_exclusively
+from hpcrl.formats.files import create_exclusively, open_regular
 from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "lease"
@@ -77,7 +78,11 @@ def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
         folder.mkdir(exist_ok=True)
         path = _acquire(folder, verb, say)
     except OSError as error:
-        raise UsageError(f"{directory}: cannot be written ({error.strerror}), so this plan cannot be changed") from None
+        where = error.filename or folder
+        raise UsageError(
+            f"{where}: cannot be written ({error.strerror}), so this plan cannot be changed: "
+            "a plan of several users must be writable for their group, see docs/submission.md"
+        ) from None
     lease = Lease(path)
     try:
         yield lease
@@ -147,12 +152,14 @@ def _wait_for(path: Path, say: Say, told: str) -> str | None:
 
 
 def _look(path: Path) -> tuple[int, str] | None:
-    """Return when a lease last changed and what it says. Opening it makes NFS ask the server."""
+    """Return when a lease last changed and what it says, None for what is none. Opening it makes NFS ask the server."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return os.fstat(file.fileno()).st_mtime_ns, file.read(10_000)
-    except FileNotFoundError:
-        return None
+        with open_regular(path, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns, file.read(10_000).decode(errors="replace")
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO):
+            return None
+        raise
 
 
 def _newest(folder: Path) -> str | None:

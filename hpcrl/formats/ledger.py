@@ -8,6 +8,7 @@ Submissions are ordered by their number, never by a clock.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import time
@@ -74,14 +75,20 @@ class Ledger:
         if exists and self.path.stat().st_size == 0 and not create:
             raise DamagedLedger(f"{self.path}: is empty: `hpcrl submit` makes it anew from submissions/ and Slurm")
         try:
-            mode = "rwc" if create else "rw"
-            uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+            if not exists:  # SQLite would give it a mode that no umask makes writable for a group
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             self._database = sqlite3.connect(
-                uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                f"{self.path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
             )
             version = self._version(create)
         except sqlite3.OperationalError as error:
             raise HpcrlError(f"{self.path}: cannot be opened: {error}{_hint(error)}") from None
+        except OSError as error:
+            raise HpcrlError(f"{self.path}: cannot be created: {error.strerror}") from None
         except (sqlite3.Error, TypeError) as error:
             raise DamagedLedger(
                 f"{self.path}: is damaged ({error}): `hpcrl submit` makes it anew from submissions/ and Slurm"

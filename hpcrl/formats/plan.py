@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.formats.files import open_regular
 
 VERSION = 2
 MANIFEST = "plan.json"
@@ -191,7 +192,8 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
     """
     path = directory / (old_manifest(generation) if generation else MANIFEST)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            content = json.load(file)
     except FileNotFoundError:
         raise UsageError(f"{directory}: is not a plan directory (no {MANIFEST}): make one with `hpcrl plan`") from None
     except OSError as error:
@@ -246,7 +248,7 @@ def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
     path = directory / chosen.cells_file
     start, stop = (chosen.first, chosen.first + chosen.count) if isinstance(chosen, Job) else (0, None)
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_regular(path) as file:
             for number, line in enumerate(islice(file, start, stop), start=start + 1):
                 try:
                     yield Cell(**json.loads(line))
@@ -264,7 +266,7 @@ def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
     """
     path = directory / plan.cells_file
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_regular(path) as file:
             lines = {number: line for number, line in enumerate(file) if number in places}
         return {number: Cell(**json.loads(line)) for number, line in lines.items()}
     except (ValueError, TypeError):
@@ -281,7 +283,8 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
     """
     path = directory / plan.cells_file
     try:
-        ids = _CELL_ID.findall(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            ids = _CELL_ID.findall(file.read())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = sum(job.count for job in plan.cell_jobs())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcrl.formats.files import server_time, write_atomically
+from hpcrl.formats.files import open_regular, server_time, write_atomically
 from hpcrl.formats.lease import DEAD_SECONDS, HEARTBEAT_SECONDS
 from hpcrl.formats.processes import lives, this_process
 
@@ -42,7 +42,8 @@ def read_queues(directory: Path) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for path in sorted((directory / FOLDER).glob("hpcrl-*")):
         try:
-            queue = json.loads(path.read_bytes())
+            with open_regular(path) as file:
+                queue = json.load(file)
             alive = lives(queue)
             if alive is None:
                 alive = server_time(directory) - path.stat().st_mtime < DEAD_SECONDS

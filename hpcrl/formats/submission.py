@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import write_atomically
+from hpcrl.formats.files import open_regular, write_atomically
 from hpcrl.formats.plan import format_tasks, parse_tasks
 
 SUBMISSIONS = "submissions"
@@ -123,7 +123,7 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
     """
     path = _path(directory, token)
     try:
-        with path.open("rb") as file:
+        with open_regular(path, "rb") as file:
             found = from_facts(file.readline().decode(errors="replace"), path)
             if slot >= found.cells_per_task:
                 return None  # the script has more slots than this submission uses
@@ -158,7 +158,7 @@ def read_submissions(directory: Path) -> Iterator[Submission]:
         if not _TOKEN.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             continue
         try:
-            with path.open("rb") as file:
+            with open_regular(path, "rb") as file:
                 found.append(from_facts(file.readline().decode(errors="replace"), path))
         except OSError as error:
             raise HpcrlError(f"{path}: cannot be read: {error.strerror}") from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +46,13 @@ def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) 
         return True
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}")
+        temporary.mkdir()
     except OSError as error:
         raise HpcrlError(f"{directory}: cannot be made: {error.strerror}") from None
     try:
-        temporary.chmod(0o755)
+        if directory.exists():
+            shutil.copymode(directory, temporary)
         for name, content in files.files.items():
             path = temporary / name
             path.parent.mkdir(exist_ok=True)

@@ -71,8 +71,13 @@ def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: floa
         ) from None
     except subprocess.TimeoutExpired as error:
         words = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
-        raise NoAnswer(f"{arguments[0]}: gave no answer within {timeout:.0f} s", _one_line(words)) from None
+        raise NoAnswer(f"{_program(arguments)}: gave no answer within {timeout:.0f} s", _one_line(words)) from None
     return Completed(done.returncode, done.stdout, done.stderr)
+
+
+def _program(arguments: Sequence[str]) -> str:
+    """Return the command that a person means: not env or timeout, which call it."""
+    return next((word for word in arguments if word in _PROGRAMS), arguments[0])
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ _IN_DOUBT = re.compile(
 RUNNING = frozenset({"RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED"})
 WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _LIVE = RUNNING | WAITING
+_PROGRAMS = frozenset({"sbatch", "squeue", "sacct", "scancel", "scontrol"})
 _NAMES = 60_000  # characters of --name= in one call: one argument holds 131,071
 
 

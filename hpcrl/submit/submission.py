@@ -162,6 +162,7 @@ class _Submitting:
             yield Wanted(job, Ask(), [(0, status.attempt + 1)])
 
     def _intend(self, wanted: Wanted) -> Submission:
+        self._lease.check()
         return self._ledger.intend(
             Submission(
                 token="",
@@ -247,7 +248,7 @@ class _Submitting:
         job = wanted.job
         for attempt in range(1, _TRIES + 1):
             made = self._intend(wanted)
-            self._lease.check()
+            self._lease.check()  # this process may have been suspended since
             try:
                 job_id = executor.submit_script(
                     (self._directory / job.script).read_text(encoding="utf-8"),
