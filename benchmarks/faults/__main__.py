@@ -1,11 +1,13 @@
 """Every fault, N times at random moments, on private Slurms: ``python -m benchmarks.faults [--repeat N] [--slurms N]``.
 
-The trials are taken round by round, so an interrupted run still has as many of each fault, within one.
+The trials are taken round by round: a run that is interrupted (Ctrl-C) ends its trials and has as many of each fault,
+within one.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import threading
@@ -64,6 +66,8 @@ def main() -> int:
     parser.add_argument("--only", help="faults whose names hold these words")
     options = parser.parse_args()
     trials = Trials([name for name in SCENARIOS if not options.only or options.only in name], options.repeat)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where the shell that started this ignores them
+        signal.signal(number, signal.default_int_handler)
     with ThreadPoolExecutor(options.slurms) as pool:
         working = [pool.submit(trials.work, options.cells) for _ in range(options.slurms)]
         try:

@@ -210,13 +210,20 @@ class _Judge:
         if slurm is not None and slurm.state == "PENDING":  # most of a large plan
             state, reason = slurm.state, explain(slurm.reason) if slurm.reason else None
         elif slurm is not None:
-            state, reason = self._of_slurm(unit, own, taken, submission, index, slurm)
+            state, reason = self._of_slurm(unit, attempt, own, taken, submission, index, slurm)
         else:
             state, reason = self._missing(unit, own, taken, submission, index)
         return TaskStatus(state, attempt, submission, index, slurm, reason)
 
     def _of_slurm(
-        self, unit: str, own: str | None, taken: bool, submission: Submission, index: int, slurm: JobState
+        self,
+        unit: str,
+        attempt: int,
+        own: str | None,
+        taken: bool,
+        submission: Submission,
+        index: int,
+        slurm: JobState,
     ) -> tuple[str, str | None]:
         several = submission.cells_per_task > 1
         is_cell = unit != submission.job
@@ -231,6 +238,10 @@ class _Judge:
                 return _OUTCOMES[own], None
             if self._has_footer(unit):
                 return COMPLETED, None
+            # This start was turned away where another one, perhaps of a job with another name, has the attempt.
+            other = read_holder(self._directory, unit, attempt).get("job")
+            if taken and other != f"{slurm.job_id}_{index}" and unit in self._breathing:
+                return "RUNNING", f"job {other} runs it"
             return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
             return _OUTCOMES[own], None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,6 +238,16 @@ def test_a_cell_run_by_hand_counts_once_it_has_completed(scene: Scene) -> None:
     assert (found.state, found.reason) == ("COMPLETED", "run by hand")
 
 
+def test_a_start_that_was_turned_away_while_another_job_runs_the_cell(scene: Scene) -> None:
+    scene.begin(0, key="9_0")
+    scene.accounting = "7_0|COMPLETED|0:0|3|htc|c1|NAME\n"
+    record = write_record(scene.plan, cells_of(scene.plan)[0], "9_0-0", outcome=None)
+    found = scene.look().units[scene.cells[0]]
+    assert (found.state, found.reason) == ("RUNNING", "job 9_0 runs it")
+    os.utime(record, (time.time() - 90, time.time() - 90))
+    assert scene.states()[0] == "FAILED"
+
+
 def test_a_log_that_slurm_could_not_open(scene: Scene) -> None:
     scene.accounting = "7_0|FAILED|0:53|0|htc|c1|NAME\n"
     found = scene.look().units[scene.cells[0]]
@@ -336,7 +345,7 @@ def test_a_cell_whose_record_still_grows_is_not_lost_whoever_forgot_it(scene: Sc
 
 def test_a_local_cell_that_outlives_its_queue_is_not_lost(scene: Scene) -> None:
     scene.ledger.refused(scene.first.token, "x")
-    scene.submit(granted(scene.plan, "0-2", executor="local", host=socket.gethostname()), "999999999")
+    scene.submit(granted(scene.plan, "0-2", executor="local"), "999999999")
     scene.begin(1, key="local-x_1")
     write_record(scene.plan, cells_of(scene.plan)[1], "local-x_1", outcome=None)
     assert scene.states() == ["LOST", "UNKNOWN", "LOST"]
