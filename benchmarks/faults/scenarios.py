@@ -411,6 +411,45 @@ def a_node_s_daemon_is_killed_and_comes_back(rig: Rig) -> None:
     rig.finish(plan)
 
 
+@scenario
+def squeue_and_sacct_answer_with_nothing(rig: Rig) -> None:
+    plan = rig.plan(seconds=5, **HELD)
+    rig.hpcrl("submit", plan)
+    _until_one_runs(rig, plan)
+    (made,) = (plan / "submissions").iterdir()
+    os.utime(made, (time.time() - 300, time.time() - 300))  # the minute before LOST is over
+    rig.faults.set("squeue", "reply", "")
+    rig.faults.set("sacct", "reply", "")
+    if "LOST" in {rig.states(plan).get(cell) for cell in rig.ran(plan)} and not list(plan.glob("attempts/*.completed")):
+        rig.count.wrong += 1
+        rig.note("a cell that runs is told LOST")
+    rig.hpcrl("submit", plan)
+    rig.finish(plan)
+
+
+@scenario
+def cancel_while_slurm_cannot_be_asked(rig: Rig) -> None:
+    plan = rig.plan(seconds=30, **HELD)
+    rig.hpcrl("submit", plan)
+    _until_one_runs(rig, plan)
+    rig.faults.set("squeue", "fail", "slurm_load_jobs error: Unable to contact slurm controller")
+    rig.faults.set("sacct", "fail", "sacct: error: slurm_persist_conn_open: failed")
+    done = rig.hpcrl("cancel", plan)
+    if done.code != 1 or "nothing was cancelled" not in done.err:
+        rig.count.wrong += 1
+        rig.note(f"cancel: exit code {done.code}: {done.out} {done.err}")
+    rig.faults.clear()
+    rig.hpcrl("cancel", plan)
+    rig.wait(plan)
+    rig.judge(plan, dict.fromkeys(rig.ids(plan), "CANCELLED"))
+
+
+def _until_one_runs(rig: Rig, plan: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not rig.ran(plan) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 def _must_refuse(rig: Rig, copy: Path) -> None:
     done = rig.hpcrl("submit", copy)
     if done.code == 0 or "--again" not in done.err:

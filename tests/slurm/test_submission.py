@@ -52,7 +52,7 @@ def test_six_hundred_cells_go_through_a_queue_of_256_from_one_submit(
 def test_parts_that_feed_one_another(sol: Cluster, tmp_path: Path) -> None:
     limits = {"extends": "sol", "qos": {"public": {"max_queued": 4}}}
     profile = write_yaml(tmp_path / "sol.yaml", limits)
-    study = quick(tmp_path, seeds=7, resources={"memory": "50M", "time": "4-00:00:00"})
+    study = quick(tmp_path, seeds=7, resources={"memory": "256M", "time": "4-00:00:00"})
     plan = sol.plan(tmp_path / "plan", study, profile=str(profile))
     done = submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None)
     assert (done.tasks, done.waiting) == (3, 4)
@@ -162,3 +162,25 @@ def test_a_cell_that_wants_more_memory_gets_it(sol: Cluster, tmp_path: Path) -> 
     rows = sol.collected(plan)
     assert list(rows["memory_mib"]) == [200, 800]
     assert list(rows["outcome"]) == ["oom", "completed"]
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_cell_whose_node_fails_goes_to_another(sol: Cluster, tmp_path: Path, requeue: bool) -> None:
+    """By Slurm's own requeue, or, where the site or the user forbids that, by a retry that leaves the node out."""
+    code = f"mkdir {tmp_path}/first || exit 0; sleep 200"
+    study = command_study(["sh", "-c", code], retry={"node_fail": {"at_most": 1, "exclude_node": True}})
+    plan = sol.plan(tmp_path / "plan", study)
+    sol.submit(plan)
+    sol.until((tmp_path / "first").exists)
+    job, node = sol.virtual.command("squeue", "-h", "-t", "RUNNING", "-o", "%i %N").stdout.split()
+    sol.virtual.command("scontrol", "update", f"JobId={job}", f"Requeue={requeue:d}")
+    sol.virtual.command("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        if not requeue:
+            assert sol.wait(plan).counts() == {"NODE_FAIL": 1}
+            done = submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None, Choice(retry=True))
+            assert done.tasks == 1
+            assert Ledger(plan).submissions()[-1].exclude == (node,)
+        assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    finally:
+        sol.virtual.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
