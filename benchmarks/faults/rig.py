@@ -73,6 +73,8 @@ class Rig:
         self.faults = self.virtual.faults()
         self.slurm = Slurm(self._run)
         self.environments = directory / "environments"
+        (directory / "bin").mkdir()
+        (directory / "bin/activate").write_text('export PATH="$1/bin:$PATH"\n')  # in conda's place
         self.count = Count()
         self._plans = 0
 
@@ -81,7 +83,11 @@ class Rig:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def variables(self, **more: str) -> dict[str, str]:
-        own = {"PATH": self.faults.path, "HPCRL_ENVIRONMENTS": str(self.environments), "HPCRL_ACCOUNT": "lab"}
+        own = {
+            "PATH": f"{self.directory}/bin:{self.faults.path}",
+            "HPCRL_ENVIRONMENTS": str(self.environments),
+            "HPCRL_ACCOUNT": "lab",
+        }
         return self.virtual.environment() | own | more
 
     def _run(self, arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
