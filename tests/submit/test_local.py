@@ -110,10 +110,13 @@ def test_failed_cells_are_honest_and_submitted_again(
 ) -> None:
     code = f"import os, sys; sys.exit(0 if sys.argv[1] == '1' or os.path.exists({str(tmp_path / 'mended')!r}) else 4)"
     plan = ready(command_study([sys.executable, "-c", code, "{seed}"], seeds=2))
+    (script,) = (plan / "scripts").glob("*cpu-1.sbatch")
+    script.write_text(script.read_text().replace("index=", "echo preamble: no such command >&2\nindex=", 1))
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 1
     assert "1 x FAILED" in shown.err
     assert "exit code 4" in shown.err
+    assert "preamble" not in shown.err + hpcrl("status", plan).out
     cells = {each["config"]["seed"]: each for each in json.loads(hpcrl("status", plan, "--json").out)["cells"]}
     assert cells[2]["state"] == "FAILED"
     assert hpcrl("logs", cells[2]["id"], "--plan", plan).code == 0
