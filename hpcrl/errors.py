@@ -43,3 +43,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return "there are none"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"there are: {shown}"
+
+
+def count(number: int, what: str) -> str:
+    """Say how many: ``1 job``, ``2 jobs``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

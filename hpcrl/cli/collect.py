@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, count, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_option, progress
+from hpcrl.errors import count
 
 
 @click.command("collect", epilog="Example: hpcrl collect sol-plan cirrus-plan -o dataset")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, count, echo_json, json_option, path_option, say
-from hpcrl.errors import UsageError
+from hpcrl.cli.common import DEFAULT_PLAN, echo_json, json_option, path_option, say
+from hpcrl.errors import UsageError, count
 
 
 class _PlanGroup(click.Group):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import count, json_option, plan_argument, print_table, say
-from hpcrl.errors import HpcrlError
+from hpcrl.cli.common import json_option, plan_argument, print_table, say
+from hpcrl.errors import HpcrlError, count
 
 if TYPE_CHECKING:
     from hpcrl.slurm.client import Slurm

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import count, echo_json, json_option, plan_argument, progress, say
-from hpcrl.errors import HpcrlError
+from hpcrl.cli.common import echo_json, json_option, plan_argument, progress, say
+from hpcrl.errors import HpcrlError, count
 
 if TYPE_CHECKING:
     from hpcrl.submit.submission import Submitted

@@ -149,9 +149,10 @@ class Ledger:
         return made
 
     def adopt(self, submission: Submission) -> None:
-        """Take up a submission that a lost ledger had known."""
+        """Take up a submission that a lost ledger had known, under the next free number if its own is taken."""
         with self._transaction():
-            self._insert(submission)
+            (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM submissions").fetchone()
+            self._insert(replace(submission, number=max(submission.number, last + 1)))
 
     def _insert(self, made: Submission) -> None:
         self._database.execute(

@@ -223,15 +223,16 @@ def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
         UsageError: no generation has it.
     """
     plan = read_plan(directory)
-    for each in _newest_first(directory, plan):
+    for each in every_generation(directory, plan):
         for job in each.jobs:
             if job.name == name:
                 return each, job
     raise UsageError(f"the plan has no job {name!r}; {suggestion(name, [job.name for job in plan.jobs])}")
 
 
-def _newest_first(directory: Path, plan: Plan) -> Iterator[Plan]:
-    yield plan
+def every_generation(directory: Path, plan: Plan | None = None) -> Iterator[Plan]:
+    """Read the manifests of a plan, the newest first."""
+    yield plan or read_plan(directory)
     for generation in generations(directory):
         yield read_plan(directory, generation)
 
@@ -298,7 +299,7 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
     """
     seen: set[str] = set()
     files: set[str] = set()
-    for each in _newest_first(directory, plan):
+    for each in every_generation(directory, plan):
         if each.cells_file in files:
             continue
         files.add(each.cells_file)

@@ -195,7 +195,8 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
         DamagedLedger: the ledger was lost, and something was submitted.
     """
     if not (directory / FILE).exists():
-        if any(read_submissions(directory)):
+        damaged: list[Path] = []
+        if any(read_submissions(directory, damaged)) or damaged:
             raise DamagedLedger(
                 f"{directory / FILE}: is missing: `hpcrl submit` makes it anew from submissions/ and Slurm"
             )

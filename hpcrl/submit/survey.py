@@ -139,6 +139,10 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         else TaskStatus(COMPLETED, found[0], found[1], found[2])
         for unit, found in newest.items()
     }
+    # Completed, but granted by a submission that was lost with the ledger.
+    for (unit, attempt), outcome in done.items():
+        if outcome == OUTCOME_COMPLETED and unit not in newest:
+            units[unit] = TaskStatus(COMPLETED, attempt)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")

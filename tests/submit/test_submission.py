@@ -306,7 +306,7 @@ def test_a_ledger_lost_with_all_that_was_written_down(tmp_path: Path, fake: Fake
     (plan / FILE).unlink()
     said: list[str] = []
     assert sent(plan, fake, say=said.append).tasks == 0
-    assert any("was lost, and is made anew from 1 submissions" in text for text in said)
+    assert any("was lost; made anew from 1 submission and" in text for text in said)
     assert Ledger(plan).submissions()[0].job_ids == ("100",)
 
 
@@ -333,3 +333,74 @@ def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, mon
     sent(plan, fake)
     assert fake.submitted[0][-1] == str(tmp_path / "somewhere/else")
     assert "export HPCRL_SITE='/it'\\''s/a site'" in (plan / "hpcrl").read_text()
+
+
+def lose_the_ledger(plan: Path, fake: FakeSlurm) -> tuple[Path, Path]:
+    """Submit two cells in a submission each, the first of them completed, and lose the ledger; return the two files."""
+    cells = [cell["id"] for cell in cells_of(plan)]
+    sent(plan, fake, Choice(cells=(cells[0],)))
+    settle_all(plan, fake, {})
+    sent(plan, fake, Choice(cells=(cells[1],)))
+    (plan / FILE).unlink()
+    first, second = (plan / "submissions" / fake.option(number, "comment") for number in (0, 1))
+    return first, second
+
+
+def test_a_damaged_submission_of_a_lost_ledger_is_left_out_where_nothing_of_it_runs(
+    tmp_path: Path, fake: FakeSlurm
+) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    first, _ = lose_the_ledger(plan, fake)
+    first.write_text("rubbish")
+    said: list[str] = []
+    done = sent(plan, fake, say=said.append)
+    # The cell that it had granted has completed, as the fence says; the other one still waits.
+    assert (done.tasks, done.already) == (1, 2)
+    assert said[0] == f"{first}: is damaged, and Slurm has no live job of it: left out (kept as {first.name}.damaged)"
+    assert "made anew from 1 submission and Slurm's answers" in said[1]
+
+
+def test_a_damaged_submission_whose_job_lives_stops_with_advice(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    _, second = lose_the_ledger(plan, fake)
+    content = second.read_text()
+    second.write_text("rubbish")
+    words = r"is damaged, .* Its job 101 still waits or runs: wait for its end or cancel it \(scancel 101\)"
+    with pytest.raises(HpcrlError, match=words):
+        sent(plan, fake)
+    assert (len(fake.submitted), second.exists()) == (2, True)
+    assert not (plan / FILE).exists()
+    with pytest.raises(HpcrlError, match=r"make sure that none of its cells runs any more \(ps, squeue\), remove"):
+        submit(plan, "local", Slurm(fake), NONE, lambda *progress: None)
+    second.write_text(content)
+    assert sent(plan, fake).already == 2
+
+
+def test_a_damaged_submission_while_slurm_does_not_answer(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    first, _ = lose_the_ledger(plan, fake)
+    first.write_text("")
+    fake.squeue = lambda words: Completed(1, "", "squeue: error: Unable to contact")  # type: ignore[method-assign]
+    with pytest.raises(HpcrlError, match=r"Slurm does not say whether its job runs .*: nothing was submitted; run"):
+        sent(plan, fake)
+    assert len(fake.submitted) == 2
+
+
+def test_a_copied_or_renamed_submission_counts_once(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    first, second = lose_the_ledger(plan, fake)
+    first.with_name(first.name[:-6] + "0a0a0a").write_text(first.read_text())
+    second.rename(second.with_name(second.name[:-6] + "0b0b0b"))
+    done = sent(plan, fake)
+    assert (done.tasks, done.already) == (1, 2)
+    assert read_entry(plan, second.name, 0) == (1, 1)
+    numbers = [each.number for each in Ledger(plan).submissions()]
+    assert numbers == [1, 2, 3]
+
+
+def test_two_submissions_of_one_number_are_both_taken_up(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    first, second = lose_the_ledger(plan, fake)
+    second.write_text(second.read_text().replace('"number": 2', '"number": 1'))
+    assert sent(plan, fake).already == 2
+    assert first.exists()
