@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from hpcrl.cli.common import echo_json, json_option, plan_argument, progress, sa
 from hpcrl.errors import HpcrlError, count
 
 if TYPE_CHECKING:
+    from hpcrl.slurm.client import Slurm
     from hpcrl.submit.submission import Submitted
 
 
@@ -64,6 +66,7 @@ def command(
     from hpcrl.cli.status import watch
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
+    from hpcrl.submit.following import Following
     from hpcrl.submit.selection import Budget, Choice
     from hpcrl.submit.submission import submit, test_only
 
@@ -104,15 +107,28 @@ def command(
     if not wait:
         return 0
     # Cells that were chosen by hand go out once; what the queue had no room for, and retries, until nothing is left.
-    following = Choice(retry=retry, fed=not retry)
-    while True:
-        code = watch(plan, slurm)
-        if not done.waiting and not retry:
-            return code
-        done = submit(plan, executor, slurm, budget, lambda done, total, name: None, following, say)
-        if not done.jobs:
-            return code
-        _tell(done)
+    choice = Choice(retry=retry, fed=not retry)
+    with Following(plan, lambda: _send(plan, slurm)) if retry else nullcontext() as following:
+        while True:
+            code = watch(plan, slurm)
+            if not done.waiting and not retry:
+                return code
+            done = submit(plan, executor, slurm, budget, lambda done, total, name: None, choice, say)
+            if not done.jobs:
+                return code
+            if following:
+                following.more_follows()
+            _tell(done)
+
+
+def _send(plan: Path, slurm: Slurm) -> None:
+    """Send the message that the last job of the chain left to this process."""
+    from hpcrl.submit.notification import notify
+
+    try:
+        say(f"told {notify(plan, slurm)}")
+    except HpcrlError as error:
+        say(str(error))
 
 
 def _tell(done: Submitted) -> None:
