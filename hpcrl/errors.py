@@ -48,3 +48,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def count(number: int, what: str) -> str:
     """Say how many: ``1 job``, ``2 jobs``."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def amount(number: float) -> str:
+    """Write a number of hours for people: ``1.33``, ``20``, ``0.004``."""
+    return f"{number:.2f}".rstrip("0").rstrip(".") if number == 0 or number >= 0.01 else f"{number:.1g}"

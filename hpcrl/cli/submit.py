@@ -134,11 +134,12 @@ def _send(plan: Path, slurm: Slurm) -> None:
 def _tell(done: Submitted) -> None:
     click.echo(
         f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
-        + (f"; {done.already} were there already." if done.already else ".")
+        + (f"; {done.already} {'was' if done.already == 1 else 'were'} there already." if done.already else ".")
     )
     if done.waiting:
         click.echo(
-            f"{count(done.waiting, 'cell')} follow when the queue has room: the last job of this part submits the next."
+            f"{count(done.waiting, 'cell')} {'follows' if done.waiting == 1 else 'follow'} when the queue has room: the last job of this part "
+            "submits the next."
         )
     for reason, number in done.left.items():
-        click.echo(f"  {number} left as they are: {reason}", err=True)
+        click.echo(f"  {count(number, 'cell')} not submitted: {reason}", err=True)

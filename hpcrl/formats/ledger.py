@@ -242,5 +242,5 @@ def _hint(error: sqlite3.Error) -> str:
     if "readonly" in text:
         return ": the directory or its file system is read-only for you"
     if "full" in text:
-        return ": the disk is full; nothing was submitted that is not written down"
+        return ": the disk is full: make room and run `hpcrl submit` again: it asks Slurm for jobs whose ids could not be noted"
     return ""

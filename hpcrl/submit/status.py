@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ from hpcrl.submit.survey import (
 # Failed and running cells whose records and logs are looked into; of more, states alone are told.
 DETAILS = 500
 _NEVER = TaskStatus(NEVER)
+_LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each look at what became of cancelled tasks
 # What ended a cell from outside: its log does not say why.
 _NOT_ITS_FAULT = frozenset({CANCELLED, LOST, "NODE_FAIL", "PREEMPTED"})
 
@@ -304,7 +305,7 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
         UsageError: there is no such cell, or it has not run yet.
     """
     plan = read_plan(directory)
-    found, _, _ = find_cell(directory, plan, cell)
+    found, _, _ = find_cell(directory, plan, cell, older=True)
     status = _surveyed(directory, plan, slurm).units.get(found.id)
     log = log_of(status) if status else None
     if log is None or not (directory / log).is_file():
@@ -312,10 +313,21 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     return directory / log
 
 
-def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> int:
-    """Cancel the cells named, or everything that still waits or runs; return how many tasks that were.
+@dataclass(frozen=True)
+class Cancelled:
+    """How many tasks were live and are cancelled, and how many completed before the signal reached them."""
+
+    tasks: int
+    completed: int
+
+
+def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> Cancelled:
+    """Cancel the cells named, or everything that still waits or runs.
 
     Every job of the plan that Slurm has is cancelled, also one of which sbatch never told.
+
+    Args:
+        cells: beginnings of ids; empty: all. Cells of older generations count too.
 
     Raises:
         HpcrlError: Slurm does not answer.
@@ -323,7 +335,12 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     from hpcrl.submit.settling import settle
 
     plan = read_plan(directory)
-    chosen = {find_cell(directory, plan, cell)[0].id for cell in cells}
+    chosen = set()
+    for cell in cells:
+        found, job, _ = find_cell(directory, plan, cell, older=True)
+        chosen.add(found.id)
+        if job not in plan.jobs:
+            say(f"cell {found.id} belongs to an older generation of the plan: the study has it no longer")
     with held_lease(directory, "cancel", say):
         ledger = Ledger(directory)
         try:
@@ -351,9 +368,23 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                 ledger.cancel(token, indices)
             # Whole arrays in one word each: thousands of keys do not fit on a command line.
             slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
-            return len(live)
+            completed = _completed(directory, plan, ledger, slurm, live)
+            return Cancelled(len(live) - completed, completed)
         finally:
             ledger.close()
+
+
+def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> int:
+    """Count what completed all the same, as soon as all of it has ended or after a few looks."""
+    if not live:
+        return 0
+    for pause in _LOOKS:
+        time.sleep(pause)
+        units = survey(directory, plan, ledger, slurm).units
+        ended = [units[name].state for name in live if units[name].state not in LIVE]
+        if len(ended) == len(live):
+            break
+    return ended.count(COMPLETED)
 
 
 def _whole(ledger: Ledger, slurm: Slurm, keys: Sequence[str]) -> list[str]:

@@ -126,3 +126,12 @@ def test_another_version(tmp_path: Path) -> None:
         database.execute("UPDATE meta SET version = 9")
     with pytest.raises(UsageError, match="ledger format 9"):
         Ledger(tmp_path)
+
+
+def test_a_full_disk_says_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may have been submitted: only its id could not be noted."""
+    ledger = Ledger(tmp_path, create=True)
+    made = ledger.intend(submission({1: "0"}))
+    ledger._database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(HpcrlError, match="the disk is full: make room and run `hpcrl submit` again: it asks Slurm"):
+        ledger.gone(made.token, "x" * 1_000_000)

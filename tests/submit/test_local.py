@@ -119,11 +119,13 @@ def test_failed_cells_are_honest_and_submitted_again(
     assert "preamble" not in shown.err + hpcrl("status", plan).out
     cells = {each["config"]["seed"]: each for each in json.loads(hpcrl("status", plan, "--json").out)["cells"]}
     assert cells[2]["state"] == "FAILED"
-    assert hpcrl("logs", cells[2]["id"], "--plan", plan).code == 0
+    for words in ([plan, "--cell", cells[2]["id"][:6]], [cells[2]["id"], "--plan", plan]):
+        assert f"hpcrl: cell {cells[2]['id']} begins (attempt 1)" in hpcrl("logs", *words).out
+    assert "say which cell: hpcrl logs" in hpcrl("logs", plan).err
     (tmp_path / "mended").touch()
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 0
-    assert "1 cell submitted in 1 job; 1 were there already." in shown.out
+    assert "1 cell submitted in 1 job; 1 was there already." in shown.out
     assert states(hpcrl, plan) == {"COMPLETED": 2}
     hpcrl("collect", plan, "-o", tmp_path / "d")
     import hpcrl as package

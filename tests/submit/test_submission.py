@@ -15,10 +15,14 @@ from hpcrl.formats.attempts import Start, end_attempt, take_attempt
 from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import MANIFEST
 from hpcrl.formats.submission import read_entry
+from hpcrl.plan.before import read_before
+from hpcrl.plan.directory import write_plan
+from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.slurm.client import Completed, Slurm
+from hpcrl.spec.library import Library
 from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.submission import Submitted, submit
-from tests.builders import cells_of, command_study, planned
+from tests.builders import cells_of, command_study, planned, write_yaml
 
 NONE, ALL = Budget(), Choice()
 
@@ -404,3 +408,50 @@ def test_two_submissions_of_one_number_are_both_taken_up(tmp_path: Path, fake: F
     second.write_text(second.read_text().replace('"number": 2', '"number": 1'))
     assert sent(plan, fake).already == 2
     assert first.exists()
+
+
+@pytest.mark.parametrize("damage", ["reordered", "appended", "generation 1"])
+def test_cells_that_are_not_the_plan_s_stop_a_submission(tmp_path: Path, fake: FakeSlurm, damage: str) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    if damage == "generation 1":
+        other = write_yaml(tmp_path / "other.yaml", study(seeds=4))
+        write_plan(make_plan(Library(), "sol", str(other), UserChoices(account="lab"), read_before(plan)), plan)
+        assert sent(plan, fake).tasks == 4
+    path = plan / "cells.jsonl"
+    content = path.read_text()
+    path.write_text(
+        content + "nonsense\n" if damage == "appended" else "".join(content.splitlines(keepends=True)[::-1])
+    )
+    before = len(fake.submitted)
+    words = r"cells\.jsonl: was changed after the plan was made: restore it from a copy, or plan again into another directory"
+    with pytest.raises(UsageError, match=words):
+        sent(plan, fake)
+    assert len(fake.submitted) == before
+    path.write_text(content)
+    sent(plan, fake)
+
+
+def test_a_plan_without_a_digest_is_taken_as_it_is(tmp_path: Path, fake: FakeSlurm) -> None:
+    """As plans of older versions are."""
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    content = json.loads((plan / MANIFEST).read_text())
+    del content["cells_sha256"]
+    (plan / MANIFEST).write_text(json.dumps(content))
+    assert sent(plan, fake).tasks == 3
+
+
+def test_hours_have_two_digits(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=8), "sol")
+    with pytest.raises(UsageError, match=r"up to 1\.33 core-hours, over the 0\.5 allowed"):
+        sent(plan, fake, budget=Budget(core_hours=0.5))
+
+
+def test_progress_counts_cells_here_and_on_slurm(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrl.submit.detached.start_queue", lambda *arguments, **named: None)
+    told = []
+    for executor in ("slurm", "local"):
+        plan = planned(tmp_path / executor, study(seeds=3, chain="staged"), "sol")
+        submit(plan, executor, Slurm(fake), NONE, lambda done, total, name: told.append((done, total)))
+    assert told == [(3, 3), (3, 3)]
