@@ -139,10 +139,13 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         else TaskStatus(COMPLETED, found[0], found[1], found[2])
         for unit, found in newest.items()
     }
-    # Completed, but granted by a submission that was lost with the ledger.
-    for (unit, attempt), outcome in done.items():
-        if outcome == OUTCOME_COMPLETED and unit not in newest:
-            units[unit] = TaskStatus(COMPLETED, attempt)
+    cells = [names for job, names in ids.items() if names != (job,)]
+    stages = sum(names == (job,) and job in newest for job, names in ids.items())
+    if len(newest) - stages < sum(map(len, cells)):  # not every cell was submitted, as far as is known
+        # A submission that was lost with the ledger may have granted what completed.
+        for (unit, attempt), outcome in done.items():
+            if outcome == OUTCOME_COMPLETED and unit not in newest:
+                units[unit] = TaskStatus(COMPLETED, attempt)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
