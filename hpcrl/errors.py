@@ -45,9 +45,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"there are: {shown}"
 
 
-def count(number: int, what: str) -> str:
-    """Say how many: ``1 job``, ``2 jobs``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def count(number: int, what: str, several: str = "") -> str:
+    """Say how many: ``1 job``, ``2 jobs``; `several` where the plural has no plain s."""
+    return f"{number} {what if number == 1 else several or what + 's'}"
 
 
 def amount(number: float) -> str:

@@ -28,4 +28,4 @@ def command(plan: Path, dry_run: bool, chain: bool) -> None:
         click.echo("`hpcrl submit --wait --retry` tries failed cells again: the message comes at its end")
         return
     told = notify(plan, Slurm())
-    click.echo(f"told {told}" if told else "nobody is to be told: hpcrl plan --notify COMMAND|URL")
+    click.echo(f"told {told}" if told else "nobody to notify: name a command or a URL with hpcrl plan --notify")

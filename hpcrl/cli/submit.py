@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--again",
     is_flag=True,
-    help="Cells that have completed, too; and go on although a copy of this plan was submitted elsewhere.",
+    help="Also cells that have completed. Also go on if a copy of this plan was submitted elsewhere.",
 )
 @click.option(
     "--retry",

@@ -257,7 +257,7 @@ def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
                 try:
                     yield Cell(**json.loads(line))
                 except (ValueError, TypeError):
-                    raise UsageError(f"{path}:{number}: is damaged: make the plan again") from None
+                    raise UsageError(f"{path}:{number}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -274,7 +274,7 @@ def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
             lines = {number: line for number, line in enumerate(file) if number in places}
         return {number: Cell(**json.loads(line)) for number, line in lines.items()}
     except (ValueError, TypeError):
-        raise UsageError(f"{path}: is damaged: make the plan again") from None
+        raise UsageError(f"{path}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 

@@ -56,7 +56,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
             if ids:
                 ledger.submitted(each.token, *ids)
                 if each.state == "gone" or len(ids) > 1:
-                    say(f"{each.name}: Slurm has it {len(ids)} times; the fence lets each cell run once")
+                    say(f"{each.name}: Slurm has {count(len(ids), 'job')} of this name; each cell still runs once")
             else:
                 left.append(each)
         open_intents = left
@@ -150,7 +150,7 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, s
         _check_damaged(directory, broken, slurm)
     for broken in damaged:
         kept = broken.rename(broken.with_name(f"{broken.name}.damaged"))
-        say(f"{broken}: is damaged, and Slurm has no live job of it: left out (kept as {kept.name})")
+        say(f"{broken}: is damaged; Slurm has no live job of it, so it is left out (kept as {kept.name})")
     for each in known:
         if not (directory / SUBMISSIONS / each.token).exists():
             write_submission(directory, each)  # it was renamed, and its cells look for it
@@ -158,7 +158,7 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, s
     for each in known:
         ledger.adopt(each)
     if known:
-        say(f"{path}: was lost; made anew from {count(len(known), 'submission')} and Slurm's answers")
+        say(f"{path}: was lost; rebuilt from {count(len(known), 'submission')} and Slurm's answers")
     return ledger
 
 
@@ -216,7 +216,7 @@ def _check_place(directory: Path, ledger: Ledger, again: bool) -> None:
     if elsewhere and not again:
         ledger.close()
         raise HpcrlError(
-            f"{directory}: is a copy of {before}, which was submitted there: go on there, or run what is left here too with --again"
+            f"{directory}: is a copy of {before}, and that plan was submitted: go on there, or run what is left here too with --again"
         )
     ledger.moved(str(here))
 
@@ -225,11 +225,11 @@ def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
     """Look for jobs of this plan in Slurm before its first submission: its ledger may have been lost with all else."""
     jobs, notes = slurm.own_jobs(plan_prefix(plan.id))
     for note in notes:
-        say(f"{note}: whether this plan was submitted before could not be checked there")
+        say(f"{note}: so hpcrl could not check there whether this plan was submitted before")
     if jobs:
         where = sorted({each.directory for each in jobs if each.directory})
         live = sum(each.live for each in jobs)
         raise HpcrlError(
-            f"{directory}: nothing is written down here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted "
-            f"from {', '.join(where) or 'a directory that it does not tell'}: go on there, or run all of it here too with --again"
+            f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted "
+            f"from {', '.join(where) or 'an unknown directory'}: go on there, or run all of it here too with --again"
         )

@@ -199,7 +199,7 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
         damaged: list[Path] = []
         if any(read_submissions(directory, damaged)) or damaged:
             raise DamagedLedger(
-                f"{directory / FILE}: is missing: `hpcrl submit` makes it anew from submissions/ and Slurm"
+                f"{directory / FILE}: is missing: `hpcrl submit` rebuilds it from submissions/ and Slurm"
             )
         return survey(directory, plan, None, slurm)
     ledger = Ledger(directory)

@@ -39,7 +39,7 @@ NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "
 LIVE = frozenset(RUNNING | WAITING)
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 LOST_SECONDS = 60.0
-_BREATHES = "nobody knows of it, but its record was written to a moment ago: it may still run; look again in a minute"
+_BREATHES = "its job cannot be found, but its record was written a moment ago: it may still run; look again in a minute"
 FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
 # What a cell's own record says of an attempt that did not complete.
 _OUTCOMES = {
@@ -239,7 +239,7 @@ class _Judge:
                 return _OUTCOMES[own], None
             if self._has_footer(unit):
                 return COMPLETED, None
-            return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
+            return FAILED, "Slurm says COMPLETED, but its record has no footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
             return _OUTCOMES[own], None
         if slurm.state == FAILED and own is None and taken:
@@ -275,7 +275,7 @@ class _Judge:
             return UNCONFIRMED, "Slurm does not list it yet"
         if taken and unit in self._breathing:
             return UNKNOWN, _BREATHES
-        return LOST, "neither in the queue nor in accounting, and no record has its end: Slurm has lost it"
+        return LOST, "Slurm has lost it: it is not in the queue, not in accounting, and its record has no end"
 
     def _of_local(self, unit: str, own: str | None, submission: Submission, index: int) -> tuple[str, str | None]:
         entry = self._local.get((submission.token, index))
@@ -293,7 +293,7 @@ class _Judge:
             return LOST, "the local queue has ended without it"
         if unit != submission.job:
             if state == COMPLETED and own is None and not self._has_footer(unit):
-                return FAILED, "its script ended well, but no record of it has a footer"
+                return FAILED, "its script succeeded, but its record has no footer"
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
         return state, None

@@ -203,7 +203,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     settle_all(plan, fake, {0: "TIMEOUT"}, "104")
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 0
-    assert "timeout: tried again 2 of 2 times" in done.left
+    assert "timeout: all 2 retries of the study are used up" in done.left
     causes = [each.cause for each in Ledger(plan).submissions()]
     assert sorted(causes) == ["first", "node_fail", "oom", "timeout", "timeout"]
 
@@ -310,7 +310,7 @@ def test_a_ledger_lost_with_all_that_was_written_down(tmp_path: Path, fake: Fake
     (plan / FILE).unlink()
     said: list[str] = []
     assert sent(plan, fake, say=said.append).tasks == 0
-    assert any("was lost; made anew from 1 submission and" in text for text in said)
+    assert any("was lost; rebuilt from 1 submission and" in text for text in said)
     assert Ledger(plan).submissions()[0].job_ids == ("100",)
 
 
@@ -360,8 +360,10 @@ def test_a_damaged_submission_of_a_lost_ledger_is_left_out_where_nothing_of_it_r
     done = sent(plan, fake, say=said.append)
     # The cell that it had granted has completed, as the fence says; the other one still waits.
     assert (done.tasks, done.already) == (1, 2)
-    assert said[0] == f"{first}: is damaged, and Slurm has no live job of it: left out (kept as {first.name}.damaged)"
-    assert "made anew from 1 submission and Slurm's answers" in said[1]
+    assert (
+        said[0] == f"{first}: is damaged; Slurm has no live job of it, so it is left out (kept as {first.name}.damaged)"
+    )
+    assert "rebuilt from 1 submission and Slurm's answers" in said[1]
 
 
 def test_a_damaged_submission_whose_job_lives_stops_with_advice(tmp_path: Path, fake: FakeSlurm) -> None:

@@ -138,7 +138,7 @@ def test_completed_needs_the_footer(scene: Scene) -> None:
     write_record(scene.plan, {**cells_of(scene.plan)[1]}, "7_1-0", outcome=None)
     assert scene.states() == ["COMPLETED", "FAILED", "FAILED"]
     reason = scene.look().units[scene.cells[2]].reason
-    assert reason == "Slurm says COMPLETED, but no record of it has a footer"
+    assert reason == "Slurm says COMPLETED, but its record has no footer"
     # A footer without the mark, as when the disk was full for a moment: the record counts.
     write_record(scene.plan, cells_of(scene.plan)[2], "7_2-0")
     assert scene.states() == ["COMPLETED", "FAILED", "COMPLETED"]
@@ -265,7 +265,7 @@ def test_a_step_that_slurm_ended_for_its_memory(scene: Scene) -> None:
 def test_without_a_submission_cells_run_by_hand_are_seen(scene: Scene) -> None:
     scene.ledger.close()
     (scene.plan / FILE).unlink()
-    with pytest.raises(DamagedLedger, match="is missing: `hpcrl submit` makes it anew"):
+    with pytest.raises(DamagedLedger, match="is missing: `hpcrl submit` rebuilds it"):
         plan_status(scene.plan, Slurm(scene.run))
     shutil.rmtree(scene.plan / SUBMISSIONS)
     start = Start(scene.cells[1], "byhand-1", 0, "byhand-1", "m")
