@@ -43,3 +43,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return "there are none"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"there are: {shown}"
+
+
+def count(number: int, what: str, several: str = "") -> str:
+    """Say how many: ``1 job``, ``2 jobs``; `several` where the plural has no plain s."""
+    return f"{number} {what if number == 1 else several or what + 's'}"
+
+
+def amount(number: float) -> str:
+    """Write a number of hours for people: ``1.33``, ``20``, ``0.004``."""
+    return f"{number:.2f}".rstrip("0").rstrip(".") if number == 0 or number >= 0.01 else f"{number:.1g}"

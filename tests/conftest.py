@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from hpcrl.slurm.virtual import missing_programs
+from hpcrl.slurm.virtual import PACKAGES, missing_programs
 
 NO_SLURM = missing_programs()
 
@@ -62,3 +64,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in slurm:
             item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
     items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if "no Slurm here" in str(each.longrepr)]
+    if skipped:
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.line(
+            f"{len(skipped)} tests on a real Slurm were skipped: not installed: {', '.join(NO_SLURM)}"
+        )
+        terminalreporter.line(f"install them: apt-get install {PACKAGES}")
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the stand-in for NVIDIA's library and return its directory, for ``LD_LIBRARY_PATH``."""
+    directory = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).parent / "telemetry/nvml.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", source], check=True)
+    return directory

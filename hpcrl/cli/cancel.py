@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import plan_argument, say
+from hpcrl.errors import count
 
 
 @click.command("cancel", epilog="Example: hpcrl cancel plan --cell 3f2a")
@@ -22,5 +23,9 @@ def command(plan: Path, cells: tuple[str, ...]) -> None:
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import cancel
 
-    count = cancel(plan, Slurm(), list(cells), say)
-    click.echo(f"{count} tasks cancelled." if count else "Nothing waits or runs.")
+    done = cancel(plan, Slurm(), list(cells), say)
+    if not done.tasks and not done.completed:
+        click.echo("Nothing waits or runs.")
+        return
+    completed = f" {done.completed} had completed before." if done.completed else ""
+    click.echo(f"{count(done.tasks, 'task')} cancelled.{completed}")

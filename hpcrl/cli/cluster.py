@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpcrl.cli.common import echo_json, json_option, path_option, print_table
+from hpcrl.errors import count
 
 
 @click.group("cluster")
@@ -114,5 +115,5 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
                 err=True,
             )
         failed |= bool(bare)
-        click.echo(f"{name}: " + (f"{len(bare)} values without a source" if bare else "good"))
+        click.echo(f"{name}: " + (count(len(bare), "value") + " without a source" if bare else "good"))
     return 1 if failed else 0

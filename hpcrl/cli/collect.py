@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, count, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_option, progress
+from hpcrl.errors import count
 
 
 @click.command("collect", epilog="Example: hpcrl collect sol-plan cirrus-plan -o dataset")
@@ -50,7 +51,9 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
         )
         return code
     outcomes = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items())) or "nothing yet"
-    click.echo(f"{done.merged} records merged, {done.unchanged} unchanged; {done.attempts} attempts; cells: {outcomes}")
+    click.echo(
+        f"{count(done.merged, 'record')} merged, {done.unchanged} unchanged; {count(done.attempts, 'attempt')}; cells: {outcomes}"
+    )
     if done.noted:
         click.echo(
             f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells"

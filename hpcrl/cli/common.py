@@ -36,11 +36,6 @@ def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")(function)
 
 
-def count(number: int, what: str) -> str:
-    """Say how many: ``1 job``, ``2 jobs``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def say(text: str) -> None:
     """Tell the user what is waited for or was found, beside the result."""
     click.echo(f"hpcrl: {text}", err=True)

@@ -6,17 +6,23 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN
+from hpcrl.cli.common import DEFAULT_PLAN, plan_argument
+from hpcrl.errors import UsageError
 
 
-@click.command("logs", epilog="Example: hpcrl logs 3f2a --plan plan")
-@click.argument("cell")
-@click.option("--plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, show_default=True)
+@click.command("logs", epilog="Example: hpcrl logs plan --cell 3f2a")
+@plan_argument
+@click.option("--cell", help="The cell (the beginning of its id).")
+@click.option("--plan", "directory", type=click.Path(path_type=Path), hidden=True)
 @click.option("--where", is_flag=True, help="Print the file's name instead.")
-def command(cell: str, plan: Path, where: bool) -> None:
-    """Show the log of a cell's newest attempt. CELL is the beginning of its id."""
+def command(plan: Path, cell: str | None, directory: Path | None, where: bool) -> None:
+    """Show the log of a cell's newest attempt."""
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import find_log
 
+    if cell is None and not plan.exists():  # as it was called before: hpcrl logs CELL --plan PLAN
+        cell, plan = str(plan), directory or DEFAULT_PLAN
+    if cell is None:
+        raise UsageError(f"say which cell: hpcrl logs {plan} --cell ID; `hpcrl status {plan}` lists the cells")
     path = find_log(plan, cell, Slurm())
     click.echo(str(path) if where else path.read_text(errors="replace"), nl=where)

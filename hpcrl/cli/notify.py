@@ -12,16 +12,20 @@ from hpcrl.cli.common import echo_json, plan_argument
 @click.command("notify", epilog="Example: hpcrl notify plan --dry-run")
 @plan_argument
 @click.option("--dry-run", is_flag=True, help="Print the message and send nothing.")
-def command(plan: Path, dry_run: bool) -> None:
+@click.option("--chain", is_flag=True, hidden=True, help="Called by the last job of a chain.")
+def command(plan: Path, dry_run: bool, chain: bool) -> None:
     """Send a plan's state to the command or URL that its study, or `hpcrl plan --notify`, names.
 
     The last job of a chain calls it. A command gets the JSON on standard input, a URL by POST.
     """
     from hpcrl.slurm.client import Slurm
-    from hpcrl.submit.notification import notify, summary
+    from hpcrl.submit.notification import notify, retries_follow, summary
 
     if dry_run:
         echo_json(summary(plan, Slurm()))
         return
+    if chain and retries_follow(plan, Slurm()):
+        click.echo("`hpcrl submit --wait --retry` tries failed cells again: the message comes at its end")
+        return
     told = notify(plan, Slurm())
-    click.echo(f"told {told}" if told else "nobody is to be told: hpcrl plan --notify COMMAND|URL")
+    click.echo(f"told {told}" if told else "nobody to notify: name a command or a URL with hpcrl plan --notify")

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, count, echo_json, json_option, path_option, say
-from hpcrl.errors import UsageError
+from hpcrl.cli.common import DEFAULT_PLAN, echo_json, json_option, path_option, say
+from hpcrl.errors import UsageError, amount, count
 
 
 class _PlanGroup(click.Group):
@@ -113,9 +113,9 @@ def command(
     files = make_plan(Library(paths), cluster, study, choices, before, completed_cells(reuse))
     plan = files.plan
     if strict and plan.unplaced:
-        first = plan.unplaced[0]
+        first, number = plan.unplaced[0], plan.totals["unplaced"]
         raise UsageError(
-            f"{plan.totals['unplaced']} cells have no place on {plan.cluster['title']} (--strict): {first.reason}"
+            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {plan.cluster['title']} (--strict): {first.reason}"
         )
     if not plan.cell_jobs():
         first = plan.unplaced[0]
@@ -165,9 +165,9 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         click.echo(
             f"  {job.name}: {count(job.count, 'cell')} of {tasks}{count(asked['cpus'], 'core')}{gpus} in {where} ({job.node_type})"
         )
-    billed = f", {totals['billed']:g} {totals['billing_unit']}" if totals["billing_unit"] else ""
+    billed = f", {amount(totals['billed'])} {totals['billing_unit']}" if totals["billing_unit"] else ""
     click.echo(
-        f"At most {totals['core_hours']:g} core-hours, {totals['gpu_hours']:g} GPU-hours{billed} (at the limits asked for)."
+        f"At most {amount(totals['core_hours'])} core-hours, {amount(totals['gpu_hours'])} GPU-hours{billed} (at the limits asked for)."
     )
     for note in notes:
         click.echo(f"{note[:1].upper()}{note[1:]}.")
@@ -175,7 +175,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         where = ", ".join(sorted(set(plan.reused.values())))
         click.echo(f"{count(len(plan.reused), 'cell')} left out: completed in {where}.")
     if plan.unplaced:
-        click.echo(f"{totals['unplaced']} cells have no place here:")
+        click.echo(f"{count(totals['unplaced'], 'cell')} {'has' if totals['unplaced'] == 1 else 'have'} no place here:")
         grouped: dict[tuple[str, str | None], list[Any]] = {}
         for each in plan.unplaced:
             grouped.setdefault((each.reason, each.nearest), []).append(each)

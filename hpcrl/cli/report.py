@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, count, print_table
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, print_table
+from hpcrl.errors import UsageError, count, suggestion
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")

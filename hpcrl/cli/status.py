@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrl.cli.common import json_option, plan_argument, print_table, say
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, count
 
 if TYPE_CHECKING:
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import CellStatus, PlanStatus
 
-SHOWN = 40
+SHOWN = 40  # cells
+CAUSES = 10
 SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 
 
@@ -39,7 +40,8 @@ def command(plan: Path, watching: bool, as_json: bool) -> int:
     else:
         rows = [_row(each) for each in _interesting(status)]
         print_table(["cell", "what", "state", "progress", "reason"], rows)
-        _echo_end(status)
+        _echo_rest(status, plan)
+        _echo_end(status, plan)
     return 1 if _failed(status) else 0
 
 
@@ -77,13 +79,24 @@ def _row(each: CellStatus) -> list[Any]:
     ]
 
 
-def _echo_end(status: PlanStatus) -> None:
+def _echo_rest(status: PlanStatus, plan: Path) -> None:
+    """Say how many cells the table leaves out."""
+    shown, failed = min(SHOWN, len(status.units)), len(status.failed())
+    if rest := len(status.units) - shown:
+        of_them = f" ({failed - shown} of them failed)" if failed > shown else ""
+        click.echo(f"and {count(rest, 'more cell')}{of_them}: `hpcrl status {plan} --json` lists all", err=True)
+
+
+def _echo_end(status: PlanStatus, plan: Path) -> None:
     counts = status.counts()
-    told = ", ".join(f"{count} {state.lower()}" for state, count in counts.items())
+    told = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
     stages = "".join(f"; {stage} {each.state.lower()}" for stage, each in status.stages.items())
-    click.echo(f"{sum(counts.values())} cells: {told}{stages}")
-    for reason, count in {**status.causes(), **status.unsettled()}.items():
-        click.echo(f"  {count} x {reason}", err=True)
+    click.echo(f"{count(sum(counts.values()), 'cell')}: {told}{stages}")
+    causes = list(status.causes().items())
+    for reason, number in [*causes[:CAUSES], *status.unsettled().items()]:
+        click.echo(f"  {number} x {reason}", err=True)
+    if (rest := len(causes) - CAUSES) > 0:
+        click.echo(f"  and {count(rest, 'more cause')}: `hpcrl status {plan} --json` lists all", err=True)
     for note in status.survey.notes:
         say(note)
 
@@ -134,7 +147,7 @@ def watch(plan: Path, slurm: Slurm) -> int:
             time.sleep(pause)
             status = plan_status(plan, slurm)
             silent = _silent_since(silent, status)
-    _echo_end(status)
+    _echo_end(status, plan)
     return 1 if _failed(status) or status.live() else 0
 
 
@@ -154,7 +167,7 @@ def _silent_since(since: float, status: PlanStatus) -> float:
 
 
 def _line(status: PlanStatus) -> str:
-    done = ", ".join(f"{count} {state.lower()}" for state, count in status.counts().items())
+    done = ", ".join(f"{number} {state.lower()}" for state, number in status.counts().items())
     running = [(stage, each) for stage, each in status.stages.items() if each.state == "RUNNING"]
     return done + "".join(
         f"; {stage} running" + (f" ({each.reason})" if each.reason else "") for stage, each in running

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import count, echo_json, json_option, plan_argument, progress, say
-from hpcrl.errors import HpcrlError
+from hpcrl.cli.common import echo_json, json_option, plan_argument, progress, say
+from hpcrl.errors import HpcrlError, count
 
 if TYPE_CHECKING:
+    from hpcrl.slurm.client import Slurm
     from hpcrl.submit.submission import Submitted
 
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--again",
     is_flag=True,
-    help="Cells that have completed, too; and go on although a copy of this plan was submitted elsewhere.",
+    help="Also cells that have completed. Also go on if a copy of this plan was submitted elsewhere.",
 )
 @click.option(
     "--retry",
@@ -64,6 +66,7 @@ def command(
     from hpcrl.cli.status import watch
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
+    from hpcrl.submit.following import Following
     from hpcrl.submit.selection import Budget, Choice
     from hpcrl.submit.submission import submit, test_only
 
@@ -104,25 +107,39 @@ def command(
     if not wait:
         return 0
     # Cells that were chosen by hand go out once; what the queue had no room for, and retries, until nothing is left.
-    following = Choice(retry=retry, fed=not retry)
-    while True:
-        code = watch(plan, slurm)
-        if not done.waiting and not retry:
-            return code
-        done = submit(plan, executor, slurm, budget, lambda done, total, name: None, following, say)
-        if not done.jobs:
-            return code
-        _tell(done)
+    choice = Choice(retry=retry, fed=not retry)
+    with Following(plan, lambda: _send(plan, slurm)) if retry else nullcontext() as following:
+        while True:
+            code = watch(plan, slurm)
+            if not done.waiting and not retry:
+                return code
+            done = submit(plan, executor, slurm, budget, lambda done, total, name: None, choice, say)
+            if not done.jobs:
+                return code
+            if following:
+                following.more_follows()
+            _tell(done)
+
+
+def _send(plan: Path, slurm: Slurm) -> None:
+    """Send the message that the last job of the chain left to this process."""
+    from hpcrl.submit.notification import notify
+
+    try:
+        say(f"told {notify(plan, slurm)}")
+    except HpcrlError as error:
+        say(str(error))
 
 
 def _tell(done: Submitted) -> None:
     click.echo(
         f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
-        + (f"; {done.already} were there already." if done.already else ".")
+        + (f"; {done.already} {'was' if done.already == 1 else 'were'} there already." if done.already else ".")
     )
     if done.waiting:
         click.echo(
-            f"{count(done.waiting, 'cell')} follow when the queue has room: the last job of this part submits the next."
+            f"{count(done.waiting, 'cell')} {'follows' if done.waiting == 1 else 'follow'} when the queue has room: the last job of this part "
+            "submits the next."
         )
     for reason, number in done.left.items():
-        click.echo(f"  {number} left as they are: {reason}", err=True)
+        click.echo(f"  {count(number, 'cell')} not submitted: {reason}", err=True)

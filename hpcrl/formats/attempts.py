@@ -25,6 +25,8 @@ from hpcrl.formats.files import create_exclusively
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
 _LONGEST = 10_000
+# What a start prints when it has taken its attempt: what stands before it in the log is the script's, not the cell's.
+BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,12 @@ def read_holder(directory: Path, cell: str, attempt: int) -> dict[str, Any]:
         return _read(directory / ATTEMPTS / f"{cell}.{attempt}-0")
     except OSError:
         return {}
+
+
+def begins(start: Start) -> str:
+    """Return the line that :data:`BEGINS` reads."""
+    restart = f"-{start.restart}" if start.restart else ""
+    return f"hpcrl: cell {start.cell} begins (attempt {start.attempt}{restart})"
 
 
 def note_turned_away(directory: Path, start: Start) -> None:

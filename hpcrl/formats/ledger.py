@@ -41,7 +41,7 @@ CREATE TABLE cancelled (token TEXT NOT NULL, tasks TEXT NOT NULL);
 
 
 class DamagedLedger(HpcrlError):
-    """The file is no ledger any more: `hpcrl submit` makes it anew."""
+    """The file is no ledger any more: `hpcrl submit` rebuilds it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Ledger:
         if not exists and not create:
             raise UsageError(f"{directory}: nothing was submitted yet: run `hpcrl submit`")
         if exists and self.path.stat().st_size == 0 and not create:
-            raise DamagedLedger(f"{self.path}: is empty: `hpcrl submit` makes it anew from submissions/ and Slurm")
+            raise DamagedLedger(f"{self.path}: is empty: `hpcrl submit` rebuilds it from submissions/ and Slurm")
         try:
             if not exists:  # SQLite would give it a mode that no umask makes writable for a group
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -91,7 +91,7 @@ class Ledger:
             raise HpcrlError(f"{self.path}: cannot be created: {error.strerror}") from None
         except (sqlite3.Error, TypeError) as error:
             raise DamagedLedger(
-                f"{self.path}: is damaged ({error}): `hpcrl submit` makes it anew from submissions/ and Slurm"
+                f"{self.path}: is damaged ({error}): `hpcrl submit` rebuilds it from submissions/ and Slurm"
             ) from None
         if version != VERSION:
             raise UsageError(f"{self.path}: ledger format {version}, but this hpcrl reads format {VERSION}")
@@ -156,9 +156,10 @@ class Ledger:
         return made
 
     def adopt(self, submission: Submission) -> None:
-        """Take up a submission that a lost ledger had known."""
+        """Take up a submission that a lost ledger had known, under the next free number if its own is taken."""
         with self._transaction():
-            self._insert(submission)
+            (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM submissions").fetchone()
+            self._insert(replace(submission, number=max(submission.number, last + 1)))
 
     def _insert(self, made: Submission) -> None:
         self._database.execute(
@@ -205,12 +206,15 @@ class Ledger:
         query = "SELECT facts, state, job_ids, message FROM submissions ORDER BY number"
         try:
             rows = self._database.execute(query).fetchall()
-        except sqlite3.DatabaseError as error:
-            raise DamagedLedger(f"{self.path}: is damaged ({error}): `hpcrl submit` makes it anew") from None
-        return [
-            with_state(from_facts(facts, self.path), state, tuple(job_ids.split()), message)
-            for facts, state, job_ids, message in rows
-        ]
+            return [
+                with_state(from_facts(facts, self.path), state, tuple(job_ids.split()), message)
+                for facts, state, job_ids, message in rows
+            ]
+        except (sqlite3.DatabaseError, UsageError) as error:
+            what = error if isinstance(error, sqlite3.Error) else "a submission in it cannot be read"
+            raise DamagedLedger(
+                f"{self.path}: is damaged ({what}): move it away, and `hpcrl submit` rebuilds it from submissions/ and Slurm"
+            ) from None
 
     def cancel(self, token: str, tasks: Iterable[int]) -> None:
         """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""
@@ -255,11 +259,9 @@ class Ledger:
 def _hint(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text:
-        return (
-            ": another hpcrl holds it, or a host that died does; if none runs, copy the file over itself (cp, then mv)"
-        )
+        return ": another hpcrl uses it, or a host died that used it; if no hpcrl runs, copy the file over itself (cp, then mv)"
     if "readonly" in text:
         return ": the directory or its file system is read-only for you"
     if "full" in text:
-        return ": the disk is full; nothing was submitted that is not written down"
+        return ": the disk is full: make room and run `hpcrl submit` again: it asks Slurm for jobs whose ids could not be noted"
     return ""

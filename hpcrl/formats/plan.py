@@ -15,6 +15,7 @@ The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``c
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.files import open_regular
 
 VERSION = 2
@@ -37,6 +38,7 @@ CLOCKS = "clocks"
 STAGES = ("environments", "cells", "feed", "collect", "report", "notify")
 _CELL_ID = re.compile(r'^\{"id": "([0-9a-z]+)"', re.MULTILINE)
 _OLD_MANIFEST = re.compile(r"plan-([1-9][0-9]{0,8})\.json")
+_RESTORE = "restore it from a copy, or plan again into another directory"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,8 @@ class Plan:
     """The manifest. `id` names the plan through all its generations.
 
     `limits` says how many jobs the site lets one user have in the queue: ``{"submitted": all or None, "queued": {qos: jobs}}``.
-    `reused` says where the cells that were left out are completed, by their ids.
+    `reused` says where the cells that were left out are completed, by their ids. `cells_sha256` is the digest of `cells_file`;
+    plans of older versions of hpcrl have none.
     """
 
     id: str
@@ -143,6 +146,7 @@ class Plan:
     worker: str
     limits: dict[str, Any]
     reused: dict[str, str]
+    cells_sha256: str = ""
 
     def job(self, name: str) -> Job:
         for job in self.jobs:
@@ -213,6 +217,7 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
+        content.setdefault("cells_sha256", "")
         return Plan(**{each.name: content[each.name] for each in fields(Plan)})
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
@@ -225,15 +230,16 @@ def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
         UsageError: no generation has it.
     """
     plan = read_plan(directory)
-    for each in _newest_first(directory, plan):
+    for each in every_generation(directory, plan):
         for job in each.jobs:
             if job.name == name:
                 return each, job
     raise UsageError(f"the plan has no job {name!r}; {suggestion(name, [job.name for job in plan.jobs])}")
 
 
-def _newest_first(directory: Path, plan: Plan) -> Iterator[Plan]:
-    yield plan
+def every_generation(directory: Path, plan: Plan | None = None) -> Iterator[Plan]:
+    """Read the manifests of a plan, the newest first."""
+    yield plan or read_plan(directory)
     for generation in generations(directory):
         yield read_plan(directory, generation)
 
@@ -253,7 +259,7 @@ def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
                 try:
                     yield Cell(**json.loads(line))
                 except (ValueError, TypeError):
-                    raise UsageError(f"{path}:{number}: is damaged: make the plan again") from None
+                    raise UsageError(f"{path}:{number}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -270,7 +276,7 @@ def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
             lines = {number: line for number, line in enumerate(file) if number in places}
         return {number: Cell(**json.loads(line)) for number, line in lines.items()}
     except (ValueError, TypeError):
-        raise UsageError(f"{path}: is damaged: make the plan again") from None
+        raise UsageError(f"{path}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -289,8 +295,29 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = sum(job.count for job in plan.cell_jobs())
     if len(ids) != wanted:
-        raise UsageError(f"{path}: has {len(ids)} cells, and the plan has {wanted}: make the plan again")
+        raise UsageError(f"{path}: has {count(len(ids), 'cell')}, and the plan has {wanted}: {_RESTORE}")
     return ids
+
+
+def check_cells(directory: Path, plan: Plan) -> None:
+    """Make sure that the files of cells are those that the plan was made with, of all its generations.
+
+    A submission says which lines it grants: among other lines it would run other cells.
+
+    Raises:
+        UsageError: one was changed, or cannot be read.
+    """
+    digests: dict[str, str] = {}
+    for each in every_generation(directory, plan):
+        digests[each.cells_file] = digests.get(each.cells_file) or each.cells_sha256
+    for name, digest in digests.items():
+        path = directory / name
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        if digest and found != digest:
+            raise UsageError(f"{path}: was changed after the plan was made: {_RESTORE}")
 
 
 def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
@@ -301,7 +328,7 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
     """
     seen: set[str] = set()
     files: set[str] = set()
-    for each in _newest_first(directory, plan):
+    for each in every_generation(directory, plan):
         if each.cells_file in files:
             continue
         files.add(each.cells_file)
@@ -311,19 +338,32 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
                 yield cell
 
 
-def find_cell(directory: Path, plan: Plan, wanted: str) -> tuple[Cell, Job, int]:
+def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> tuple[Cell, Job, int]:
     """Find a cell by its id or an unambiguous beginning of it; return also its job and its index there.
+
+    Args:
+        older: look also among the cells that only an older generation of the plan has.
 
     Raises:
         UsageError: there is none, or there are several.
     """
-    found = [(number, cell) for number, cell in enumerate(read_cells(directory, plan)) if cell.id.startswith(wanted)]
-    if len(found) != 1:
-        what = "no cell" if not found else f"{len(found)} cells"
-        raise UsageError(f"{what} of {directory} begin with {wanted!r}: `hpcrl status` lists the cells")
-    number, cell = found[0]
-    job = next(job for job in plan.cell_jobs() if job.first <= number < job.first + job.count)
-    return cell, job, number - job.first
+    for each in every_generation(directory, plan):
+        found = [
+            (number, cell) for number, cell in enumerate(read_cells(directory, each)) if cell.id.startswith(wanted)
+        ]
+        if len(found) > 1:
+            raise UsageError(f"{len(found)} cells of {directory} begin with {wanted!r}: `hpcrl status` lists the cells")
+        if not found:
+            continue
+        number, cell = found[0]
+        if each.generation != plan.generation and not older:
+            raise UsageError(
+                f"cell {cell.id} of {directory} belongs to generation {each.generation}, and the study has it no longer: "
+                "only `hpcrl logs` and `hpcrl cancel` know it"
+            )
+        job = next(job for job in each.cell_jobs() if job.first <= number < job.first + job.count)
+        return cell, job, number - job.first
+    raise UsageError(f"no cell of {directory} begins with {wanted!r}: `hpcrl status` lists the cells")
 
 
 def label(config: Mapping[str, Any]) -> str:

@@ -137,7 +137,7 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
     try:
         return int(task), int(attempt)
     except ValueError:
-        raise UsageError(f"{path}: is damaged") from None
+        raise UsageError(f"{path}: is damaged: run `hpcrl submit` again: it writes a new one") from None
 
 
 def _path(directory: Path, token: str) -> Path:
@@ -146,23 +146,35 @@ def _path(directory: Path, token: str) -> Path:
     return directory / SUBMISSIONS / token
 
 
-def read_submissions(directory: Path) -> Iterator[Submission]:
+def read_submissions(directory: Path, damaged: list[Path] | None = None) -> Iterator[Submission]:
     """Read what was handed over, in its order; files that are none are left out.
+
+    A copy of a file under another name counts once; so does a file that was renamed.
+
+    Args:
+        damaged: gets the files that are damaged, which are then left out.
 
     Raises:
         UsageError: one is damaged.
         HpcrlError: one cannot be read.
     """
-    found = []
+    found: dict[str, Submission] = {}
     for path in (directory / SUBMISSIONS).glob("hpcrl-*"):
         if not _TOKEN.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             continue
         try:
             with open_regular(path, "rb") as file:
-                found.append(from_facts(file.readline().decode(errors="replace"), path))
+                made = from_facts(file.readline().decode(errors="replace"), path)
         except OSError as error:
             raise HpcrlError(f"{path}: cannot be read: {error.strerror}") from None
-    yield from sorted(found, key=lambda each: each.number)
+        except UsageError:
+            if damaged is None:
+                raise
+            damaged.append(path)
+            continue
+        if made.token == path.name or made.token not in found:
+            found[made.token] = made
+    yield from sorted(found.values(), key=lambda each: each.number)
 
 
 def from_facts(text: str, where: object) -> Submission:
@@ -180,7 +192,7 @@ def from_facts(text: str, where: object) -> Submission:
         content["exclude"] = tuple(content["exclude"])
         return Submission(**{each.name: content[each.name] for each in fields(Submission) if each.name not in _LATER})
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{where}: is damaged") from None
+        raise UsageError(f"{where}: is damaged: run `hpcrl submit` again") from None
 
 
 def with_state(

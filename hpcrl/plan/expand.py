@@ -37,7 +37,7 @@ def expand(study: Study) -> Iterator[Point]:
             f"study {study.name}: {size:,} cells, and {MAX_CELLS:,} is the most: take values from the longest axis, or plan it in parts"
         )
     settings: list[dict[str, Any]] = []
-    for values in itertools.product(*study.axes.values()):
+    for values in itertools.product(*study.axes.values()) if study.axes or not study.include else ():
         point: dict[str, Any] = {}
         for axis, value in zip(study.axes, values, strict=True):
             point.update(value if isinstance(value, dict) else {axis: value})

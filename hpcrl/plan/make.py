@@ -105,6 +105,7 @@ def make_plan(
         worker=worker_name,
         limits=queue_limits(profile, [job.qos for job in made.jobs]),
         reused=reused,
+        cells_sha256=hashlib.sha256("".join(made.lines).encode()).hexdigest(),
     )
     files: dict[str, str | bytes] = dict(made.scripts)
     for environment in plan.environments:

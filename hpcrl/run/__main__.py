@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.attempts import note_turned_away, take_attempt
+from hpcrl.formats.attempts import begins, note_turned_away, take_attempt
 from hpcrl.formats.plan import find_cell, find_job, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
                 note_turned_away(options.plan, start)
                 print(f"hpcrl: {refusal}", file=sys.stderr)
             return 0
+        if allocation.rank == 0 and "HPCRL_RANKS" not in os.environ:  # set: one of the ranks that are started below
+            print(begins(start), file=sys.stderr, flush=True)
         if options.ranks > 1 and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]

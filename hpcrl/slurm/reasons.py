@@ -6,17 +6,18 @@ import re
 from functools import cache
 
 _WORDS = (
-    ("JobArrayTaskLimit", "as many tasks of this array run as the plan lets run at once; this one follows"),
+    ("JobArrayTaskLimit", "the plan limits how many tasks of this array run at once; this one follows"),
     ("Priority", "jobs of higher priority are before it; nothing to do"),
     ("Resources", "it is next, and waits for nodes to become free"),
     ("Dependency", "it waits for an earlier stage of the chain"),
-    ("DependencyNeverSatisfied", "what it waits for has failed: cancel it (hpcrl cancel), mend the cause, submit again"),
+    ("DependencyNeverSatisfied", "the job that it waits for has failed: cancel this one (hpcrl cancel), mend the cause, and submit again"),
     ("BeginTime", "it was requeued, and Slurm lets it rest before the next start"),
     ("JobHeldUser", "you hold it: scontrol release JOB"),
     ("JobHeldAdmin", "an administrator holds it: ask your site"),
     ("JobLaunchFailure", "its start failed on the node: ask your site, or cancel and submit again"),
-    ("launch failed requeued held", "its start failed on a node and Slurm holds it: `hpcrl submit` releases it"),
-    ("ReqNodeNotAvail", "the nodes that it needs are down, reserved or in maintenance: scontrol show reservation; it starts when they return"),
+    ("launch failed requeued held", "its start failed on a node and Slurm holds it: run `hpcrl submit`, or scontrol release JOB"),
+    ("job requeued in held state", "it was requeued and Slurm holds it: scontrol release JOB"),
+    ("ReqNodeNotAvail", "its nodes are down, reserved or in maintenance (scontrol show reservation); it starts when they return"),
     ("Reservation", "it waits for its reservation"),
     ("Licenses", "it waits for a licence"),
     ("PartitionDown", "the partition is down: ask your site"),
@@ -28,8 +29,8 @@ _WORDS = (
     ("BadConstraints", "no node has what it asks for: plan again for this cluster"),
     ("NodeDown", "a node that it needs is down"),
     ("QOSNotAllowed", "the QOS is not allowed in this partition: plan again"),
-    ("QOSMaxJobsPerUserLimit", "as many jobs of yours run as the QOS allows; this one is next"),
-    ("QOSMaxSubmitJobPerUserLimit", "as many jobs of yours are queued as the QOS allows"),
+    ("QOSMaxJobsPerUserLimit", "you have as many running jobs as the QOS allows; it starts when one of them ends"),
+    ("QOSMaxSubmitJobPerUserLimit", "you have as many jobs in the queue as the QOS allows"),
 )  # fmt: skip
 _MINUTES = re.compile(r"(Assoc|QOS)Grp\w*(Minutes|RunMinutes)$")
 _MAXIMUM = re.compile(r"(Assoc|QOS)(Grp|Max)(\w+?)(Per\w+)?(Limit)?$")
@@ -38,7 +39,9 @@ _KNOWN = dict(_WORDS)
 
 LAUNCH_FAILED = "launch failed requeued held"
 # What does not end by itself.
-_STUCK = frozenset({LAUNCH_FAILED, "JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied"})
+_STUCK = frozenset(
+    {LAUNCH_FAILED, "job requeued in held state", "JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied"}
+)
 
 
 def word_of(reason: str) -> str:

@@ -224,7 +224,9 @@ class Study(Model):
     paper: str | None = None
     workload: Workload
     axes: dict[str, tuple[Scalar | dict[str, Scalar], ...]] = Field(
-        description="axis: values; a value that is a mapping sets several keys at once"
+        {},
+        description="axis: values; a value that is a mapping sets several keys at once; without axes, a study has the cells of "
+        "`include`, or one cell for each seed",
     )
     include: tuple[dict[str, Scalar], ...] = ()
     exclude: tuple[Rule, ...] = ()

@@ -96,11 +96,12 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
         queue = [(each, index) for each in submissions if jobs[each.job].stage == stage for index in _indices(each)]
         states = _run_queue(path, plan, jobs, ledger, machine, queue, at_once, process)
         if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
-            later = [each for each in submissions if STAGES.index(jobs[each.job].stage) > STAGES.index(stage)]
-            for each in later:
+            # A message is sent whatever became of the rest.
+            stages = STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")]
+            for each in [each for each in submissions if jobs[each.job].stage in stages]:
+                submissions.remove(each)
                 for index in _indices(each):
                     ledger.local_end(each.token, index, "CANCELLED", None)
-            return
 
 
 def _indices(submission: Submission) -> range:

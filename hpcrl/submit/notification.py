@@ -7,13 +7,18 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError
+from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.slurm.client import Slurm
+from hpcrl.submit.following import left_to_follower
+from hpcrl.submit.selection import Choice, Selection
 from hpcrl.submit.status import plan_status
+from hpcrl.submit.survey import survey
 
 SECONDS = 60.0
 
@@ -54,14 +59,42 @@ def notify(directory: Path, slurm: Slurm) -> str:
     return " ".join(target)
 
 
+def retries_follow(directory: Path, slurm: Slurm) -> bool:
+    """Tell whether somebody follows this plan who will submit more: then the message is left to that process."""
+    return _is_left_to_retry(directory, slurm) and left_to_follower(directory)
+
+
+def _is_left_to_retry(directory: Path, slurm: Slurm) -> bool:
+    plan = read_plan(directory)
+    ledger = Ledger(directory)
+    try:
+        known = survey(directory, plan, ledger, slurm)
+        selection = Selection(directory, plan, ledger, known, Choice(retry=True), set())
+        return any(selection.of(job) for job in plan.cell_jobs())
+    finally:
+        ledger.close()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST becomes a GET without the message."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _post(url: str, text: str) -> None:
     request = urllib.request.Request(url, text.encode(), {"Content-Type": "application/json"}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS):
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=SECONDS):
             pass
     except urllib.error.HTTPError as error:
-        raise HpcrlError(f"{url}: did not take the message: {error.code} {error.reason}") from None
+        elsewhere = f" (it is at {error.headers['Location']} now)" if error.headers.get("Location") else ""
+        raise HpcrlError(f"{url}: did not take the message: {error.code} {error.reason}{elsewhere}") from None
+    except HTTPException:
+        raise HpcrlError(f"{url}: did not take the message: its answer is not HTTP") from None
     except (OSError, ValueError) as error:
+        if isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError):
+            raise HpcrlError(f"{url}: gave no answer within {SECONDS:.0f} s") from None
         raise HpcrlError(f"{url}: cannot be reached from this node: {getattr(error, 'reason', error)}") from None
 
 

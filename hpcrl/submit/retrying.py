@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcrl.errors import count
 from hpcrl.formats.plan import Job
 from hpcrl.submit.survey import FAILED, LOST, TaskStatus
 
@@ -52,27 +53,27 @@ def next_ask(
         return Ask("lost", *_requests(status))
     cause = cause_of(status.state)
     if cause not in DEFAULT:
-        return f"{status.state.lower()}: is not tried again by itself"
+        return f"{status.state.lower()}: `--retry` does not try such cells again"
     rule = (rules or DEFAULT).get(cause, {"at_most": 0})
     most = int(rule.get("at_most", 1))
     if most == 0:
         return f"{cause}: the study's `retry` does not try such cells again"
     if before >= most:
-        return f"{cause}: tried again {before} of {most} times"
+        return f"{cause}: all {count(most, 'retry', 'retries')} of the study are used up"
     time, memory, exclude = _requests(status)
     if factor := rule.get("time"):
         asked = time or int(job.resources["time"])
         limit = job.max_time // job.cells_per_task if job.max_time else None
         time = _grown(asked, float(factor), limit)
         if time is None:
-            return f"{cause}: it had the {asked} s that partition and QOS give at most"
+            return f"{cause}: it had {asked} s already, the most that partition and QOS allow"
     if rule.get("memory") and not memory_is_asked_for:
         return f"{cause}: memory comes with cores on this cluster: plan with more `memory`"
     if factor := rule.get("memory"):
         asked = memory or int(job.resources["memory"])
         memory = _grown(asked, float(factor), job.max_memory)
         if memory is None:
-            return f"{cause}: it had the {asked} MiB that a node gives at most"
+            return f"{cause}: it had {asked} MiB already, the most that a node has"
     if rule.get("exclude_node") and status.slurm and status.slurm.nodes and "None" not in status.slurm.nodes:
         exclude = tuple(dict.fromkeys([*exclude, status.slurm.nodes]))
     return Ask(cause, time, memory, exclude)

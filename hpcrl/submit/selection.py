@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import UsageError, amount
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import Job, Plan
 from hpcrl.submit.retrying import Ask, cause_of, next_ask
@@ -144,9 +144,9 @@ def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: B
         asked = before + sum(_hours(each.job, name, each.ask.time) * len(each.tasks) for each in wanted)
         if asked > most + 1e-9:
             words = name.replace("_", "-")
-            so_far = f" ({before:g} of them for attempts so far)" if before else ""
+            so_far = f" ({amount(before)} of them for attempts so far)" if before else ""
             raise UsageError(
-                f"the plan asks for up to {asked:g} {words}{so_far}, over the {most:g} allowed: shorten `time`, or take cells out"
+                f"the plan asks for up to {amount(asked)} {words}{so_far}, over the {amount(most)} allowed: shorten `time`, or take cells out"
             )
 
 

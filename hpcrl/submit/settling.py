@@ -13,15 +13,15 @@ from pathlib import Path
 
 import psutil
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, count
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import server_time
 from hpcrl.formats.lease import Say
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Plan, cell_ids, find_job
+from hpcrl.formats.plan import Plan, cell_ids, every_generation, find_job
 from hpcrl.formats.queues import read_queues
-from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions
-from hpcrl.slurm.client import SBATCH_SECONDS, Slurm, View
+from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions, write_submission
+from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm, View
 
 SETTLE_SECONDS = 6.0  # of Slurm's saying no, once no sbatch for it is under way any more
 _POLL_SECONDS = 1.0
@@ -57,7 +57,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
             if ids:
                 ledger.submitted(each.token, *ids)
                 if each.state == "gone" or len(ids) > 1:
-                    say(f"{each.name}: Slurm has it {len(ids)} times; the fence lets each cell run once")
+                    say(f"{each.name}: Slurm has {count(len(ids), 'job')} of this name; each cell still runs once")
             else:
                 left.append(each)
         open_intents = left
@@ -74,7 +74,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
             for each in intents:
                 ledger.gone(each.token, "sbatch did not hand it to Slurm")
             return []
-        once(f"asking Slurm for {len(intents)} job{'s' if len(intents) > 1 else ''} that sbatch did not confirm")
+        once(f"asking Slurm for {count(len(intents), 'job')} that sbatch did not confirm")
         time.sleep(_POLL_SECONDS)
         quiet += _POLL_SECONDS
 
@@ -153,15 +153,56 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, s
             return ledger
     elif path.exists():
         path.unlink()
-    known = list(read_submissions(directory))
-    if not known and slurm and not again:
+    damaged: list[Path] = []
+    known = list(read_submissions(directory, damaged))
+    if not known and not damaged and slurm and not again:
         _check_slurm(directory, plan, slurm, say)
+    for broken in damaged:
+        _check_damaged(directory, broken, slurm)
+    for broken in damaged:
+        kept = broken.rename(broken.with_name(f"{broken.name}.damaged"))
+        say(f"{broken}: is damaged; Slurm has no live job of it, so it is left out (kept as {kept.name})")
+    for each in known:
+        if not (directory / SUBMISSIONS / each.token).exists():
+            write_submission(directory, each)  # it was renamed, and its cells look for it
     ledger = Ledger(directory, create=True)
     for each in known:
         ledger.adopt(each)
     if known:
-        say(f"{path}: was lost, and is made anew from {len(known)} submissions and what Slurm says")
+        say(f"{path}: was lost; rebuilt from {count(len(known), 'submission')} and Slurm's answers")
     return ledger
+
+
+def _check_damaged(directory: Path, path: Path, slurm: Slurm | None) -> None:
+    """Make sure that nothing runs any more of a submission that cannot be read: nobody knows which cells it granted.
+
+    Raises:
+        HpcrlError: something does, or nobody can tell.
+    """
+    what = f"{path}: is damaged, and the ledger that knew its cells is lost"
+    if slurm is None or b'"local"' in path.read_bytes():
+        raise HpcrlError(
+            f"{what}: make sure that none of its cells runs any more (ps, squeue), remove the file, and run `hpcrl submit` again"
+        )
+    jobs = {job.name for generation in every_generation(directory) for job in generation.jobs}
+    names = [f"{job}.{path.name}" for job in sorted(jobs)]
+    view = slurm.look(names, path.stat().st_mtime)
+    if view.queue:
+        raise HpcrlError(
+            f"{what}. Slurm does not say whether its job runs ({view.queue}): nothing was submitted; run `hpcrl submit` again "
+            "when Slurm answers"
+        )
+    live = [
+        job_id
+        for name in names
+        for job_id, tasks in view.jobs.get(name, {}).items()
+        if any(each.state in RUNNING | WAITING for each in tasks.values())
+    ]
+    if live:
+        raise HpcrlError(
+            f"{what}. Its job {', '.join(live)} still waits or runs: wait for its end or cancel it (scancel {' '.join(live)}), "
+            "then run `hpcrl submit` again"
+        )
 
 
 def _put_aside(path: Path) -> Path:
@@ -186,7 +227,7 @@ def _check_place(directory: Path, ledger: Ledger, again: bool) -> None:
     if elsewhere and not again:
         ledger.close()
         raise HpcrlError(
-            f"{directory}: is a copy of {before}, which was submitted there: go on there, or run what is left here too with --again"
+            f"{directory}: is a copy of {before}, and that plan was submitted: go on there, or run what is left here too with --again"
         )
     ledger.moved(str(here))
 
@@ -195,11 +236,11 @@ def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
     """Look for jobs of this plan in Slurm before its first submission: its ledger may have been lost with all else."""
     jobs, notes = slurm.own_jobs(plan_prefix(plan.id))
     for note in notes:
-        say(f"{note}: whether this plan was submitted before could not be checked there")
+        say(f"{note}: so hpcrl could not check there whether this plan was submitted before")
     if jobs:
         where = sorted({each.directory for each in jobs if each.directory})
         live = sum(each.live for each in jobs)
         raise HpcrlError(
-            f"{directory}: nothing is written down here, but Slurm has {len(jobs)} jobs of this plan ({live} wait or run), submitted "
-            f"from {', '.join(where) or 'a directory that it does not tell'}: go on there, or run all of it here too with --again"
+            f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted "
+            f"from {', '.join(where) or 'an unknown directory'}: go on there, or run all of it here too with --again"
         )

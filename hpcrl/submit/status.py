@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,9 +21,11 @@ from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import read_submissions
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
+from hpcrl.submit.failures import counted, own_last_line, without_a_word
 from hpcrl.submit.survey import (
     CANCELLED,
     COMPLETED,
+    FAILED,
     LIVE,
     LOST,
     NEVER,
@@ -32,6 +34,7 @@ from hpcrl.submit.survey import (
     UNSETTLED,
     Survey,
     TaskStatus,
+    attempt_name,
     log_of,
     survey,
 )
@@ -39,6 +42,7 @@ from hpcrl.submit.survey import (
 # Failed and running cells whose records and logs are looked into; of more, states alone are told.
 DETAILS = 500
 _NEVER = TaskStatus(NEVER)
+_LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each look at what became of cancelled tasks
 # What ended a cell from outside: its log does not say why.
 _NOT_ITS_FAULT = frozenset({CANCELLED, LOST, "NODE_FAIL", "PREEMPTED"})
 
@@ -135,11 +139,12 @@ class PlanStatus:
         return bool(held) and len(held) + len(waits) == len(live)
 
     def causes(self) -> dict[str, int]:
-        """Count failed stages and cells by cause."""
-        failed = [each for each in self.stages.values() if is_failure(each.state)]
+        """Count failed stages and cells by cause, the most frequent first."""
+        failed: list[tuple[str | None, TaskStatus]] = []
+        failed += [(None, each) for each in self.stages.values() if is_failure(each.state)]
         if self.failures:
-            failed += [status for _, _, _, status in self.units if status.state in self.failures]
-        return dict(Counter(_cause(each) for each in failed).most_common())
+            failed += [(name, status) for name, _, _, status in self.units if status.state in self.failures]
+        return counted(failed)
 
     def unsettled(self) -> dict[str, int]:
         """Count by reason what waits, or of which nobody knows."""
@@ -186,10 +191,6 @@ def is_failure(state: str) -> bool:
     return state not in LIVE and state not in UNSETTLED and state not in (COMPLETED, NEVER)
 
 
-def _cause(status: TaskStatus) -> str:
-    return f"{status.state}: {status.reason}" if status.reason else status.state
-
-
 def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
     """Look at a plan, also at one of which nothing was submitted: its cells may have been run by hand.
 
@@ -197,9 +198,10 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
         DamagedLedger: the ledger was lost, and something was submitted.
     """
     if not (directory / FILE).exists():
-        if any(read_submissions(directory)):
+        damaged: list[Path] = []
+        if any(read_submissions(directory, damaged)) or damaged:
             raise DamagedLedger(
-                f"{directory / FILE}: is missing: `hpcrl submit` makes it anew from submissions/ and Slurm"
+                f"{directory / FILE}: is missing: `hpcrl submit` rebuilds it from submissions/ and Slurm"
             )
         return survey(directory, plan, None, slurm)
     ledger = Ledger(directory)
@@ -215,58 +217,52 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     plan = read_plan(directory)
     known = _surveyed(directory, plan, slurm)
     stages = {
-        job.stage: _with_last_line(directory, known.units[job.name])
+        job.stage: _with_last_line(directory, job, known.units[job.name])
         for job in plan.jobs
         if job.stage != "cells" and job.name in known.units
     }
-    return PlanStatus(directory, plan, known, stages, _details(directory, known))
+    return PlanStatus(directory, plan, known, stages, _details(directory, plan, known))
 
 
-def _details(directory: Path, known: Survey) -> dict[str, _Detail]:
+def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
     telling = {
         name: each
         for name, each in known.units.items()
         if name not in known.ids and (each.state in RUNNING or is_failure(each.state))
     }
     chosen = dict(list(telling.items())[:DETAILS])
-    details = _from_records(directory, set(chosen)) if chosen else {}
+    details = _from_records(directory, chosen) if chosen else {}
+    scripts = {job.name: job.script for job in plan.jobs}
     for name, status in chosen.items():
-        if is_failure(status.state):
-            detail = details.get(name, _Detail(None, None))
-            words = _last_line(directory, status)
+        detail = details.get(name, _Detail(None, None))
+        if not is_failure(status.state):
+            details[name] = _Detail(detail.progress, None)  # of a requeued job, the record may tell how it ended before
+        else:
+            job, per_task = (made.job, made.cells_per_task) if (made := status.submission) else ("", 1)
+            log = log_of(status)
+            words = own_last_line(directory / log, name, scripts.get(job, "its script"), per_task > 1) if log else None
             reason = detail.reason
-            if reason is None:
-                reason = None if status.state in _NOT_ITS_FAULT else words
-            elif words and words not in reason and " ended with exit code " in reason:
+            if reason is None and status.state not in _NOT_ITS_FAULT:
+                reason = words
+                attempt = (name, status.attempt)
+                if words is None and status.state == FAILED and attempt not in known.progress.ended:
+                    reason = without_a_word(directory, status, log, attempt in known.progress.taken)
+            elif reason and words and words not in reason and " ended with exit code " in reason:
                 reason = f"{reason}: {words}"  # a command: its own last words
             details[name] = _Detail(detail.progress, reason)
     return details
 
 
-def _with_last_line(directory: Path, status: TaskStatus) -> TaskStatus:
+def _with_last_line(directory: Path, job: Job, status: TaskStatus) -> TaskStatus:
     """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
-    if status.reason is None and (is_failure(status.state) or status.state in RUNNING):
-        return replace(status, reason=_last_line(directory, status))
+    log = log_of(status)
+    if log and status.reason is None and (is_failure(status.state) or status.state in RUNNING):
+        return replace(status, reason=own_last_line(directory / log, None, job.script))
     return status
 
 
-def _last_line(directory: Path, status: TaskStatus) -> str | None:
-    """Return the last line of a log that is the job's own, not the launcher's farewell."""
-    log = log_of(status)
-    if log is None:
-        return None
-    try:
-        with (directory / log).open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return None
-    own = [line.strip() for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
-    return own[-1][:300] if own else None
-
-
-def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:
-    """Read progress and reason from the newest record of some cells."""
+def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str, _Detail]:
+    """Read progress and reason from the newest record of some cells' newest attempts."""
     from hpcrl.formats.record import RecordError, read_frames
 
     newest: dict[str, tuple[float, str]] = {}
@@ -275,8 +271,8 @@ def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:
     except OSError:
         entries = []
     for entry in entries:
-        cell = entry.name.partition(".")[0]
-        if cell in cells and entry.name.endswith(".r0.rec"):
+        cell, _, rest = entry.name.partition(".")
+        if cell in cells and entry.name.endswith(".r0.rec") and _is_of(cells[cell], rest.partition(".")[0]):
             newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
     details = {}
     for cell, (_, path) in newest.items():
@@ -294,6 +290,16 @@ def _from_records(directory: Path, cells: set[str]) -> dict[str, _Detail]:
     return details
 
 
+def _is_of(status: TaskStatus, name: str) -> bool:
+    """Tell whether a record's attempt, with its restarts, is the newest: an older one failed for reasons of its own."""
+    if status.submission is None:
+        return True
+    wanted = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
+    if status.submission.executor == "slurm" and not status.submission.array:
+        wanted = wanted.rpartition("_")[0]
+    return wanted.startswith("?") or name == wanted or name.startswith(f"{wanted}-")
+
+
 def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     """Return the log of a cell's newest attempt.
 
@@ -301,7 +307,7 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
         UsageError: there is no such cell, or it has not run yet.
     """
     plan = read_plan(directory)
-    found, _, _ = find_cell(directory, plan, cell)
+    found, _, _ = find_cell(directory, plan, cell, older=True)
     status = _surveyed(directory, plan, slurm).units.get(found.id)
     log = log_of(status) if status else None
     if log is None or not (directory / log).is_file():
@@ -309,10 +315,21 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     return directory / log
 
 
-def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> int:
-    """Cancel the cells named, or everything that still waits or runs; return how many tasks that were.
+@dataclass(frozen=True)
+class Cancelled:
+    """How many tasks were live and are cancelled, and how many completed before the signal reached them."""
+
+    tasks: int
+    completed: int
+
+
+def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> Cancelled:
+    """Cancel the cells named, or everything that still waits or runs.
 
     Every job of the plan that Slurm has is cancelled, also one of which sbatch never told.
+
+    Args:
+        cells: beginnings of ids; empty: all. Cells of older generations count too.
 
     Raises:
         HpcrlError: Slurm does not answer.
@@ -321,7 +338,12 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     from hpcrl.submit.settling import settle
 
     plan = read_plan(directory)
-    chosen = {find_cell(directory, plan, cell)[0].id for cell in cells}
+    chosen = set()
+    for cell in cells:
+        found, job, _ = find_cell(directory, plan, cell, older=True)
+        chosen.add(found.id)
+        if job not in plan.jobs:
+            say(f"cell {found.id} belongs to an older generation of the plan: the study has it no longer")
     with held_lease(directory, "cancel", say):
         ledger = Ledger(directory)
         try:
@@ -352,9 +374,23 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                 ledger.cancel(token, indices)
             # Whole arrays in one word each: thousands of keys do not fit on a command line.
             slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
-            return len(live)
+            completed = _completed(directory, plan, ledger, slurm, live)
+            return Cancelled(len(live) - completed, completed)
         finally:
             ledger.close()
+
+
+def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> int:
+    """Count what completed all the same, as soon as all of it has ended or after a few looks."""
+    if not live:
+        return 0
+    for pause in _LOOKS:
+        time.sleep(pause)
+        units = survey(directory, plan, ledger, slurm).units
+        ended = [units[name].state for name in live if units[name].state not in LIVE]
+        if len(ended) == len(live):
+            break
+    return ended.count(COMPLETED)
 
 
 def _whole(ledger: Ledger, slurm: Slurm, keys: Sequence[str]) -> list[str]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, count
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, find_cell, read_plan
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, read_plan
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
@@ -78,6 +78,7 @@ def submit(
     read_plan(directory)  # or it is none, and nothing must be left in it
     with held_lease(directory, "submit", say) as lease:
         plan = read_plan(directory)
+        check_cells(directory, plan)
         for name in (LOGS, RECORDS):
             (directory / name).mkdir(exist_ok=True)
         _write_shim(directory)
@@ -137,7 +138,7 @@ class _Submitting:
             if each.key and each.slurm and each.state in LIVE and word_of(each.slurm.reason or "") == LAUNCH_FAILED
         ]
         if held:
-            self._say(f"{len(held)} tasks were held by Slurm, since their start had failed on a node: released")
+            self._say(f"released {count(len(held), 'task')} that Slurm held because the start had failed on a node")
             self._slurm.release(held)
 
     def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[Wanted]:
@@ -191,7 +192,8 @@ class _Submitting:
         made = [self._intend(each) for each in wanted]
         seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
         start_queue(self._directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
-        self._report(len(made), len(made), "")
+        cells = sum(len(each.tasks) for each in wanted if each.job.stage == "cells")
+        self._report(cells, cells, "")
         process = {each.token: " ".join(each.job_ids) for each in self._ledger.submissions()}
         return [(each.job, process[each.token]) for each in made]
 

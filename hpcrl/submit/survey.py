@@ -38,7 +38,7 @@ NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "
 LIVE = frozenset(RUNNING | WAITING)
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 LOST_SECONDS = 60.0
-_BREATHES = "nobody knows of it, but its record was written to a moment ago: it may still run; look again in a minute"
+_BREATHES = "its job cannot be found, but its record was written a moment ago: it may still run; look again in a minute"
 FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
 # What a cell's own record says of an attempt that did not complete.
 _OUTCOMES = {
@@ -138,6 +138,13 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         else TaskStatus(COMPLETED, found[0], found[1], found[2])
         for unit, found in newest.items()
     }
+    cells = [names for job, names in ids.items() if names != (job,)]
+    stages = sum(names == (job,) and job in newest for job, names in ids.items())
+    if len(newest) - stages < sum(map(len, cells)):  # not every cell was submitted, as far as is known
+        # A submission that was lost with the ledger may have granted what completed.
+        for (unit, attempt), outcome in done.items():
+            if outcome == OUTCOME_COMPLETED and unit not in newest:
+                units[unit] = TaskStatus(COMPLETED, attempt)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
@@ -242,7 +249,7 @@ class _Judge:
             other = read_holder(self._directory, unit, attempt).get("job")
             if taken and other != f"{slurm.job_id}_{index}" and unit in self._breathing:
                 return "RUNNING", f"job {other} runs it"
-            return FAILED, "Slurm says COMPLETED, but no record of it has a footer"
+            return FAILED, "Slurm says COMPLETED, but its record has no footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
             return _OUTCOMES[own], None
         if slurm.state == FAILED and own is None and taken:
@@ -279,7 +286,7 @@ class _Judge:
             return UNCONFIRMED, "Slurm does not list it yet"
         if taken and unit in self._breathing:
             return UNKNOWN, _BREATHES
-        return LOST, "neither in the queue nor in accounting, and no record has its end: Slurm has lost it"
+        return LOST, "Slurm has lost it: it is not in the queue, not in accounting, and its record has no end"
 
     def _of_local(
         self, unit: str, attempt: int, own: str | None, submission: Submission, index: int
@@ -304,7 +311,7 @@ class _Judge:
             return LOST, "the local queue has ended without it"
         if unit != submission.job:
             if state == COMPLETED and own is None and not self._has_footer(unit):
-                return FAILED, "its script ended well, but no record of it has a footer"
+                return FAILED, "its script succeeded, but its record has no footer"
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
         return state, None

@@ -197,7 +197,7 @@ def test_collect_and_report(hpcrl: Call, in_tmp: Path) -> None:
     (plan / "records" / "bad.rec").write_bytes(b"x")
     shown = hpcrl("collect")
     assert shown.code == 0
-    assert "1 records merged" in shown.out
+    assert "1 record merged" in shown.out
     assert "quarantined: " in shown.err
     shown = hpcrl("report")
     assert shown.code == 0

@@ -95,7 +95,7 @@ def test_no_ledger_yet_or_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing was submitted yet"):
         Ledger(tmp_path)
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be read as one")
-    with pytest.raises(DamagedLedger, match=r"is damaged .*`hpcrl submit` makes it anew"):
+    with pytest.raises(DamagedLedger, match=r"is damaged .*`hpcrl submit` rebuilds it"):
         Ledger(tmp_path)
 
 
@@ -116,7 +116,10 @@ def test_a_ledger_that_another_host_has_locked(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("hpcrl.formats.ledger.BUSY_SECONDS", 0.1)
     holder = Ledger(tmp_path, create=True)
     other = Ledger(tmp_path)
-    with holder._transaction(), pytest.raises(HpcrlError, match="locked: another hpcrl holds it, or a host that died"):
+    with (
+        holder._transaction(),
+        pytest.raises(HpcrlError, match="locked: another hpcrl uses it, or a host died that used it"),
+    ):
         other.submitted("hpcrl-x", "1")
 
 
@@ -126,3 +129,22 @@ def test_another_version(tmp_path: Path) -> None:
         database.execute("UPDATE meta SET version = 9")
     with pytest.raises(UsageError, match="ledger format 9"):
         Ledger(tmp_path)
+
+
+def test_a_full_disk_says_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may have been submitted: only its id could not be noted."""
+    ledger = Ledger(tmp_path, create=True)
+    made = ledger.intend(submission({1: "0"}))
+    ledger._database.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(HpcrlError, match="the disk is full: make room and run `hpcrl submit` again: it asks Slurm"):
+        ledger.gone(made.token, "x" * 1_000_000)
+
+
+def test_a_row_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, create=True)
+    ledger.intend(submission({1: "0"}))
+    ledger._database.execute("UPDATE submissions SET facts = 'rubbish'")
+    with pytest.raises(
+        DamagedLedger, match=r"a submission in it cannot be read\): move it away, and `hpcrl submit` rebuilds"
+    ):
+        ledger.submissions()

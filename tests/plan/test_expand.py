@@ -77,3 +77,13 @@ def test_what_a_framework_cannot_do_is_refused_with_the_rule_that_leaves_it_out(
     other = {"framework": "jax", "execution": "lazy"}
     kept = study.model_copy(update={"exclude": (Rule.model_validate(rule),), "include": (other,)})
     assert [point.config["execution"] for point in expand(kept)] == ["lazy"]
+
+
+def test_without_axes_there_is_a_cell_for_each_seed_or_for_each_included_one(tmp_path: Path) -> None:
+    study = command_study(["true"], seeds=2)
+    del study["axes"]
+    library = Library()
+    found = expand(library.study(str(write_yaml(tmp_path / "s.yaml", study))))
+    assert [point.config for point in found] == [{"seed": 1}, {"seed": 2}]
+    found = expand(library.study(str(write_yaml(tmp_path / "s.yaml", study | {"include": [{"variant": "a"}]}))))
+    assert [point.config for point in found] == [{"variant": "a", "seed": 1}, {"variant": "a", "seed": 2}]

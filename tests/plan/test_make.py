@@ -283,7 +283,7 @@ def test_every_slurm_plan_can_be_fed_and_can_notify(tmp_path: Path) -> None:
         (tmp_path / "sol" / "scripts" / f"mine-{stage}.sbatch").read_text().splitlines()[-1]
         for stage in ("feed", "notify")
     )
-    assert (fed, told) == ('exec "$hpcrl" submit . --fed', 'exec "$hpcrl" notify .')
+    assert (fed, told) == ('exec "$hpcrl" submit . --fed', 'exec "$hpcrl" notify . --chain')
 
 
 def test_where_feed_and_notify_have_no_place_a_plan_goes_without(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hpcrl.slurm.client import (
     View,
     run_command,
 )
-from hpcrl.slurm.reasons import explain
+from hpcrl.slurm.reasons import explain, is_stuck
 
 PROGRAMS = ("sbatch", "squeue", "sacct", "scancel")
 
@@ -172,19 +172,28 @@ def test_scancel_gets_nothing_but_ids(key: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("QOSMaxJobsPerUserLimit", "this one is next"),
+        ("QOSMaxJobsPerUserLimit", "it starts when one of them ends"),
         ("AssocGrpBillingMinutes", "the budget of your account is used up"),
         ("QOSGrpCPURunMinutesLimit", "gives no more"),
         ("AssocMaxJobsLimit", "gives no more jobs to you at once"),
         ("QOSGrpGRES", "gives no more"),
         ("ReqNodeNotAvail, UnavailableNodes:c[1-2]", "in maintenance"),
         ("DependencyNeverSatisfied", "hpcrl cancel"),
+        ("job requeued in held state", "Slurm holds it: scontrol release JOB"),
+        ("job_requeued_in_held_state", "Slurm holds it: scontrol release JOB"),
+        ("launch failed requeued held", "run `hpcrl submit`, or scontrol release JOB"),
         ("None", "Slurm has not looked at it yet"),
         ("SomethingNew", "SomethingNew"),
     ],
 )
 def test_why_a_job_waits_is_told_in_words(reason: str, words: str) -> None:
     assert words in explain(reason)
+
+
+@pytest.mark.parametrize("reason", ["job requeued in held state", "launch failed requeued held", "JobHeldUser"])
+def test_what_somebody_must_release_is_not_waited_for(reason: str) -> None:
+    assert is_stuck(reason)
+    assert not is_stuck("Priority")
 
 
 def test_commands_that_are_not_there_or_hang() -> None:

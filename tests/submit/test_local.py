@@ -111,17 +111,22 @@ def test_failed_cells_are_honest_and_submitted_again(
 ) -> None:
     code = f"import os, sys; sys.exit(0 if sys.argv[1] == '1' or os.path.exists({str(tmp_path / 'mended')!r}) else 4)"
     plan = ready(command_study([sys.executable, "-c", code, "{seed}"], seeds=2))
+    (script,) = (plan / "scripts").glob("*cpu-1.sbatch")
+    script.write_text(script.read_text().replace("index=", "echo preamble: no such command >&2\nindex=", 1))
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 1
     assert "1 x FAILED" in shown.err
     assert "exit code 4" in shown.err
+    assert "preamble" not in shown.err + hpcrl("status", plan).out
     cells = {each["config"]["seed"]: each for each in json.loads(hpcrl("status", plan, "--json").out)["cells"]}
     assert cells[2]["state"] == "FAILED"
-    assert hpcrl("logs", cells[2]["id"], "--plan", plan).code == 0
+    for words in ([plan, "--cell", cells[2]["id"][:6]], [cells[2]["id"], "--plan", plan]):
+        assert f"hpcrl: cell {cells[2]['id']} begins (attempt 1)" in hpcrl("logs", *words).out
+    assert "say which cell: hpcrl logs" in hpcrl("logs", plan).err
     (tmp_path / "mended").touch()
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 0
-    assert "1 cell submitted in 1 job; 1 were there already." in shown.out
+    assert "1 cell submitted in 1 job; 1 was there already." in shown.out
     assert states(hpcrl, plan) == {"COMPLETED": 2}
     hpcrl("collect", plan, "-o", tmp_path / "d")
     import hpcrl as package

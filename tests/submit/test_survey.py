@@ -13,18 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import read_plan
+from hpcrl.formats.plan import find_cell, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.queues import Queue
 from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
+from hpcrl.plan.before import read_before
+from hpcrl.plan.directory import write_plan
+from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
-from hpcrl.submit.status import cancel, plan_status
+from hpcrl.spec.library import Library
+from hpcrl.submit.status import Cancelled, cancel, find_log, plan_status
 from hpcrl.submit.survey import Survey, survey
-from tests.builders import cells_of, dqn_study, granted, planned, write_record
+from tests.builders import cells_of, dqn_study, granted, planned, write_record, write_yaml
 from tests.collect.gathering import rewritten
 
 
@@ -79,7 +83,7 @@ def test_queued_running_and_completed(scene: Scene) -> None:
     scene.queue = "7_[1-2%1]|PENDING|JobArrayTaskLimit|NAME\n7_0|RUNNING|None|NAME\n"
     assert scene.states() == ["RUNNING", "PENDING", "PENDING"]
     reason = scene.look().units[scene.cells[1]].reason
-    assert reason == "JobArrayTaskLimit: as many tasks of this array run as the plan lets run at once; this one follows"
+    assert reason == "JobArrayTaskLimit: the plan limits how many tasks of this array run at once; this one follows"
     scene.begin(0, outcome="completed")
     assert scene.states()[0] == "COMPLETED"
 
@@ -137,7 +141,7 @@ def test_completed_needs_the_footer(scene: Scene) -> None:
     write_record(scene.plan, {**cells_of(scene.plan)[1]}, "7_1-0", outcome=None)
     assert scene.states() == ["COMPLETED", "FAILED", "FAILED"]
     reason = scene.look().units[scene.cells[2]].reason
-    assert reason == "Slurm says COMPLETED, but no record of it has a footer"
+    assert reason == "Slurm says COMPLETED, but its record has no footer"
     # A footer without the mark, as when the disk was full for a moment: the record counts.
     write_record(scene.plan, cells_of(scene.plan)[2], "7_2-0")
     assert scene.states() == ["COMPLETED", "FAILED", "COMPLETED"]
@@ -312,7 +316,7 @@ def test_a_step_that_slurm_ended_for_its_memory(scene: Scene) -> None:
 def test_without_a_submission_cells_run_by_hand_are_seen(scene: Scene) -> None:
     scene.ledger.close()
     (scene.plan / FILE).unlink()
-    with pytest.raises(DamagedLedger, match="is missing: `hpcrl submit` makes it anew"):
+    with pytest.raises(DamagedLedger, match="is missing: `hpcrl submit` rebuilds it"):
         plan_status(scene.plan, Slurm(scene.run))
     shutil.rmtree(scene.plan / SUBMISSIONS)
     start = Start(scene.cells[1], "byhand-1", 0, "byhand-1", "m")
@@ -356,3 +360,55 @@ def test_cancel_says_when_slurm_could_not_be_asked(scene: Scene) -> None:
     with pytest.raises(HpcrlError, match=r"squeue: gave no answer .*: nothing was cancelled; run `hpcrl cancel` again"):
         cancel(scene.plan, Slurm(scene.run), [])
     assert scene.ledger.cancelled() == set()
+
+
+def test_cancel_counts_what_was_cancelled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three tasks complete before the signal reaches them."""
+    monkeypatch.setattr("hpcrl.submit.status._LOOKS", (0.0, 0.0))
+    scene.queue = "7_[0-2]|RUNNING|None|NAME\n"
+    run = scene.run
+
+    def scancel(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        if "scancel" in arguments:
+            for cell in (0, 1):
+                scene.begin(cell, key=f"7_{cell}", outcome="completed")
+            scene.queue = ""
+            scene.accounting = (
+                "7_0|COMPLETED|0:0|3|htc|c|NAME\n7_1|COMPLETED|0:0|3|htc|c|NAME\n7_2|CANCELLED|0:0|3|htc|c|NAME\n"
+            )
+        return run(arguments, cwd, timeout)
+
+    assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(1, 2)
+    assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(0, 0)
+
+
+def test_a_cell_of_an_older_generation_is_found_and_cancelled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.submit.status._LOOKS", (0.0,))
+    files = make_plan(
+        Library(),
+        "sol",
+        str(scene.plan.parent / "p-study/study.yaml"),
+        UserChoices(account="lab"),
+        read_before(scene.plan),
+    )
+    assert files.plan.generation == 1  # the same study: nothing new
+    study = write_yaml(scene.plan.parent / "other.yaml", dqn_study(seeds=[2, 3]))
+    write_plan(make_plan(Library(), "sol", str(study), UserChoices(account="lab"), read_before(scene.plan)), scene.plan)
+    gone = scene.cells[0]
+    with pytest.raises(UsageError, match=f"cell {gone} of .* belongs to generation 1, and the study has it no longer"):
+        find_cell(scene.plan, read_plan(scene.plan), gone[:8])
+    scene.queue = "7_[0-2]|RUNNING|None|NAME\n"
+    said: list[str] = []
+    cancelled: list[str] = []
+
+    def scancel(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        cancelled.extend(arguments[1:] if arguments[0] == "scancel" else ())
+        return scene.run(arguments, cwd, timeout)
+
+    assert cancel(scene.plan, Slurm(scancel), [gone[:8]], said.append).tasks == 1
+    assert cancelled == ["7_0"]
+    assert said == [f"cell {gone} belongs to an older generation of the plan: the study has it no longer"]
+    log = scene.plan / f"logs/{scene.first.job}-7_0.out"
+    log.parent.mkdir(exist_ok=True)
+    log.touch()
+    assert find_log(scene.plan, gone, Slurm(scene.run)) == log

@@ -25,4 +25,4 @@ fi
 # `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
 hpcrl=hpcrl
 [ -x ./hpcrl ] && hpcrl=./hpcrl
-exec "$hpcrl" notify .
+exec "$hpcrl" notify . --chain

@@ -1,0 +1,133 @@
+"""Why cells failed: which line of a log is a cell's own, and which failures have one cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcrl.formats.attempts import Start, begins
+from hpcrl.slurm.client import JobState, Slurm
+from hpcrl.submit.failures import counted, own_last_line
+from hpcrl.submit.status import plan_status
+from hpcrl.submit.survey import TaskStatus
+from tests.builders import cells_of, write_record
+from tests.submit.test_survey import Scene
+
+SPOOLED = "/var/spool/slurmd/job00123/slurm_script: line 12: module: command not found"
+FIRST, AGAIN, OTHER = (
+    begins(Start(cell, "1", restart, "7_0", "m")) for cell, restart in (("aaa", 0), ("aaa", 1), ("bbb", 0))
+)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([SPOOLED, FIRST, "boom"], "boom"),
+        ([SPOOLED, FIRST], None),
+        ([SPOOLED], "scripts/x.sbatch: line 12: module: command not found"),
+        ([FIRST, "boom", "srun: error: c1: task 0: Exited with exit code 1"], "boom"),
+        ([FIRST, "before", SPOOLED, AGAIN], None),
+        ([FIRST, "before", AGAIN, "after"], "after"),
+        ([FIRST, "mine", OTHER, "its"], "mine"),
+        ([OTHER, "its"], None),
+        ([FIRST, "10 %\r20 %\rboom\r"], "boom"),
+        ([FIRST, "x" * 30_000, "boom"], "boom"),
+    ],
+)
+def test_only_what_the_cell_printed_counts_once_it_has_begun(
+    tmp_path: Path, lines: list[str], told: str | None
+) -> None:
+    log = tmp_path / "x.out"
+    log.write_text("\n".join([*lines, ""]))
+    assert own_last_line(log, "aaa", "scripts/x.sbatch") == told
+
+
+def test_in_a_log_of_several_cells_an_early_one_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "x.out"
+    log.write_text("\n".join([FIRST, "boom", OTHER, *["its"] * 20_000]))
+    assert own_last_line(log, "aaa", "x", shared=True) == "boom"
+
+
+def failed(reason: str, number: int) -> TaskStatus:
+    return TaskStatus("FAILED", 1, None, number, JobState(str(4000 + number), "FAILED", nodes=f"c{number:03d}"), reason)
+
+
+def test_ids_nodes_and_addresses_do_not_split_a_cause() -> None:
+    reasons = [
+        (
+            f"cell{n}",
+            failed(f"/scratch/job_{4000 + n}/cell{n} on c{n:03d}: no file at 0x7f{n:02x} (process {70000 + n})", n),
+        )
+        for n in range(5)
+    ]
+    assert counted(reasons) == {"FAILED: /scratch/job_N/CELL on NODE: no file at 0xN (process N)": 5}
+    assert counted([("a", failed("x ended with exit code 1", 1)), ("b", failed("x ended with exit code 2", 2))]) == {
+        "FAILED: x ended with exit code 1": 1,
+        "FAILED: x ended with exit code 2": 1,
+    }
+
+
+def test_the_preamble_of_a_cell_that_never_began_is_one_cause(scene: Scene) -> None:
+    scene.accounting = "".join(f"7_{index}|FAILED|1:0|3|htc|c{index}|NAME\n" for index in range(3))
+    (scene.plan / "logs").mkdir(exist_ok=True)
+    job = scene.first.job
+    for index in range(3):
+        (scene.plan / f"logs/{job}-7_{index}.out").write_text(SPOOLED.replace("123", str(123 + index)) + "\n")
+    causes = plan_status(scene.plan, Slurm(scene.run)).causes()
+    assert causes == {f"FAILED: scripts/{job}.sbatch: line 12: module: command not found": 3}
+
+
+def test_a_record_and_a_log_that_could_not_be_written(scene: Scene) -> None:
+    """As on a full disk: all that is known is told."""
+    scene.begin(0)
+    scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n7_1|FAILED|0:9|3|htc|c1|NAME\n"
+    (scene.plan / "logs").mkdir(exist_ok=True)
+    for index in (0, 1):
+        (scene.plan / f"logs/{scene.first.job}-7_{index}.out").touch()
+    units = plan_status(scene.plan, Slurm(scene.run)).units
+    assert units[0][3].reason == (
+        "exit code 1; it began, but its record has no end, and its log is empty: "
+        "was it killed, or was the disk or your quota full at that time?"
+    )
+    assert (units[1][3].reason or "").startswith("ended by signal 9; it never began, and its log is empty")
+
+
+def test_a_requeued_cell_does_not_show_how_it_ended_before(scene: Scene) -> None:
+    scene.begin(0)
+    scene.queue = "7_0|RUNNING|None|NAME\n"
+    write_record(scene.plan, cells_of(scene.plan)[0], "7_0-0", outcome="preempted", reason="ended by TERM")
+    assert plan_status(scene.plan, Slurm(scene.run)).units[0][3].reason is None
+
+
+def test_a_failed_attempt_does_not_show_the_reason_of_the_one_before(scene: Scene) -> None:
+    scene.begin(0)
+    write_record(scene.plan, cells_of(scene.plan)[0], "6_0-0", outcome="failed", reason="of old")
+    (scene.plan / "logs").mkdir(exist_ok=True)
+    (scene.plan / f"logs/{scene.first.job}-7_0.out").write_text("of now\n")
+    scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
+    assert plan_status(scene.plan, Slurm(scene.run)).units[0][3].reason == "of now"
+
+
+def test_long_lists_end_in_how_to_see_all(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from hpcrl.cli import status
+
+    monkeypatch.setattr(status, "SHOWN", 1)
+    monkeypatch.setattr(status, "CAUSES", 1)
+    scene.accounting = "".join(f"7_{index}|FAILED|1:0|3|htc|c{index}|NAME\n" for index in range(3))
+    (scene.plan / "logs").mkdir(exist_ok=True)
+    for index, word in enumerate("xyz"):
+        (scene.plan / f"logs/{scene.first.job}-7_{index}.out").write_text(f"{word}\n")
+    found = plan_status(scene.plan, Slurm(scene.run))
+    status._echo_rest(found, scene.plan)
+    status._echo_end(found, scene.plan)
+    told = capfd.readouterr().err
+    assert f"and 2 more cells (2 of them failed): `hpcrl status {scene.plan} --json` lists all\n" in told
+    assert f"  1 x FAILED: x\n  and 2 more causes: `hpcrl status {scene.plan} --json` lists all\n" in told
