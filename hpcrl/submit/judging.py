@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -30,7 +30,7 @@ from hpcrl.formats.files import server_time
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import RECORDS
 from hpcrl.formats.submission import SUBMISSIONS, Submission
-from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, View
+from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Tasks, View
 from hpcrl.slurm.reasons import explain
 
 COMPLETED, CANCELLED, FAILED = "COMPLETED", "CANCELLED", "FAILED"
@@ -52,8 +52,7 @@ _MORE_TELLING = frozenset({"OUT_OF_MEMORY", "TIMEOUT"})
 _NO_LOG = "0:53"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
+class TaskStatus(NamedTuple):
     """The newest attempt of a cell (or of a stage's job): its state and where it is.
 
     Args:
@@ -65,7 +64,7 @@ class TaskStatus:
     state: str
     attempt: int = 0
     submission: Submission | None = None
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # not tuple.index
     slurm: JobState | None = None
     reason: str | None = None
 
@@ -80,6 +79,9 @@ class TaskStatus:
         return f"{ids[0]}_{self.index}" if self.submission.array else ids[0]
 
 
+# TaskStatus._make in a third of its time: a large plan makes 100,000. All six fields must be given.
+new_status: Callable[[tuple[str, int, Submission, int, JobState | None, str | None]], TaskStatus]
+new_status = partial(tuple.__new__, TaskStatus)
 Candidate = tuple[int, Submission, int]  # attempt, submission, index in its array
 
 
@@ -99,37 +101,37 @@ class Judge:
         self._directory = directory
         self._progress = progress
         self._view = view
-        self._cancelled = ledger.cancelled() if ledger else set()
+        self._ledger = ledger
         self._local = {(each.token, each.task): each for each in ledger.local_tasks()} if ledger else {}
         self._alive = {each.token: _local_queue_lives(each) for each in submissions if each.executor == "local"}
         self._ages = _ages(directory, submissions)
         self._jobs = {each.token: list(view.jobs.get(each.name, {}).values()) for each in submissions}
+        self._tasks = {token: _merged(jobs) for token, jobs in self._jobs.items()}
         self._completed: set[str] | None = None
 
-    def best(self, unit: str, candidates: list[Candidate]) -> TaskStatus:
+    def best(self, unit: str, own: str | None, candidates: list[Candidate]) -> TaskStatus:
         """Choose among the submissions that grant one attempt: the fence lets only one of them run it."""
-        return min((self.of(unit, *candidate) for candidate in candidates), key=_rank)
+        return min((self.of(unit, own, *candidate) for candidate in candidates), key=_rank)
 
-    def of(self, unit: str, attempt: int, submission: Submission, index: int) -> TaskStatus:
-        """Judge one submission's part in an attempt."""
-        own = self._progress.ended.get((unit, attempt))
+    def of(self, unit: str, own: str | None, attempt: int, submission: Submission, index: int) -> TaskStatus:
+        """Judge one submission's part in an attempt.
+
+        Args:
+            own: how the attempt ended, as the fence says.
+        """
         if submission.executor == "local":
             state, reason = self._of_local(unit, own, submission, index)
             return TaskStatus(state, attempt, submission, index, None, reason)
-        tasks = self._jobs[submission.token]
-        slurm = None
-        for known in tasks:
-            found = known.get(index)
-            if found is not None and (slurm is None or found.state in LIVE):
-                slurm = found
-        taken = (unit, attempt) in self._progress.taken
+        slurm = self._tasks[submission.token].get(index)
         if slurm is not None and slurm.state == "PENDING":  # most of a large plan
-            state, reason = slurm.state, explain(slurm.reason) if slurm.reason else None
-        elif slurm is not None:
+            reason = explain(slurm.reason) if slurm.reason else None
+            return new_status(("PENDING", attempt, submission, index, slurm, reason))
+        taken = own is not None or self._progress.has_begun(unit, attempt)
+        if slurm is not None:
             state, reason = self._of_slurm(unit, own, taken, submission, index, slurm)
         else:
             state, reason = self._missing(unit, own, taken, submission, index)
-        return TaskStatus(state, attempt, submission, index, slurm, reason)
+        return new_status((state, attempt, submission, index, slurm, reason))
 
     def _of_slurm(
         self, unit: str, own: str | None, taken: bool, submission: Submission, index: int, slurm: JobState
@@ -207,6 +209,10 @@ class Judge:
         return state, None
 
     @cached_property
+    def _cancelled(self) -> set[tuple[str, int]]:
+        return self._ledger.cancelled() if self._ledger else set()
+
+    @cached_property
     def _breathing(self) -> set[str]:
         """The cells whose record was written to a moment ago: they run, whoever has forgotten them."""
         try:
@@ -251,6 +257,16 @@ class Judge:
             except (RecordError, OSError, KeyError, TypeError, ValueError, IndexError):
                 continue
         return share
+
+
+def _merged(jobs: Sequence[Tasks]) -> Tasks:
+    """Return one state for each index of an array that Slurm has under several ids: of those, one that is live."""
+    if len(jobs) == 1:
+        return jobs[0]
+    merged: Tasks = {}
+    for tasks in jobs:
+        merged |= {index: found for index, found in tasks.items() if index not in merged or found.state in LIVE}
+    return merged
 
 
 def _rank(status: TaskStatus) -> int:

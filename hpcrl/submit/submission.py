@@ -134,7 +134,7 @@ class _Submitting:
         held = [
             each.key
             for each in known.units.values()
-            if each.key and each.slurm and each.state in LIVE and word_of(each.slurm.reason or "") == LAUNCH_FAILED
+            if each.state in LIVE and each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED and each.key
         ]
         if held:
             self._say(f"{len(held)} tasks were held by Slurm, since their start had failed on a node: released")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from hpcrl.submit.judging import (
     Candidate,
     Judge,
     TaskStatus,
+    new_status,
 )
 
 __all__ = [
@@ -74,33 +75,32 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     submissions = [each for each in ledger.submissions() if each.state != "refused"] if ledger else []
     ids = _unit_ids(directory, plan, submissions)
     progress = read_attempts(directory)
-    newest: dict[str, Candidate] = {}
-    rivals: dict[str, list[Candidate]] = {}
-    for each in submissions:
-        names, per_task = ids[each.job], each.cells_per_task
-        for position, (task, attempt) in enumerate(each.entries):
-            unit = names[task]
-            found = (attempt, each, position // per_task)
-            before = newest.get(unit)
-            if before is None or attempt >= before[0]:
-                if before is not None and attempt == before[0]:
-                    rivals.setdefault(unit, []).append(before)
-                elif unit in rivals:
-                    del rivals[unit]
-                newest[unit] = found
-    done = progress.ended
-    open_units = {unit: found for unit, found in newest.items() if done.get((unit, found[0])) != OUTCOME_COMPLETED}
-    asked = {each.token: each for _, each, _ in open_units.values()}
-    asked |= {each.token: each for unit in open_units for _, each, _ in rivals.get(unit, ())}
+    newest, rivals = _newest(submissions, ids)
+    ended = progress.ended
+    outcomes = [ended.get(attempt, {}).get(unit) for unit, (attempt, _, _) in newest.items()]
+    # Only what has not completed is asked of Slurm.
+    asked = {
+        made.token: made
+        for (_, made, _), outcome in zip(newest.values(), outcomes, strict=True)
+        if outcome != OUTCOME_COMPLETED
+    }
+    asked |= {
+        made.token: made
+        for unit, several in rivals.items()
+        if progress.outcome(unit, newest[unit][0]) != OUTCOME_COMPLETED
+        for _, made, _ in several
+    }
     on_slurm = [each for each in asked.values() if each.executor == "slurm"]
     view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
     judge = Judge(directory, ledger, progress, view, list(asked.values()), slurm)
-    units = {
-        unit: (judge.best(unit, [found, *rivals[unit]]) if unit in rivals else judge.of(unit, *found))
-        if unit in open_units
-        else TaskStatus(COMPLETED, found[0], found[1], found[2])
-        for unit, found in newest.items()
-    }
+    units: dict[str, TaskStatus] = {}
+    for (unit, found), outcome in zip(newest.items(), outcomes, strict=True):
+        if outcome == OUTCOME_COMPLETED:
+            units[unit] = new_status((COMPLETED, *found, None, None))
+        elif unit in rivals:
+            units[unit] = judge.best(unit, outcome, [found, *rivals[unit]])
+        else:
+            units[unit] = judge.of(unit, outcome, *found)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
@@ -110,6 +110,29 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
             f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
     return Survey(units, progress, notes, answered=not view.notes(), ids=ids)
+
+
+def _newest(
+    submissions: Sequence[Submission], ids: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Candidate], dict[str, list[Candidate]]]:
+    """Return who grants the newest attempt of each unit; and, where several do, the others."""
+    newest: dict[str, Candidate] = {}
+    rivals: dict[str, list[Candidate]] = {}
+    for each in submissions:
+        names, per_task = ids[each.job], each.cells_per_task
+        granted = {
+            names[task]: (attempt, each, position // per_task) for position, (task, attempt) in enumerate(each.entries)
+        }
+        for unit in granted.keys() & newest.keys():
+            before, now = newest[unit], granted[unit]
+            if now[0] < before[0]:
+                del granted[unit]
+            elif now[0] > before[0]:
+                rivals.pop(unit, None)
+            else:
+                rivals.setdefault(unit, []).append(before)
+        newest |= granted
+    return newest, rivals
 
 
 def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> dict[str, Sequence[str]]:
