@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Plan, cells_at, find_cell, read_cells, read_plan
@@ -34,6 +34,9 @@ from hpcrl.submit.survey import (
     log_of,
     survey,
 )
+
+if TYPE_CHECKING:
+    from hpcrl.formats.lease import Say
 
 # Failed and running cells whose records and logs are looked into; of more, states alone are told.
 DETAILS = 500
@@ -162,7 +165,7 @@ class PlanStatus:
         """Give each cell as a line of JSON: its line of the plan, with its state."""
         # Thousands of cells differ in nothing but their places, so that the rest is written once.
         known: dict[tuple[object, ...], list[str]] = {}
-        details = {name: each.progress for name, each in self.details.items()}
+        details = {name: each.progress for name, each in self.details.items() if each.progress}
         cells = zip(self.names, self.statuses, strict=True)
         with (self.directory / self.plan.cells_file).open(encoding="utf-8") as file:
             for job in self.plan.cell_jobs():
@@ -343,6 +346,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     Raises:
         HpcrlError: Slurm does not answer.
     """
+    from hpcrl.formats.lease import held_lease
     from hpcrl.submit.settling import settle
 
     plan = read_plan(directory)

@@ -79,11 +79,11 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     ended = progress.ended
     outcomes = [ended.get(attempt, {}).get(unit) for unit, (attempt, _, _) in newest.items()]
     # Only what has not completed is asked of Slurm.
-    asked = {
-        made.token: made
-        for (_, made, _), outcome in zip(newest.values(), outcomes, strict=True)
-        if outcome != OUTCOME_COMPLETED
-    }
+    asked: dict[str, Submission] = {}
+    last: Submission | None = None
+    for (_, made, _), outcome in zip(newest.values(), outcomes, strict=True):
+        if made is not last and outcome != OUTCOME_COMPLETED:
+            asked[made.token] = last = made
     asked |= {
         made.token: made
         for unit, several in rivals.items()
