@@ -91,7 +91,7 @@ class PlanStatus:
             for name, detail in self.details.items()
             if detail.reason
         }
-        found = units | explained
+        found = units | explained if explained else units
         return [found.get(name, _NEVER) for name in self.names]
 
     def counts(self) -> dict[str, int]:
@@ -99,7 +99,10 @@ class PlanStatus:
 
     @cached_property
     def _counts(self) -> Counter[str]:
-        return Counter([status.state for status in self.statuses])
+        counts: Counter[str] = Counter()
+        for (state, _), count in self._reasons.items():
+            counts[state] += count
+        return counts
 
     @cached_property
     def _reasons(self) -> Counter[tuple[str, str | None]]:
