@@ -5,6 +5,7 @@ CPU seconds are the whole process's, with its children (squeue, sacct, sbatch); 
 
 from __future__ import annotations
 
+import compileall
 import os
 import resource
 import subprocess
@@ -15,13 +16,15 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from hpcrl.formats.attempts import ATTEMPTS, Start, end_attempt, take_attempt
+import hpcrl
+from hpcrl.formats.attempts import ATTEMPTS, COMPLETED, Start, end_attempt, take_attempt
 from hpcrl.formats.plan import cell_ids, read_plan
 from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 
 
 def main(cells: int = 100_000) -> None:
+    compileall.compile_dir(Path(hpcrl.__file__).parent, quiet=1)  # as an installation does
     directory = Path(tempfile.mkdtemp(prefix="hc-", dir="/tmp"))
     directory.chmod(0o755)
     virtual = VirtualSlurm(directory / "s")
@@ -58,10 +61,15 @@ def _measure(directory: Path, virtual: VirtualSlurm, cells: int) -> None:
     row("submit, nothing to do", "submit", plan)
     row("cancel", "cancel", plan)
     ids = cell_ids(plan, read_plan(plan))
-    for number, cell in enumerate(ids):
-        start = Start(cell, "1", 0, f"1_{number}", "m")
+    starts = [Start(cell, "1", 0, f"1_{number}", "m") for number, cell in enumerate(ids)]
+    for start in starts:
         take_attempt(plan, start, {})
-        end_attempt(plan, start, "failed" if number % 2 else "completed")
+        end_attempt(plan, start, COMPLETED)
+    row("status, all completed", "status", plan)
+    row("status --json, all completed", "status", plan, "--json")
+    for start in starts[1::2]:
+        (plan / ATTEMPTS / f"{start.name}.{COMPLETED}").unlink()
+        end_attempt(plan, start, "failed")
     row("status, every second failed", "status", plan)
     row("status --json, every second failed", "status", plan, "--json")
     row(f"submit, {cells // 2:,} scattered failures", "submit", plan)

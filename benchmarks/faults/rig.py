@@ -111,7 +111,8 @@ class Rig:
             out, err = process.communicate()
             self.count.hangs += 1
             self.note(f"{' '.join(process.args[3:5])} hangs: {err[-300:]}")  # type: ignore[index]
-        if "Traceback" in err or "a fault in hpcrl" in err:
+        # A signal before hpcrl's first line, while Python itself starts, is beyond it.
+        if ("Traceback" in err and "/hpcrl/" in err) or "a fault in hpcrl" in err:
             self.count.tracebacks += 1
             self.note(err[-600:])
         return Done(process.returncode, out, err)
@@ -229,7 +230,7 @@ class Rig:
 
 def _stuck(status: PlanStatus) -> bool:
     """Tell whether Slurm holds all that is left, since its start failed on a node."""
-    held = [each for _, _, _, each in status.units if each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED]
+    held = [each for each in status.statuses if each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED]
     return bool(held) and not any(state in RUNNING for state in status.counts())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 
 from hpcrl.cli.common import json_option, plan_argument, print_table, say
 from hpcrl.errors import HpcrlError, count
+from hpcrl.formats.memory import without_gc
 
 if TYPE_CHECKING:
     from hpcrl.slurm.client import Slurm
@@ -34,21 +36,22 @@ def command(plan: Path, watching: bool, as_json: bool) -> int:
     slurm = Slurm()
     if watching:
         return watch(plan, slurm)
-    status = plan_status(plan, slurm)
-    if as_json:
-        _echo_json(status)
-    else:
-        rows = [_row(each) for each in _interesting(status)]
-        print_table(["cell", "what", "state", "progress", "reason"], rows)
-        _echo_rest(status, plan)
-        _echo_end(status, plan)
-    return 1 if _failed(status) else 0
+    with without_gc():
+        status = plan_status(plan, slurm)
+        if as_json:
+            _echo_json(status)
+        else:
+            rows = [_row(each) for each in _interesting(status)]
+            print_table(["cell", "what", "state", "progress", "reason"], rows)
+            _echo_rest(status, plan)
+            _echo_end(status, plan)
+        return 1 if _failed(status) else 0
 
 
 def _failed(status: PlanStatus) -> bool:
     from hpcrl.submit.status import is_failure
 
-    return bool(status.failed()) or any(is_failure(each.state) for each in status.stages.values())
+    return bool(status.failures) or any(is_failure(each.state) for each in status.stages.values())
 
 
 def _interesting(status: PlanStatus) -> list[CellStatus]:
@@ -57,9 +60,11 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
 
     failures = status.failures
     if not failures and not RUNNING & set(status.counts()):
-        return status.pick(range(min(SHOWN, len(status.units))))
+        return status.pick(range(min(SHOWN, len(status.statuses))))
     ranks: list[list[int]] = [[], [], []]
-    for number, (*_, each) in enumerate(status.units):
+    for number, each in enumerate(status.statuses):
+        if len(ranks[0]) == SHOWN:
+            break
         found = ranks[0 if each.state in failures else 1 if each.state in RUNNING else 2]
         if len(found) < SHOWN:
             found.append(number)
@@ -81,8 +86,8 @@ def _row(each: CellStatus) -> list[Any]:
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:
     """Say how many cells the table leaves out."""
-    shown, failed = min(SHOWN, len(status.units)), len(status.failed())
-    if rest := len(status.units) - shown:
+    shown, failed = min(SHOWN, len(status.statuses)), len(status.failed())
+    if rest := len(status.statuses) - shown:
         of_them = f" ({failed - shown} of them failed)" if failed > shown else ""
         click.echo(f"and {count(rest, 'more cell')}{of_them}: `hpcrl status {plan} --json` lists all", err=True)
 
@@ -113,8 +118,9 @@ def _echo_json(status: PlanStatus) -> None:
     out = sys.stdout
     out.write(json.dumps(facts, ensure_ascii=False)[:-1] + ', "cells": [')
     separator = "\n"
-    for line in status.lines():
-        out.write(separator + line)
+    lines = status.lines()
+    while some := ",\n".join(islice(lines, 1000)):
+        out.write(separator + some)
         separator = ",\n"
     out.write("\n]}\n")
 

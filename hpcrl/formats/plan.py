@@ -36,7 +36,7 @@ LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 CLOCKS = "clocks"
 STAGES = ("environments", "cells", "feed", "collect", "report", "notify")
-_CELL_ID = re.compile(r'^\{"id": "([0-9a-z]+)"', re.MULTILINE)
+_CELL_ID = re.compile(r'\{"id": "([0-9a-z]+)"')
 _OLD_MANIFEST = re.compile(r"plan-([1-9][0-9]{0,8})\.json")
 _RESTORE = "restore it from a copy, or plan again into another directory"
 
@@ -290,7 +290,7 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
     path = directory / plan.cells_file
     try:
         with open_regular(path) as file:
-            ids = _CELL_ID.findall(file.read())
+            ids = [found[1] for line in file if (found := _CELL_ID.match(line))]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = sum(job.count for job in plan.cell_jobs())

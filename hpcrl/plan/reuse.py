@@ -37,7 +37,7 @@ def _of(place: Path) -> Iterable[str]:
 def _marked(plan: Path) -> set[str]:
     """Return the cells of which an attempt has completed on every rank, as the files beside its fence say."""
     said = read_attempts(plan)
-    done = {cell for (cell, _), outcome in said.ended.items() if outcome == COMPLETED}
+    done = set().union(*said.completed().values())
     return done | {cell for cell, outcome in said.byhand.items() if outcome == COMPLETED}
 
 

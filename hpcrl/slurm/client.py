@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcrl.errors import HpcrlError
 
@@ -80,8 +81,7 @@ def _program(arguments: Sequence[str]) -> str:
     return next((word for word in arguments if word in _PROGRAMS), arguments[0])
 
 
-@dataclass(frozen=True)
-class JobState:
+class JobState(NamedTuple):
     """What Slurm says of an array task, of several that wait alike, or of a job."""
 
     job_id: str
@@ -94,6 +94,8 @@ class JobState:
 
 # By array index; a job that is no array has index 0.
 Tasks = dict[int, JobState]
+# The name of a job, some of its array indices, and the state that they share.
+_Alike = tuple[str, Sequence[int], JobState]
 
 
 @dataclass(frozen=True)
@@ -225,36 +227,34 @@ class Slurm:
             queued, queue_problem = queue.result()
             accounted, accounting_problem, unaccounted = accounting.result()
         jobs: dict[str, dict[str, Tasks]] = {}
-        for name, index, found in accounted:
+        for name, indices, found in accounted:
             # A task that accounting takes for live and the queue does not know is one that Slurm has lost.
             if found.state not in _LIVE or queue_problem:
-                jobs.setdefault(name, {}).setdefault(found.job_id, {})[index] = found
-        for name, index, found in queued:
+                tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
+                tasks |= dict.fromkeys(indices, found)
+        for name, indices, found in queued:
             tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
-            known = tasks.get(index)
-            if known is None or found.state in _LIVE:
-                tasks[index] = found
+            if found.state in _LIVE:
+                tasks |= dict.fromkeys(indices, found)
+            else:
+                tasks |= {index: found for index in indices if index not in tasks}
         return View(jobs, queue_problem, accounting_problem, unaccounted)
 
-    def _queue(self, names: Sequence[str]) -> tuple[list[tuple[str, int, JobState]], str | None]:
-        found: list[tuple[str, int, JobState]] = []
+    def _queue(self, names: Sequence[str]) -> tuple[list[_Alike], str | None]:
+        found: list[_Alike] = []
         for some in _portions(names):
             # 0: whole lists of array indices, which squeue cuts at 64 characters else.
             words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%j", f"--name={some}"]
             out, problem = self._asked("squeue", words)
             if problem:
                 return [], problem
-            for line in out.splitlines():
-                key, state, reason, name = [*line.split("|", 3), "", "", ""][:4]
-                job_id, indices = _indices(key)
-                shared = JobState(job_id, state, reason=reason)
-                found += [(name, index, shared) for index in indices]
+            for (job_id, rest), indices in _alike(out).items():
+                state, reason, name = [*rest.split("|", 2), "", ""][:3]
+                found.append((name, indices, JobState(job_id, state, reason=reason)))
         return found, None
 
-    def _accounting(
-        self, names: Sequence[str], since: float
-    ) -> tuple[list[tuple[str, int, JobState]], str | None, bool]:
-        found: list[tuple[str, int, JobState]] = []
+    def _accounting(self, names: Sequence[str], since: float) -> tuple[list[_Alike], str | None, bool]:
+        found: list[_Alike] = []
         days = max(0, int((time.time() - since) / 86_400)) + 2
         for some in _portions(names):
             out, problem = self._asked(
@@ -266,15 +266,14 @@ class Slurm:
             )  # fmt: skip
             if problem:
                 return [], problem, "no such command" in problem or "accounting_storage/none" in problem
-            for line in out.splitlines():
-                fields = line.split("|", 6)
-                if len(fields) < 7 or not fields[4]:
+            for (job_id, rest), indices in _alike(out).items():
+                fields = rest.split("|", 5)
+                if len(fields) < 6 or not fields[3]:
                     continue  # a job that accounting has not fully heard of yet
-                job_id, indices = _indices(fields[0])
-                elapsed = float(fields[3]) if fields[3].isdigit() else None
-                state = (fields[1].split() or ["UNKNOWN"])[0]
-                shared = JobState(job_id, state, fields[2], elapsed, None, fields[5])
-                found += [(fields[6], index, shared) for index in indices]
+                state, exit_code, seconds, _, nodes, name = fields
+                elapsed = float(seconds) if seconds.isdigit() else None
+                state = (state.split() or ["UNKNOWN"])[0]
+                found.append((name, indices, JobState(job_id, state, exit_code, elapsed, None, nodes)))
         return found, None, False
 
     def _asked(self, program: str, words: Sequence[str]) -> tuple[str, str | None]:
@@ -408,6 +407,19 @@ def _portions(names: Iterable[str]) -> Iterator[str]:
         length += len(name) + 1
     if some:
         yield ",".join(some)
+
+
+def _alike(out: str) -> dict[tuple[str, str], list[int]]:
+    """Gather the lines of squeue or sacct that differ in array indices only: (job id, rest of the line) -> indices."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for line in out.splitlines():
+        key, _, rest = line.partition("|")
+        job_id, _, index = key.partition("_")
+        if index.isdecimal() and job_id.isdecimal():  # most lines of sacct
+            found.setdefault((job_id, rest), []).append(int(index))
+        elif (several := _indices(key))[1]:
+            found.setdefault((several[0], rest), []).extend(several[1])
+    return found
 
 
 def _indices(text: str) -> tuple[str, Sequence[int]]:

@@ -75,8 +75,10 @@ class Selection:
                 if each.state == "submitted" and each.cause != "first" and each.job in known.ids:
                     self._tried.update((known.ids[each.job][task], each.cause) for task, _ in each.entries)
         self._last: dict[str, int] = {}
-        for cell, attempt in known.progress.taken:
-            self._last[cell] = max(attempt, self._last.get(cell, 0))
+        progress = known.progress
+        for attempt in sorted({*progress.begun, *progress.ended}):
+            self._last |= dict.fromkeys(progress.begun.get(attempt, ()), attempt)
+            self._last |= dict.fromkeys(progress.ended.get(attempt, ()), attempt)
         self.already = 0
         self.left: Counter[str] = Counter()
 
@@ -122,7 +124,7 @@ class Selection:
         So a submission that Slurm lost, and finds again, cannot run beside the one that took its place.
         """
         last = max(status.attempt, self._last.get(cell, 0))
-        begun = (cell, last) in self._known.progress.taken
+        begun = self._known.progress.has_begun(cell, last)
         return last + 1 if begun or last == 0 else last
 
 

@@ -7,13 +7,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import read_holder
-from hpcrl.formats.lease import Say, held_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
@@ -38,6 +39,9 @@ from hpcrl.submit.survey import (
     log_of,
     survey,
 )
+
+if TYPE_CHECKING:
+    from hpcrl.formats.lease import Say
 
 # Failed and running cells whose records and logs are looked into; of more, states alone are told.
 DETAILS = 500
@@ -80,26 +84,35 @@ class PlanStatus:
     details: dict[str, _Detail]
 
     @cached_property
-    def units(self) -> list[tuple[str, Job, int, TaskStatus]]:
-        """(cell id, job, task, status) of every cell in the plan's order."""
-        found, details = self.survey.units, self.details
-        return [
-            (name, job, task, self._detailed(name, status) if name in details else status)
-            for job in self.plan.cell_jobs()
-            for task, name in enumerate(self.survey.ids[job.name])
-            for status in (found.get(name, _NEVER),)
-        ]
+    def names(self) -> list[str]:
+        """The id of every cell in the plan's order."""
+        return list(chain.from_iterable(self.survey.ids[job.name] for job in self.plan.cell_jobs()))
 
-    def _detailed(self, name: str, status: TaskStatus) -> TaskStatus:
-        detail = self.details.get(name)
-        return replace(status, reason=status.reason or detail.reason) if detail and detail.reason else status
+    @cached_property
+    def statuses(self) -> list[TaskStatus]:
+        """The status of every cell in the plan's order."""
+        units = self.survey.units
+        explained = {
+            name: units[name]._replace(reason=units[name].reason or detail.reason)
+            for name, detail in self.details.items()
+            if detail.reason
+        }
+        found = units | explained if explained else units
+        return [found.get(name, _NEVER) for name in self.names]
 
     def counts(self) -> dict[str, int]:
         return dict(self._counts.most_common())
 
     @cached_property
     def _counts(self) -> Counter[str]:
-        return Counter([status.state for _, _, _, status in self.units])
+        counts: Counter[str] = Counter()
+        for (state, _), count in self._reasons.items():
+            counts[state] += count
+        return counts
+
+    @cached_property
+    def _reasons(self) -> Counter[tuple[str, str | None]]:
+        return Counter([(status.state, status.reason) for status in self.statuses])
 
     @cached_property
     def failures(self) -> frozenset[str]:
@@ -109,18 +122,23 @@ class PlanStatus:
     def pick(self, wanted: Sequence[int]) -> list[CellStatus]:
         """Return the cells at some places of the plan."""
         cells = cells_at(self.directory, self.plan, set(wanted))
-        return [self._cell(cells[place], *self.units[place][1:]) for place in wanted]
+        return [self._cell(cells[place], place) for place in wanted]
 
-    def _cell(self, cell: Cell, job: Job, task: int, status: TaskStatus) -> CellStatus:
+    def _cell(self, cell: Cell, place: int) -> CellStatus:
         detail = self.details.get(cell.id)
-        return CellStatus(cell, job.name, task, status, detail.progress if detail else None)
+        job = next(job for job in self.plan.cell_jobs() if job.first <= place < job.first + job.count)
+        progress = detail.progress if detail else None
+        return CellStatus(cell, job.name, place - job.first, self.statuses[place], progress)
 
     @cached_property
     def cells(self) -> list[CellStatus]:
-        return [self._cell(cell, *row[1:]) for cell, row in zip(read_cells(self.directory), self.units, strict=True)]
+        return [self._cell(cell, place) for place, cell in enumerate(read_cells(self.directory))]
 
     def failed(self) -> list[str]:
-        return [name for name, _, _, status in self.units if status.state in self.failures] if self.failures else []
+        if not self.failures:
+            return []
+        failures = self.failures
+        return [name for name, status in zip(self.names, self.statuses, strict=True) if status.state in failures]
 
     def live(self) -> bool:
         """Tell whether anything still waits or runs, or may do so."""
@@ -130,9 +148,7 @@ class PlanStatus:
     def stuck(self) -> bool:
         """Tell whether all that is live waits for something that does not happen by itself."""
         live = [
-            each
-            for each in [*(status for *_, status in self.units), *self.stages.values()]
-            if each.state in LIVE or each.state in UNSETTLED
+            each for each in [*self.statuses, *self.stages.values()] if each.state in LIVE or each.state in UNSETTLED
         ]
         held = [each for each in live if _is_held(each)]
         waits = [each for each in live if each.slurm and each.slurm.reason == "Dependency"]
@@ -143,7 +159,8 @@ class PlanStatus:
         failed: list[tuple[str | None, TaskStatus]] = []
         failed += [(None, each) for each in self.stages.values() if is_failure(each.state)]
         if self.failures:
-            failed += [(name, status) for name, _, _, status in self.units if status.state in self.failures]
+            cells = zip(self.names, self.statuses, strict=True)
+            failed += [(name, status) for name, status in cells if status.state in self.failures]
         return counted(failed)
 
     def unsettled(self) -> dict[str, int]:
@@ -151,23 +168,41 @@ class PlanStatus:
         waiting = UNSETTLED | {"PENDING"}
         if not waiting & set(self._counts):
             return {}
-        reasons = Counter([(status.state, status.reason) for _, _, _, status in self.units if status.state in waiting])
+        reasons = Counter({each: count for each, count in self._reasons.items() if each[0] in waiting})
         return {f"{state}: {reason}": count for (state, reason), count in reasons.most_common(5) if reason}
 
     def lines(self) -> Iterator[str]:
         """Give each cell as a line of JSON: its line of the plan, with its state."""
-        path = self.directory / self.plan.cells_file
-        with path.open(encoding="utf-8") as file:
-            for line, (name, job, task, status) in zip(file, self.units, strict=True):
-                detail = self.details.get(name)
-                log, key = log_of(status), status.key
-                progress = list(detail.progress) if detail and detail.progress else "null"
-                # Names of jobs, states, keys and logs hold nothing that JSON would escape.
-                yield (
-                    f'{line.rstrip()[:-1]}, "job": "{job.name}", "task": {task}, "state": "{status.state}", '
-                    f'"attempt": {status.attempt}, "slurm": {_quoted(key)}, "log": {_quoted(log)}, '
-                    f'"progress": {progress}, "reason": {_json(status.reason)}}}'
-                )
+        # Thousands of cells differ in nothing but their places, so that the rest is written once.
+        known: dict[tuple[object, ...], list[str]] = {}
+        details = {name: each.progress for name, each in self.details.items() if each.progress}
+        cells = zip(self.names, self.statuses, strict=True)
+        with (self.directory / self.plan.cells_file).open(encoding="utf-8") as file:
+            for job in self.plan.cell_jobs():
+                place = f', "job": "{job.name}", "task": '
+                some = zip(islice(file, job.count), islice(cells, job.count), strict=True)
+                for task, (line, (name, status)) in enumerate(some):
+                    state, attempt, made, index, slurm, reason = status
+                    progress = details.get(name)
+                    alike = (state, attempt, made and made.token, slurm and slurm.job_id, reason, progress)
+                    parts = known.get(alike)
+                    if parts is None:
+                        parts = known[alike] = _around_index(status, progress)
+                    yield f"{line[: line.rindex('}')]}{place}{task}{str(index).join(parts)}"
+
+
+# In the place of an array index, to find where it is written.
+_MARK = 10**18
+
+
+def _around_index(status: TaskStatus, progress: tuple[int, int] | None) -> list[str]:
+    """Write what `hpcrl status --json` says of a cell, cut where the index in its submission's array stands."""
+    marked = status._replace(index=_MARK)
+    # States, keys and logs hold nothing that JSON would escape.
+    parts = f'"slurm": {_quoted(marked.key)}, "log": {_quoted(log_of(marked))}, '.split(str(_MARK))
+    parts[0] = f', "state": "{status.state}", "attempt": {status.attempt}, {parts[0]}'
+    parts[-1] += f'"progress": {list(progress) if progress else "null"}, "reason": {_json(status.reason)}}}'
+    return parts
 
 
 def _quoted(name: str | None) -> str:
@@ -225,12 +260,9 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
 
 
 def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
-    telling = {
-        name: each
-        for name, each in known.units.items()
-        if name not in known.ids and (each.state in RUNNING or is_failure(each.state))
-    }
-    chosen = dict(list(telling.items())[:DETAILS])
+    states = {state for state in {each.state for each in known.units.values()} if state in RUNNING or is_failure(state)}
+    telling = (each for each in known.units.items() if each[1].state in states and each[0] not in known.ids)
+    chosen = dict(islice(telling, DETAILS)) if states else {}
     details = _from_records(directory, chosen) if chosen else {}
     scripts = {job.name: job.script for job in plan.jobs}
     for name, status in chosen.items():
@@ -244,9 +276,9 @@ def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
             reason = detail.reason
             if reason is None and status.state not in _NOT_ITS_FAULT:
                 reason = words
-                attempt = (name, status.attempt)
-                if words is None and status.state == FAILED and attempt not in known.progress.ended:
-                    reason = without_a_word(directory, status, log, attempt in known.progress.taken)
+                progress, attempt = known.progress, status.attempt
+                if words is None and status.state == FAILED and progress.outcome(name, attempt) is None:
+                    reason = without_a_word(directory, status, log, progress.has_begun(name, attempt))
             elif reason and words and words not in reason and " ended with exit code " in reason:
                 reason = f"{reason}: {words}"  # a command: its own last words
             details[name] = _Detail(detail.progress, reason)
@@ -257,14 +289,12 @@ def _with_last_line(directory: Path, job: Job, status: TaskStatus) -> TaskStatus
     """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
     log = log_of(status)
     if log and status.reason is None and (is_failure(status.state) or status.state in RUNNING):
-        return replace(status, reason=own_last_line(directory / log, None, job.script))
+        return status._replace(reason=own_last_line(directory / log, None, job.script))
     return status
 
 
 def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str, _Detail]:
     """Read progress and reason from the newest record of some cells' newest attempts."""
-    from hpcrl.formats.record import RecordError, read_frames
-
     newest: dict[str, tuple[float, str]] = {}
     try:
         entries = list(os.scandir(directory / RECORDS)) if cells else []
@@ -274,6 +304,10 @@ def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str,
         cell, _, rest = entry.name.partition(".")
         if cell in cells and entry.name.endswith(".r0.rec") and _is_of(cells[cell], rest.partition(".")[0]):
             newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
+    if not newest:
+        return {}
+    from hpcrl.formats.record import RecordError, read_frames  # imports NumPy
+
     details = {}
     for cell, (_, path) in newest.items():
         progress, reason = None, None
@@ -334,6 +368,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     Raises:
         HpcrlError: Slurm does not answer.
     """
+    from hpcrl.formats.lease import held_lease
     from hpcrl.submit.local import end_orphan
     from hpcrl.submit.settling import settle
 

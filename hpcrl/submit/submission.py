@@ -135,7 +135,7 @@ class _Submitting:
         held = [
             each.key
             for each in known.units.values()
-            if each.key and each.slurm and each.state in LIVE and word_of(each.slurm.reason or "") == LAUNCH_FAILED
+            if each.state in LIVE and each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED and each.key
         ]
         if held:
             self._say(f"released {count(len(held), 'task')} that Slurm held because the start had failed on a node")

@@ -1,83 +1,50 @@
-"""What is known of each cell: the ledger, the fence and Slurm's answers put together.
-
-States are Slurm's own words, and besides them:
-
-    NOT SUBMITTED   no attempt was granted
-    UNCONFIRMED     sbatch did not say whether it took the job, or Slurm does not list it yet
-    UNKNOWN         Slurm could not be asked
-    LOST            neither queued nor accounted nor recorded, a minute after the submission: Slurm has forgotten it
-
-Slurm's word is believed only for a job whose name carries the submission's token. COMPLETED needs the record's footer,
-which the cell marks in ``attempts/`` when it has written it.
-"""
+"""What is known of each cell of a plan: the newest attempt of each, and its state (:mod:`hpcrl.submit.judging`)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
-from hpcrl.formats.attempts import Progress, read_attempts, read_holder
-from hpcrl.formats.files import server_time
+from hpcrl.formats.attempts import Progress, read_attempts
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, find_job
-from hpcrl.formats.processes import lives
-from hpcrl.formats.queues import read_queues
-from hpcrl.formats.submission import SUBMISSIONS, Submission
-from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, View
-from hpcrl.slurm.reasons import explain
+from hpcrl.formats.plan import LOGS, Job, Plan, cell_ids, find_job
+from hpcrl.formats.submission import Submission
+from hpcrl.slurm.client import Slurm
+from hpcrl.submit.judging import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    LIVE,
+    LOST,
+    NEVER,
+    UNCONFIRMED,
+    UNKNOWN,
+    UNSETTLED,
+    Candidate,
+    Judge,
+    TaskStatus,
+    new_status,
+)
 
-COMPLETED, CANCELLED, FAILED = "COMPLETED", "CANCELLED", "FAILED"
-NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "LOST"
-LIVE = frozenset(RUNNING | WAITING)
-UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
-LOST_SECONDS = 60.0
-_BREATHES = "its job cannot be found, but its record was written a moment ago: it may still run; look again in a minute"
-FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
-# What a cell's own record says of an attempt that did not complete.
-_OUTCOMES = {
-    "failed": FAILED,
-    "diverged": FAILED,
-    "oom": "OUT_OF_MEMORY",
-    "timeout": "TIMEOUT",
-    "preempted": "PREEMPTED",
-}
-_MORE_TELLING = frozenset({"OUT_OF_MEMORY", "TIMEOUT"})
-_NO_LOG = "0:53"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """The newest attempt of a cell (or of a stage's job): its state and where it is.
-
-    Args:
-        attempt: the number granted, 0 for none.
-        index: place in the submission's array.
-        slurm: what Slurm says of it, if anything.
-    """
-
-    state: str
-    attempt: int = 0
-    submission: Submission | None = None
-    index: int = 0
-    slurm: JobState | None = None
-    reason: str | None = None
-
-    @property
-    def key(self) -> str | None:
-        """The Slurm job, as ``JOBID_INDEX``."""
-        if self.submission is None or self.submission.executor != "slurm":
-            return None
-        ids = [self.slurm.job_id] if self.slurm else list(self.submission.job_ids)
-        if not ids:
-            return None
-        return f"{ids[0]}_{self.index}" if self.submission.array else ids[0]
+__all__ = [
+    "CANCELLED",
+    "COMPLETED",
+    "FAILED",
+    "LIVE",
+    "LOST",
+    "NEVER",
+    "UNCONFIRMED",
+    "UNKNOWN",
+    "UNSETTLED",
+    "Survey",
+    "TaskStatus",
+    "attempt_name",
+    "log_of",
+    "survey",
+]
 
 
 @dataclass(frozen=True)
@@ -98,9 +65,6 @@ class Survey:
     ids: dict[str, Sequence[str]] = field(default_factory=dict)
 
 
-_Candidate = tuple[int, Submission, int]  # attempt, submission, index in its array
-
-
 @without_gc()
 def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> Survey:
     """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct.
@@ -111,40 +75,33 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     submissions = [each for each in ledger.submissions() if each.state != "refused"] if ledger else []
     ids = _unit_ids(directory, plan, submissions)
     progress = read_attempts(directory)
-    newest: dict[str, _Candidate] = {}
-    rivals: dict[str, list[_Candidate]] = {}
-    for each in submissions:
-        names, per_task = ids[each.job], each.cells_per_task
-        for position, (task, attempt) in enumerate(each.entries):
-            unit = names[task]
-            found = (attempt, each, position // per_task)
-            before = newest.get(unit)
-            if before is None or attempt >= before[0]:
-                if before is not None and attempt == before[0]:
-                    rivals.setdefault(unit, []).append(before)
-                elif unit in rivals:
-                    del rivals[unit]
-                newest[unit] = found
-    done = progress.ended
-    open_units = {unit: found for unit, found in newest.items() if done.get((unit, found[0])) != OUTCOME_COMPLETED}
-    asked = {each.token: each for _, each, _ in open_units.values()}
-    asked |= {each.token: each for unit in open_units for _, each, _ in rivals.get(unit, ())}
+    newest, rivals = _newest(submissions, ids)
+    ended = progress.ended
+    outcomes = [ended.get(attempt, {}).get(unit) for unit, (attempt, _, _) in newest.items()]
+    # Only what has not completed is asked of Slurm.
+    asked: dict[str, Submission] = {}
+    last: Submission | None = None
+    for (_, made, _), outcome in zip(newest.values(), outcomes, strict=True):
+        if made is not last and outcome != OUTCOME_COMPLETED:
+            asked[made.token] = last = made
+    asked |= {
+        made.token: made
+        for unit, several in rivals.items()
+        if progress.outcome(unit, newest[unit][0]) != OUTCOME_COMPLETED
+        for _, made, _ in several
+    }
     on_slurm = [each for each in asked.values() if each.executor == "slurm"]
     view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
-    judge = _Judge(directory, ledger, progress, view, list(asked.values()), slurm)
-    units = {
-        unit: (judge.best(unit, [found, *rivals[unit]]) if unit in rivals else judge.of(unit, *found))
-        if unit in open_units
-        else TaskStatus(COMPLETED, found[0], found[1], found[2])
-        for unit, found in newest.items()
-    }
-    cells = [names for job, names in ids.items() if names != (job,)]
-    stages = sum(names == (job,) and job in newest for job, names in ids.items())
-    if len(newest) - stages < sum(map(len, cells)):  # not every cell was submitted, as far as is known
-        # A submission that was lost with the ledger may have granted what completed.
-        for (unit, attempt), outcome in done.items():
-            if outcome == OUTCOME_COMPLETED and unit not in newest:
-                units[unit] = TaskStatus(COMPLETED, attempt)
+    judge = Judge(directory, ledger, progress, view, list(asked.values()), slurm)
+    units: dict[str, TaskStatus] = {}
+    for (unit, found), outcome in zip(newest.items(), outcomes, strict=True):
+        if outcome == OUTCOME_COMPLETED:
+            units[unit] = new_status((COMPLETED, *found, None, None))
+        elif unit in rivals:
+            units[unit] = judge.best(unit, outcome, [found, *rivals[unit]])
+        else:
+            units[unit] = judge.of(unit, outcome, *found)
+    _add_forgotten(units, newest, progress, ids)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
@@ -154,6 +111,46 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
             f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
     return Survey(units, progress, notes, answered=not view.notes(), ids=ids)
+
+
+def _add_forgotten(
+    units: dict[str, TaskStatus],
+    newest: Mapping[str, Candidate],
+    progress: Progress,
+    ids: Mapping[str, Sequence[str]],
+) -> None:
+    """Add what completed by a submission that was lost with the ledger, where not every cell has a known one."""
+    cells = sum(len(names) for job, names in ids.items() if names != (job,))
+    stages = sum(names == (job,) and job in newest for job, names in ids.items())
+    if len(newest) - stages >= cells:
+        return
+    for attempt, outcomes in sorted(progress.ended.items()):
+        for unit, outcome in outcomes.items():
+            if outcome == OUTCOME_COMPLETED and unit not in newest:
+                units[unit] = TaskStatus(COMPLETED, attempt)
+
+
+def _newest(
+    submissions: Sequence[Submission], ids: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Candidate], dict[str, list[Candidate]]]:
+    """Return who grants the newest attempt of each unit; and, where several do, the others."""
+    newest: dict[str, Candidate] = {}
+    rivals: dict[str, list[Candidate]] = {}
+    for each in submissions:
+        names, per_task = ids[each.job], each.cells_per_task
+        granted = {
+            names[task]: (attempt, each, position // per_task) for position, (task, attempt) in enumerate(each.entries)
+        }
+        for unit in granted.keys() & newest.keys():
+            before, now = newest[unit], granted[unit]
+            if now[0] < before[0]:
+                del granted[unit]
+            elif now[0] > before[0]:
+                rivals.pop(unit, None)
+            else:
+                rivals.setdefault(unit, []).append(before)
+        newest |= granted
+    return newest, rivals
 
 
 def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> dict[str, Sequence[str]]:
@@ -172,240 +169,6 @@ def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) ->
             every = by_file[made.cells_file] = cell_ids(directory, made)
         ids[job.name] = every[job.first : job.first + job.count]
     return ids
-
-
-class _Judge:
-    """Decides the state of an attempt from all that is known."""
-
-    def __init__(
-        self,
-        directory: Path,
-        ledger: Ledger | None,
-        progress: Progress,
-        view: View,
-        submissions: Sequence[Submission],
-        slurm: Slurm,
-    ) -> None:
-        self._slurm = slurm
-        self._directory = directory
-        self._progress = progress
-        self._view = view
-        self._cancelled = ledger.cancelled() if ledger else set()
-        self._local = {(each.token, each.task): each for each in ledger.local_tasks()} if ledger else {}
-        self._queues = read_queues(directory) if any(each.executor == "local" for each in submissions) else {}
-        self._ages = _ages(directory, submissions)
-        self._jobs = {each.token: list(view.jobs.get(each.name, {}).values()) for each in submissions}
-        self._completed: set[str] | None = None
-
-    def best(self, unit: str, candidates: list[_Candidate]) -> TaskStatus:
-        """Choose among the submissions that grant one attempt: the fence lets only one of them run it."""
-        return min((self.of(unit, *candidate) for candidate in candidates), key=_rank)
-
-    def of(self, unit: str, attempt: int, submission: Submission, index: int) -> TaskStatus:
-        """Judge one submission's part in an attempt."""
-        own = self._progress.ended.get((unit, attempt))
-        if submission.executor == "local":
-            state, reason = self._of_local(unit, attempt, own, submission, index)
-            return TaskStatus(state, attempt, submission, index, None, reason)
-        tasks = self._jobs[submission.token]
-        slurm = None
-        for known in tasks:
-            found = known.get(index)
-            if found is not None and (slurm is None or found.state in LIVE):
-                slurm = found
-        taken = (unit, attempt) in self._progress.taken
-        if slurm is not None and slurm.state == "PENDING":  # most of a large plan
-            state, reason = slurm.state, explain(slurm.reason) if slurm.reason else None
-        elif slurm is not None:
-            state, reason = self._of_slurm(unit, attempt, own, taken, submission, index, slurm)
-        else:
-            state, reason = self._missing(unit, own, taken, submission, index)
-        return TaskStatus(state, attempt, submission, index, slurm, reason)
-
-    def _of_slurm(
-        self,
-        unit: str,
-        attempt: int,
-        own: str | None,
-        taken: bool,
-        submission: Submission,
-        index: int,
-        slurm: JobState,
-    ) -> tuple[str, str | None]:
-        several = submission.cells_per_task > 1
-        is_cell = unit != submission.job
-        if slurm.state in LIVE:
-            if several and own in _OUTCOMES and own != "preempted":
-                return _OUTCOMES[own], None
-            if several and slurm.state in RUNNING and not taken:
-                return "PENDING", "other cells of its array task run before it"
-            return slurm.state, explain(slurm.reason) if slurm.state in WAITING and slurm.reason else None
-        if slurm.state == COMPLETED and is_cell:
-            if own in _OUTCOMES:
-                return _OUTCOMES[own], None
-            if self._has_footer(unit):
-                return COMPLETED, None
-            # This start was turned away where another one, perhaps of a job with another name, has the attempt.
-            other = read_holder(self._directory, unit, attempt).get("job")
-            if taken and other != f"{slurm.job_id}_{index}" and unit in self._breathing:
-                return "RUNNING", f"job {other} runs it"
-            return FAILED, "Slurm says COMPLETED, but its record has no footer"
-        if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
-            return _OUTCOMES[own], None
-        if slurm.state == FAILED and own is None and taken:
-            if f"{slurm.job_id}_{index}" in self._starved:
-                return "OUT_OF_MEMORY", None
-            if (share := self._memory_share(unit)) > FULL:
-                return "OUT_OF_MEMORY", f"Slurm says FAILED; its last sample had {share:.0%} of the memory asked for"
-        # The queue tells of an end before accounting has its exit code.
-        if not taken and (slurm.exit_code == _NO_LOG or not (slurm.exit_code or self._has_logs)):
-            return (
-                slurm.state,
-                "Slurm could not open its log or enter the plan directory: was logs/ or the plan removed?",
-            )
-        return slurm.state, None
-
-    def _missing(
-        self, unit: str, own: str | None, taken: bool, submission: Submission, index: int
-    ) -> tuple[str, str | None]:
-        if own in _OUTCOMES and own != "preempted":
-            return _OUTCOMES[own], None
-        if self._has_footer(unit):
-            return COMPLETED, None
-        if (submission.token, index) in self._cancelled and not taken:
-            return CANCELLED, None
-        if self._view.queue or (self._view.accounting and not self._view.unaccounted):
-            return UNKNOWN, None
-        if submission.state == "intent":
-            return UNCONFIRMED, "sbatch did not say whether it took the job: `hpcrl submit` finds out"
-        if submission.state == "gone":
-            return LOST, submission.message
-        if self._jobs[submission.token] and not taken:
-            return CANCELLED, "it was cancelled before it started"
-        if self._ages[submission.token] < LOST_SECONDS:
-            return UNCONFIRMED, "Slurm does not list it yet"
-        if taken and unit in self._breathing:
-            return UNKNOWN, _BREATHES
-        return LOST, "Slurm has lost it: it is not in the queue, not in accounting, and its record has no end"
-
-    def _of_local(
-        self, unit: str, attempt: int, own: str | None, submission: Submission, index: int
-    ) -> tuple[str, str | None]:
-        entry = self._local.get((submission.token, index))
-        state = entry.state if entry else "PENDING"
-        alive = self._queues.get(submission.token, False)
-        if state == "CANCELLING":
-            state = "RUNNING" if alive else CANCELLED
-        if submission.state == "intent" and not alive:
-            return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
-        if submission.state == "gone":
-            return LOST, submission.message
-        if not alive and (state in LIVE or state == CANCELLED) and (unit, attempt) in self._progress.taken:
-            if lives(read_holder(self._directory, unit, attempt)):
-                return "RUNNING", "its local queue has ended, and it runs on"
-            if own in _OUTCOMES:
-                return _OUTCOMES[own], None
-            if state in LIVE and unit in self._breathing:
-                return UNKNOWN, _BREATHES
-        if state in LIVE and not alive:
-            return LOST, "the local queue has ended without it"
-        if unit != submission.job:
-            if state == COMPLETED and own is None and not self._has_footer(unit):
-                return FAILED, "its script succeeded, but its record has no footer"
-            if state in (COMPLETED, FAILED) and own in _OUTCOMES:
-                return _OUTCOMES[own], None
-        return state, None
-
-    @cached_property
-    def _has_logs(self) -> bool:
-        return (self._directory / LOGS).is_dir()
-
-    @cached_property
-    def _breathing(self) -> set[str]:
-        """The cells whose record was written to a moment ago: they run, whoever has forgotten them."""
-        try:
-            now = server_time(self._directory)
-        except OSError:
-            now = time.time()
-        fresh = set()
-        for path in (self._directory / RECORDS).glob("*.rec"):
-            with suppress(OSError):
-                if now - path.stat().st_mtime < LOST_SECONDS:
-                    fresh.add(path.name.partition(".")[0])
-        return fresh
-
-    @cached_property
-    def _starved(self) -> set[str]:
-        """The array tasks whose step Slurm ended for want of memory; asked for where one failed without a word."""
-        states = [each for jobs in self._jobs.values() for tasks in jobs for each in tasks.values()]
-        return self._slurm.out_of_memory(sorted({each.job_id for each in states if each.state == FAILED}))
-
-    def _has_footer(self, unit: str) -> bool:
-        """Look into the records of cells that have ended without a mark of it, which is rare."""
-        if self._completed is None:
-            self._completed = _completed_by_record(self._directory)
-        return unit in self._completed
-
-    def _memory_share(self, unit: str) -> float:
-        """Return how much of its memory a cell had in use, of what it asked for, before it ended without a footer."""
-        from hpcrl.formats.record import SAMPLE_COLUMNS, RecordError, read_frames
-
-        share = 0.0
-        for path in islice((self._directory / RECORDS).glob(f"{unit}.*.rec"), 20):
-            asked = 0.0
-            try:
-                for frame in read_frames(path, frozenset({"header", "samples"})):
-                    if frame.kind == "header":
-                        resources = frame.payload["resources"]
-                        asked = resources["memory"] * 2.0**20 * resources.get("tasks", 1) / resources.get("nodes", 1)
-                    elif asked:
-                        last = dict(zip(SAMPLE_COLUMNS, frame.payload["table"][-1], strict=True))
-                        used = [last[name] for name in ("cgroup_memory", "pss", "rss") if last[name] > 0]
-                        share = max([share, *(each / asked for each in used[:1])])
-            except (RecordError, OSError, KeyError, TypeError, ValueError, IndexError):
-                continue
-        return share
-
-
-def _rank(status: TaskStatus) -> int:
-    if status.state == COMPLETED:
-        return 0
-    if status.state in RUNNING:
-        return 1
-    if status.state in WAITING:
-        return 2
-    if status.state in UNSETTLED:
-        return 3
-    return 5 if status.state in (LOST, CANCELLED) or status.reason else 4
-
-
-def _ages(directory: Path, submissions: Sequence[Submission]) -> dict[str, float]:
-    """Return the seconds since each submission, by the one clock of the file system."""
-    try:
-        now = server_time(directory)
-    except OSError:
-        now = time.time()
-    ages = {}
-    for each in submissions:
-        try:
-            ages[each.token] = now - (directory / SUBMISSIONS / each.token).stat().st_mtime
-        except OSError:
-            ages[each.token] = time.time() - each.at
-    return ages
-
-
-def _completed_by_record(directory: Path) -> set[str]:
-    from hpcrl.formats.record import RecordError, read_frames
-
-    found = set()
-    for path in (directory / RECORDS).glob("*.r0.rec"):
-        try:
-            for frame in read_frames(path, frozenset({"footer"})):
-                if frame.payload.get("outcome") == OUTCOME_COMPLETED:
-                    found.add(path.name.partition(".")[0])
-        except (RecordError, OSError, KeyError, TypeError, ValueError):
-            continue
-    return found
 
 
 def attempt_name(submission: Submission, index: int, job_id: str | None = None) -> str:

@@ -137,11 +137,11 @@ def test_progress_is_one_listing(tmp_path: Path) -> None:
     end_attempt(tmp_path, Start("third", "12_4", 1, "12_4", "m"), "completed")
     (tmp_path / ATTEMPTS / "nonsense").touch()
     found = read_attempts(tmp_path)
-    assert found.taken == {("cell", 1), ("other", 2)}
-    assert found.ended == {("cell", 1): "completed"}
+    assert found.begun == {1: {"cell"}, 2: {"other"}}
+    assert found.ended == {1: {"cell": "completed"}}
     assert found.byhand == {"third": "completed"}
     assert found.turned_away == 1
-    assert read_attempts(tmp_path / "nowhere").taken == set()
+    assert read_attempts(tmp_path / "nowhere").begun == {}
 
 
 def test_a_rank_that_failed_outweighs_one_that_completed(tmp_path: Path) -> None:
@@ -151,4 +151,4 @@ def test_a_rank_that_failed_outweighs_one_that_completed(tmp_path: Path) -> None
         take_attempt(directory, start(), {})
         for outcome in outcomes:
             end_attempt(directory, start(), outcome)
-        assert read_attempts(directory).ended == {("cell", 1): "failed"}
+        assert read_attempts(directory).ended == {1: {"cell": "failed"}}

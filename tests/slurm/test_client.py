@@ -75,6 +75,20 @@ def test_arrays_as_squeue_writes_them(key: str, indices: list[int]) -> None:
     assert list(states(view, "a.x")) == indices
 
 
+def test_lines_that_differ_in_their_indices_only() -> None:
+    lines = [f"7_{index}|{'FAILED' if index % 2 else 'COMPLETED'}|0:0|12|htc|c1|a.x\n" for index in range(6)]
+    view = answering(sacct="".join([*lines, "8_0|FAILED|0:0|12|htc|c1|a.x\n"]), squeue="").look(["a.x"], 0.0)
+    assert {index: each.state for index, each in view.jobs["a.x"]["7"].items()} == {
+        0: "COMPLETED", 1: "FAILED", 2: "COMPLETED", 3: "FAILED", 4: "COMPLETED", 5: "FAILED",
+    }  # fmt: skip
+    assert {index: each.job_id for index, each in view.jobs["a.x"]["8"].items()} == {0: "8"}
+
+
+def test_lines_without_a_job_id_tell_of_no_job() -> None:
+    view = answering(sacct="|FAILED|0:0|12|htc|c1|a.x\n", squeue="\n_|PENDING|None|a.x\n").look(["a.x"], 0.0)
+    assert view.jobs == {}
+
+
 def test_one_name_with_two_ids() -> None:
     view = answering(squeue="7|PENDING|None|a.x\n9|RUNNING|None|a.x\n", sacct="").look(["a.x"], 0.0)
     assert set(view.jobs["a.x"]) == {"7", "9"}

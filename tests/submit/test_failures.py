@@ -90,19 +90,19 @@ def test_a_record_and_a_log_that_could_not_be_written(scene: Scene) -> None:
     (scene.plan / "logs").mkdir(exist_ok=True)
     for index in (0, 1):
         (scene.plan / f"logs/{scene.first.job}-7_{index}.out").touch()
-    units = plan_status(scene.plan, Slurm(scene.run)).units
-    assert units[0][3].reason == (
+    statuses = plan_status(scene.plan, Slurm(scene.run)).statuses
+    assert statuses[0].reason == (
         "exit code 1; it began, but its record has no end, and its log is empty: "
         "was it killed, or was the disk or your quota full at that time?"
     )
-    assert (units[1][3].reason or "").startswith("ended by signal 9; it never began, and its log is empty")
+    assert (statuses[1].reason or "").startswith("ended by signal 9; it never began, and its log is empty")
 
 
 def test_a_requeued_cell_does_not_show_how_it_ended_before(scene: Scene) -> None:
     scene.begin(0)
     scene.queue = "7_0|RUNNING|None|NAME\n"
     write_record(scene.plan, cells_of(scene.plan)[0], "7_0-0", outcome="preempted", reason="ended by TERM")
-    assert plan_status(scene.plan, Slurm(scene.run)).units[0][3].reason is None
+    assert plan_status(scene.plan, Slurm(scene.run)).statuses[0].reason is None
 
 
 def test_a_failed_attempt_does_not_show_the_reason_of_the_one_before(scene: Scene) -> None:
@@ -111,7 +111,7 @@ def test_a_failed_attempt_does_not_show_the_reason_of_the_one_before(scene: Scen
     (scene.plan / "logs").mkdir(exist_ok=True)
     (scene.plan / f"logs/{scene.first.job}-7_0.out").write_text("of now\n")
     scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
-    assert plan_status(scene.plan, Slurm(scene.run)).units[0][3].reason == "of now"
+    assert plan_status(scene.plan, Slurm(scene.run)).statuses[0].reason == "of now"
 
 
 def test_long_lists_end_in_how_to_see_all(

@@ -211,7 +211,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
 def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrl.submit.survey.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("hpcrl.submit.judging.LOST_SECONDS", 0.0)
     plan = planned(tmp_path / "p", study(seeds=2), "sol")
     sent(plan, fake)
     fake.states = {"100_0": "FAILED"}
