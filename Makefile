@@ -33,7 +33,7 @@ test: $(STAMP)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	tools/debian-packages "the report in a browser" $(BROWSER)
-	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
+	$(BIN)/python -m pytest tests -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 check: lint
-	$(BIN)/python -m pytest tests -n 2 --dist loadgroup -m "not slow and not slurm"
+	$(BIN)/python -m pytest tests -n 2 -m "not slow and not slurm"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

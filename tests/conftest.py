@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from hpcrl.slurm.virtual import PACKAGES, missing_programs
 
@@ -52,18 +54,24 @@ def hpcrl(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a Slurm where there is none, and tell pytest-xdist which tests belong together.
-
-    In CI a test that needs a Slurm runs, and fails on what is not installed. Those tests are one group: they share
-    their private Slurms, and wait more than they work, so that they go first, beside all others.
-    """
-    slurm = [item for item in items if item.get_closest_marker("slurm")]
+    """Skip what needs a Slurm where there is none; in CI such a test runs, and fails on what is not installed."""
+    if not NO_SLURM or os.environ.get("CI") == "true":
+        return
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("slurm" if item in slurm else item.nodeid.partition("::")[0]))
-    if NO_SLURM and os.environ.get("CI") != "true":
-        for item in slurm:
+        if item.get_closest_marker("slurm"):
             item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+
+
+class _ByFile(LoadScopeScheduling):
+    """Gives each worker whole files. All of tests/slurm is one of them: it shares its private Slurms, and mostly waits."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "slurm" if file.startswith("tests/slurm/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
