@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -45,6 +46,11 @@ def command(dataset: Path, study: str | None, output: Path, figures: str, baseli
     for each in worse:
         click.echo(f"regression: {each}")
     if baseline and not worse:
-        click.echo(f"No regression beyond noise in {count(len(done.changes), 'comparison')} with {baseline}.")
+        judged = [each for each in done.changes if each.verdict != "cannot be judged"]
+        click.echo(f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}.")
+    if unjudged := [each for each in done.changes if each.verdict == "cannot be judged"]:
+        reasons = Counter(each.why for each in unjudged)
+        told = "; ".join(f"{number} x {why}" for why, number in reasons.items())
+        click.echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
     click.echo(f"Report: {done.html}")
     return int(bool(worse))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from hpcrl.report.groups import KEYS
-from hpcrl.report.statistics import Estimate, relative_change
+from hpcrl.report.statistics import CONFIDENCE, Estimate, Values, holm, least_p, mann_whitney, ratio, runs_needed
 
 # column -> what it is called, and whether more of it is better
 MEASURES = {
@@ -18,25 +19,46 @@ MEASURES = {
     "final_score": ("final score", True),
 }
 SMALL = 0.02  # a change of less than this part is not spoken of, however sure it is
+REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
+    "regression",
+    "improvement",
+    "no change shown",
+    "cannot be judged",
+)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one line of the comparison: the change of its mean, as a part of the old one, with its interval."""
+    """One measure of one line of the comparison.
+
+    Args:
+        estimate: the change as a part of the old value, with its interval for times and memory, and the p of its test.
+        runs: how many runs the new and the old dataset have of it.
+        verdict: one of the words above; known once all changes of a report are judged together.
+        why: why it cannot be judged.
+    """
 
     line: str
     measure: str
     estimate: Estimate
-    verdict: str  # "regression", "improvement", "no change shown"
+    more_is_better: bool
+    runs: tuple[int, int]
+    verdict: str = NOT_JUDGED
+    why: str = ""
 
     def __str__(self) -> str:
-        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
-        sure = "" if low is None or high is None else f" (95 % interval {100 * low:+.1f} to {100 * high:+.1f} %)"
-        return f"{self.line}: {self.measure} {100 * value:+.1f} %{sure}"
+        value, p = self.estimate.value, self.estimate.p
+        return f"{self.line}: {self.measure} {100 * value:+.1f} %" + (
+            f" ({self.interval()})" if self.estimate.low is not None else f" (p = {p:.2g})" if p is not None else ""
+        )
+
+    def interval(self) -> str:
+        low, high = self.estimate.low, self.estimate.high
+        return "" if low is None or high is None else f"95 % interval {100 * low:+.1f} to {100 * high:+.1f} %"
 
 
 def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
-    """Compare the lines that two datasets share, on completed cells; regressions come first.
+    """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
@@ -48,25 +70,56 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
             continue
         for column, (name, more_is_better) in MEASURES.items():
             over, under = (_values(each, column) for each in (group, before[key]))
-            if len(over) == 0 or len(under) == 0 or under.mean() == 0:
+            if len(over) == 0 or len(under) == 0 or not (over.any() and under.any()):
                 continue
-            estimate = relative_change(over, under)
-            changes.append(Change(", ".join(map(str, key)), name, estimate, _verdict(estimate, more_is_better)))
-    order = {"regression": 0, "improvement": 1, "no change shown": 2}
-    return sorted(changes, key=lambda change: order[change.verdict])
+            estimate = _score_change(over, under) if more_is_better else _relative(over, under)
+            line = ", ".join(map(str, key))
+            changes.append(Change(line, name, estimate, more_is_better, (len(over), len(under))))
+    return changes
+
+
+def judge(changes: Sequence[Change]) -> list[Change]:
+    """Give each change its verdict, regressions first. All tests of a report are asked at once (Holm 1979)."""
+    tested = [each for each in changes if each.estimate.p is not None]
+    stands = holm([each.estimate.p for each in tested if each.estimate.p is not None])
+    judged = [replace(each, why="one seed") for each in changes if each.estimate.p is None]
+    for each, stand in zip(tested, stands, strict=True):
+        if each.measure == MEASURES["final_score"][0] and least_p(*each.runs) > (1 - CONFIDENCE) / len(tested):
+            needed = runs_needed(len(tested))
+            why = (
+                f"{needed} seeds could show a change among {len(tested)} comparisons" if needed else "too many at once"
+            )
+            judged.append(replace(each, why=why))
+        elif not stand or abs(each.estimate.value) < SMALL:
+            judged.append(replace(each, verdict=NOTHING_SHOWN))
+        else:
+            better = (each.estimate.value > 0) == each.more_is_better
+            judged.append(replace(each, verdict=IMPROVEMENT if better else REGRESSION))
+    order = (REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED)
+    return sorted(judged, key=lambda change: order.index(change.verdict))
 
 
 def _completed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["outcome"] == "completed"]
 
 
-def _values(rows: pd.DataFrame, column: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _values(rows: pd.DataFrame, column: str) -> Values:
     return np.asarray(rows[column].dropna().to_numpy(float))
 
 
-def _verdict(estimate: Estimate, more_is_better: bool) -> str:
-    if estimate.low is None or estimate.high is None or abs(estimate.value) < SMALL:
-        return "no change shown"
-    if estimate.low <= 0 <= estimate.high:
-        return "no change shown"
-    return "improvement" if (estimate.value > 0) == more_is_better else "regression"
+def _relative(over: Values, under: Values) -> Estimate:
+    """Return the change of something positive: how much more of it there is, as a part of what there was."""
+    if min(over.min(), under.min()) <= 0:  # such as compile times of cells that compiled nothing
+        return Estimate(float(over.mean() / under.mean()) - 1, None, None)
+    found = ratio(over, under)
+    if found.low is None or found.high is None:
+        return replace(found, value=found.value - 1)
+    return replace(found, value=found.value - 1, low=found.low - 1, high=found.high - 1)
+
+
+def _score_change(over: Values, under: Values) -> Estimate:
+    """Return the change of the median score: more is more, though the scores be negative, as returns may be."""
+    before = float(np.median(under))
+    value = (float(np.median(over)) - before) / (abs(before) or 1.0)
+    judged = len(over) > 1 and len(under) > 1
+    return Estimate(value, None, None, p=mann_whitney(over, under) if judged else None)

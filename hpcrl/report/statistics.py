@@ -1,7 +1,12 @@
-"""Statistics over seeds, as Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice", arXiv 2108.13264)
-define them; the tests hold them to the authors' package, rliable.
+"""Statistics over seeds, each for its kind of data. ``python -m benchmarks.coverage`` simulates how well they keep their word.
 
-Scores are arrays (runs,) of one configuration on one task. All intervals are percentile bootstrap intervals.
+Times and memory are positive, and their noise multiplies: their logarithms are compared by Welch's t (Welch 1947), so a
+ratio is one of geometric means. Scores may be skewed, capped or of two kinds (learnt or not): their interval is one of
+order statistics for the median, and two sets of them are compared by an exact permutation test; both hold for any
+distribution. Aggregates are as Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice", arXiv
+2108.13264) define them; the tests hold them to the authors' package, rliable.
+
+Scores are arrays (runs,) of one configuration on one task.
 """
 
 from __future__ import annotations
@@ -18,15 +23,76 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 REPETITIONS = 50_000
 CONFIDENCE = 0.95
+# A clock or a page size makes values equal that are not: no spread over seeds is taken for less than this part.
+RESOLUTION = 1e-3
+_MOST_DIVISIONS = 20_000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval; without an interval (`low` is None) where there is only one run."""
+    """A value and its interval; without an interval (`low` is None) where there is only one run.
+
+    Args:
+        level: how often such an interval holds the true value.
+        p: of the test that nothing differs; None where nothing is tested.
+    """
 
     value: float
     low: float | None
     high: float | None
+    level: float = CONFIDENCE
+    p: float | None = None
+
+
+def ratio(over: Values, under: Values) -> Estimate:
+    """Estimate how many times as large `over` is as `under`: the ratio of the geometric means of positive values.
+
+    The interval and the p value are of Welch's t on the logarithms.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    if min(over.min(), under.min()) <= 0:
+        raise ValueError("a ratio needs positive values")
+    first, second = np.log(over), np.log(under)
+    shift = float(first.mean() - second.mean())
+    if len(over) < 2 or len(under) < 2:
+        return Estimate(math.exp(shift), None, None)
+    from scipy.special import stdtr, stdtrit  # late: SciPy takes a while to import
+
+    parts = [max(float(each.var(ddof=1)), RESOLUTION**2) / len(each) for each in (first, second)]
+    error = math.sqrt(sum(parts))
+    freedom = sum(parts) ** 2 / sum(
+        part**2 / (len(each) - 1) for part, each in zip(parts, (first, second), strict=True)
+    )
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(shift) / error))
+    return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
+
+
+def median(values: Values) -> Estimate:
+    """Estimate the median, with an interval from one ordered run to another.
+
+    It holds the median of any continuous distribution at least as often as its `level` says, which is exact: below
+    six runs even the interval from the lowest to the highest cannot reach 95 %, and `level` says what it reaches
+    (David and Nagaraja 2003, "Order Statistics", section 7.1).
+    """
+    ordered = np.sort(values)
+    count = len(ordered)
+    value = float(np.median(ordered))
+    if count < 2:
+        return Estimate(value, None, None)
+    cut, level = 0, _level_of_order(count, 0)
+    while (narrower := _level_of_order(count, cut + 1)) >= CONFIDENCE:
+        cut, level = cut + 1, narrower
+    return Estimate(value, float(ordered[cut]), float(ordered[count - 1 - cut]), level)
+
+
+def _level_of_order(count: int, cut: int) -> float:
+    """Return how often the median lies between the ordered runs that are left when `cut` are taken off each end."""
+    if 2 * cut >= count:
+        return 0.0
+    return 1 - 2 * sum(math.comb(count, number) for number in range(cut + 1)) / 2**count
 
 
 def interquartile_mean(values: Values, axis: int = -1) -> Any:
@@ -40,33 +106,15 @@ def interquartile_mean(values: Values, axis: int = -1) -> Any:
 def bootstrap(
     values: Values, statistic: Callable[[Values], Any], repetitions: int = REPETITIONS, seed: int = 0
 ) -> Estimate:
-    """Estimate a statistic that maps (..., runs) to (...), with its interval over resampled runs."""
+    """Estimate a statistic that maps (..., runs) to (...), with its percentile interval over resampled runs.
+
+    With few runs such intervals are too narrow: ``benchmarks/coverage`` says by how much.
+    """
     value = float(statistic(values))
     if len(values) < 2:
         return Estimate(value, None, None)
     drawn = _resampled(values, repetitions, np.random.default_rng(seed))
     return Estimate(value, *_interval(np.asarray(statistic(drawn))))
-
-
-def ratio(over: Values, under: Values, repetitions: int = REPETITIONS, seed: int = 0) -> Estimate:
-    """Estimate mean(over) / mean(under), such as how many times as long one configuration takes as another."""
-    value = float(over.mean() / under.mean())
-    if len(over) < 2 or len(under) < 2:
-        return Estimate(value, None, None)
-    generator = np.random.default_rng(seed)
-    drawn = (_resampled(each, repetitions, generator).mean(axis=-1) for each in (over, under))
-    return Estimate(value, *_interval(next(drawn) / next(drawn)))
-
-
-def relative_change(new: Values, old: Values, repetitions: int = REPETITIONS, seed: int = 0) -> Estimate:
-    """Estimate (mean(new) - mean(old)) / |mean(old)|: more is more, though the values be negative, as returns may be."""
-    size = abs(float(old.mean()))
-    value = float(new.mean() - old.mean()) / size
-    if len(new) < 2 or len(old) < 2:
-        return Estimate(value, None, None)
-    generator = np.random.default_rng(seed)
-    after, before = (_resampled(each, repetitions, generator).mean(axis=-1) for each in (new, old))
-    return Estimate(value, *_interval((after - before) / size))
 
 
 def probability_of_improvement(better: Values, worse: Values, repetitions: int = 2_000, seed: int = 0) -> Estimate:
@@ -84,7 +132,7 @@ def probability_of_improvement(better: Values, worse: Values, repetitions: int =
     return Estimate(value, *_interval(statistic(x, y)))
 
 
-def mann_whitney(x: Values, y: Values, most: int = 20_000, seed: int = 0) -> float:
+def mann_whitney(x: Values, y: Values, most: int = _MOST_DIVISIONS, seed: int = 0) -> float:
     """Return the two-sided p of the Mann-Whitney test by permutation: exact where there are at most `most` divisions.
 
     Where divisions are drawn, the observed one counts as one of them, so that p is never 0 (Phipson and Smyth 2010).
@@ -103,6 +151,20 @@ def mann_whitney(x: Values, y: Values, most: int = 20_000, seed: int = 0) -> flo
     strays = np.abs(ranks[chosen].sum(1) - expected)
     as_far = int((strays >= abs(ranks[: len(x)].sum() - expected) - 1e-9).sum())
     return (as_far + drawn) / (len(strays) + drawn)
+
+
+def least_p(first: int, second: int) -> float:
+    """Return the smallest p that :func:`mann_whitney` can give for two groups of so many runs."""
+    return max(2 / math.comb(first + second, first), 1 / (_MOST_DIVISIONS + 1))
+
+
+def runs_needed(comparisons: int) -> int | None:
+    """Return how many runs of each configuration could show a difference of scores in so many comparisons at once.
+
+    None where no number of runs could: there are too many comparisons for the divisions that are drawn.
+    """
+    level = (1 - CONFIDENCE) / max(1, comparisons)
+    return next((count for count in range(2, 20) if least_p(count, count) <= level), None)
 
 
 def holm(values: list[float], level: float = 1 - CONFIDENCE) -> list[bool]:

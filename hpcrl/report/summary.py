@@ -7,7 +7,18 @@ from itertools import combinations, pairwise
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.statistics import Estimate, Values, holm, mann_whitney, probability_of_improvement, ratio
+from hpcrl.errors import count
+from hpcrl.report.statistics import (
+    CONFIDENCE,
+    Estimate,
+    Values,
+    holm,
+    least_p,
+    mann_whitney,
+    probability_of_improvement,
+    ratio,
+    runs_needed,
+)
 
 MOST = 12  # configurations of one place that are compared pair by pair: the fastest
 
@@ -47,29 +58,41 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
     texts = []
     for faster, slower in pairwise(ordered):
         factor = ratio(times[slower], times[faster])
-        if factor.low is None:
-            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} (one run: no interval)")
+        if factor.low is None or factor.high is None:
+            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} (one run: cannot be judged)")
         elif factor.low > 1:
             texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} ({_interval(factor)})")
         else:
-            texts.append(f"between {faster} and {slower} no difference is shown ({_interval(factor)})")
+            texts.append(
+                f"which of {faster} and {slower} is faster is not shown: {slower} takes {factor.low:.2f} to "
+                f"{factor.high:.2f} times as long (95 % interval)"
+            )
     return "; ".join(texts) + "."
 
 
 def _scores(scores: dict[str, Values]) -> str:
-    """Say which pairs differ in the last policies' scores beyond chance."""
+    """Say which pairs differ in the last policies' scores beyond chance, or how many seeds could show that."""
     names = [name for name in sorted(scores) if len(scores[name]) > 1]
     if len(names) < 2:
         return ""
     pairs = list(combinations(names, 2))
-    stands = holm([mann_whitney(scores[first], scores[second]) for first, second in pairs])
+    tests = [mann_whitney(scores[first], scores[second]) for first, second in pairs]
+    able = [
+        least_p(len(scores[first]), len(scores[second])) <= (1 - CONFIDENCE) / len(pairs) for first, second in pairs
+    ]
     shown = []
-    for (first, second), differs in zip(pairs, stands, strict=True):
+    for (first, second), differs in zip(pairs, holm(tests), strict=True):
         if differs:
             above = probability_of_improvement(scores[first], scores[second], repetitions=1).value > 0.5
             shown.append(f"{first} above {second}" if above else f"{second} above {first}")
-    text = f"the last policies' scores show no difference in {len(pairs) - len(shown)} of {len(pairs)} pairs of configurations"
-    return text + (f"; beyond chance: {', '.join(shown)}." if shown else ".")
+    total = count(len(pairs), "pair") + " of configurations"
+    if not any(able) and not shown:
+        fewest, needed = min(len(scores[name]) for name in names), runs_needed(len(pairs))
+        return f"with {fewest} seeds no difference of scores could be shown among {total}" + (
+            f": {needed} seeds each could show one." if needed else "."
+        )
+    text = f"the last policies' scores differ beyond chance in {len(shown)} of {total}"
+    return text + (f": {', '.join(shown)}." if shown else ".")
 
 
 def _interval(estimate: Estimate) -> str:

@@ -15,7 +15,7 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.advice import advice
-from hpcrl.report.baseline import Change, compare
+from hpcrl.report.baseline import Change, compare, judge
 from hpcrl.report.comparison import for_page, for_terminal, to_latex
 from hpcrl.report.figures import figures
 from hpcrl.report.figures.drawing import style, to_pdf, to_png, to_svg
@@ -72,8 +72,8 @@ def write_report(
         compared = lines(rows)
         everything += compared
         columns, shown = for_page(compared)
-        own = compare(rows, older[older["study"] == name]) if older is not None else []
-        changes += own
+        if older is not None:
+            changes += compare(rows, older[older["study"] == name])
         drawn = []
         for figure in figures(rows, **tables, study=studies.get(name, {})):
             spec = style(figure.chart)
@@ -91,7 +91,6 @@ def write_report(
                 "rows": shown,
                 "sentences": sentences(rows),
                 "advice": advice(rows),
-                "changes": own,
                 "figures": drawn,
                 **_problems(rows),
                 "notes": _notes(rows),
@@ -101,6 +100,9 @@ def write_report(
                 "measuring": _measuring(rows),
             }
         )
+    changes = judge(changes)
+    for section in sections:
+        section["changes"] = [each for each in changes if each.line.startswith(f"{section['study']}, ")]
     html = output / "report.html"
     write_atomically(html, _html(sections, baseline))
     write_atomically(output / "summary.csv", pd.DataFrame(map(vars, everything)).to_csv(index=False))

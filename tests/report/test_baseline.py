@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcrl.collect.merge import collect
@@ -65,3 +66,25 @@ def test_formats_that_are_none(tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
     shown = hpcrl("report", dataset(tmp_path, TIMES, SCORES), "--figures", "png,pgn")
     assert shown.code == 2
     assert "no such format; did you mean 'png'" in shown.err
+
+
+def test_one_seed_and_few_seeds_cannot_be_judged(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    one = dataset(tmp_path / "one", [10.0], [900.0])
+    slow = dataset(tmp_path / "slow", [60.0], [100.0])
+    options = ("-o", tmp_path / "r", "--figures", "none", "--baseline")
+    shown = hpcrl("report", slow, *options, one)
+    assert shown.code == 0
+    assert "No regression beyond noise in 0 comparisons" in shown.out
+    assert "x one seed." in shown.out
+    few = dataset(tmp_path / "few", TIMES[:3], SCORES[:3])
+    worse = dataset(tmp_path / "worse", TIMES[:3], [score / 2 for score in SCORES[:3]])
+    shown = hpcrl("report", worse, *options, few)
+    assert "seeds could show a change among" in shown.out
+    assert "that cannot be judged" in (tmp_path / "r/report.html").read_text()
+
+
+def test_two_datasets_of_one_distribution_are_told_apart_in_one_report_of_twenty() -> None:
+    from benchmarks.coverage import false_alarms
+
+    alarms = [false_alarms(seeds, 40, np.random.default_rng(seeds)) for seeds in (2, 3, 5)]
+    assert max(alarms) <= 0.15  # 5 %, and 40 trials

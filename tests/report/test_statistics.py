@@ -9,10 +9,13 @@ from hpcrl.report.statistics import (
     bootstrap,
     holm,
     interquartile_mean,
+    least_p,
     mann_whitney,
+    median,
     performance_profile,
     probability_of_improvement,
     ratio,
+    runs_needed,
 )
 from hpcrl.report.summary import sentences
 
@@ -59,7 +62,57 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 def test_one_run_has_no_interval() -> None:
     assert bootstrap(np.array([2.0]), interquartile_mean) == Estimate(2, None, None)
-    assert ratio(np.array([4.0]), np.array([2.0, 2.0])) == Estimate(2, None, None)
+    assert median(np.array([2.0])) == Estimate(2, None, None)
+    found = ratio(np.array([4.0]), np.array([2.0, 2.0]))
+    assert (found.value, found.low, found.p) == (pytest.approx(2), None, None)
+
+
+def test_a_ratio_agrees_with_scipy_s_welch_test() -> None:
+    from scipy import stats
+
+    draw = np.random.default_rng(4)
+    over, under = draw.lognormal(3, 0.2, 6), draw.lognormal(2.8, 0.4, 4)
+    found = ratio(over, under)
+    wanted = stats.ttest_ind(np.log(over), np.log(under), equal_var=False)
+    assert found.p == pytest.approx(wanted.pvalue)
+    low, high = np.exp(wanted.confidence_interval(0.95))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert found.value == pytest.approx(stats.gmean(over) / stats.gmean(under))
+    with pytest.raises(ValueError, match="positive"):
+        ratio(np.array([1.0, 0.0]), np.array([1.0, 2.0]))
+
+
+def test_equal_values_are_not_taken_for_certainty() -> None:
+    """Two seeds with the same number of pages each: a clock's or a page's grain is not the noise between seeds."""
+    found = ratio(np.array([100.1, 100.1]), np.array([100.0, 100.0]))
+    assert found.p is not None
+    assert found.p > 0.3
+
+
+@pytest.mark.parametrize(("runs", "level"), [(2, 0.5), (3, 0.75), (5, 0.9375), (6, 0.96875), (10, 1 - 22 / 1024)])
+def test_the_median_s_interval_and_how_often_it_holds(runs: int, level: float) -> None:
+    values = np.arange(float(runs))
+    found = median(values)
+    assert found.level == pytest.approx(level)
+    cut = 1 if runs == 10 else 0
+    assert (found.low, found.high) == (cut, runs - 1 - cut)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_intervals_of_times_hold_as_often_as_they_say(seeds: int) -> None:
+    draw = np.random.default_rng(seeds)
+    for spread in (0.05, 1.0):
+        found = [ratio(draw.lognormal(2, spread, seeds), draw.lognormal(2, spread, seeds)) for _ in range(1_000)]
+        inside = np.mean(
+            [each.low is not None and each.high is not None and each.low <= 1 <= each.high for each in found]
+        )
+        assert 0.93 <= inside <= 0.99
+
+
+def test_how_many_seeds_could_show_a_difference() -> None:
+    # Two groups of four are divided in 70 ways, so that the least p is 2 / 70; 36 pairs at once ask for 0.05 / 36.
+    assert least_p(4, 4) == 2 / 70
+    assert (runs_needed(1), runs_needed(36), runs_needed(10_000)) == (4, 7, None)
 
 
 def rows(times: dict[str, list[float]], scores: dict[str, list[float]] | None = None) -> pd.DataFrame:
@@ -85,16 +138,22 @@ def test_sentences_say_what_is_shown_and_what_is_not() -> None:
     assert speed.startswith(
         "1 core: a trains fastest, in 10.0 s on average. b takes 2.00 times as long as a (95 % interval "
     )
-    assert "between b and d no difference is shown (95 % interval 0." in speed
+    assert "which of b and d is faster is not shown: d takes 0.9" in speed
     assert last == (
-        "1 core: the last policies' scores show no difference in 1 of 3 pairs of configurations; "
-        "beyond chance: d above a, d above b."
+        "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d above a, d above b."
+    )
+
+
+def test_sentences_say_how_many_seeds_would_do() -> None:
+    table = rows({name: [10.0 + number, 11.0 + number, 12.0 + number] for number, name in enumerate("abc")})
+    assert sentences(table)[1] == (
+        "1 core: with 3 seeds no difference of scores could be shown among 3 pairs of configurations: 5 seeds each could show one."
     )
 
 
 def test_sentences_on_single_runs_claim_no_interval() -> None:
     (speed,) = sentences(rows({"a": [10.0], "b": [30.0]}))
-    assert speed.endswith("b takes 3.00 times as long as a (one run: no interval).")
+    assert speed.endswith("b takes 3.00 times as long as a (one run: cannot be judged).")
     assert sentences(rows({"a": [10.0]})) == []
 
 
