@@ -115,9 +115,10 @@ def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
 
 def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: Say) -> None:
     """Find out whether a local queue has a submission, once nobody is about to start one."""
-    while _starts_here(submission):
+    if _starts_here(submission):
         say(f"waiting for the local queue of {submission.job} to start")
-        time.sleep(_POLL_SECONDS)
+        while _starts_here(submission):
+            time.sleep(_POLL_SECONDS)
     if submission.token in read_queues(directory):
         ledger.submitted(submission.token)
     elif submission.host == os.uname().nodename:
