@@ -33,7 +33,9 @@ def log(*, step: int | None = None, **values: float) -> None:
 
 
 def load(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
-    """Open one table of a dataset: ``cells``, ``episodes``, ``samples`` or ``phases``.
+    """Open one table of a dataset (``cells``, ``episodes``, ``samples``, ``phases``), or its view ``runs``.
+
+    ``runs`` has what completed, one row for each cell, with a column for each axis: what most questions are about.
 
     Raises:
         hpcrl.errors.UsageError: there is no dataset there, or no such table.

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.formats.runs import NAME as RUNS
+from hpcrl.formats.runs import runs
 
 if TYPE_CHECKING:
     import pandas
@@ -239,15 +241,17 @@ def read_index(dataset: Path) -> dict[str, Any]:
 
 
 def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
-    """Open one table as pandas, its rows in the dataset's order.
+    """Open one table, or the view ``runs``, as pandas, its rows in the dataset's order.
 
     Raises:
         UsageError: there is no dataset there, or no such table.
     """
     import pyarrow.parquet as pq
 
+    if table == RUNS:
+        return runs(load_table(dataset, "cells"))
     if table not in SCHEMAS:
-        raise UsageError(f"no table {table!r}; {suggestion(table, SCHEMAS)}")
+        raise UsageError(f"no table {table!r}; {suggestion(table, [*SCHEMAS, RUNS])}")
     directory = Path(dataset)
     read_index(directory)
     parts = sorted((directory / table).glob("part-*.parquet"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.tables import SCHEMAS, read_index
+from hpcrl.formats.runs import NAME as RUNS
+from hpcrl.formats.tables import SCHEMAS, load_table, read_index
 
 
 def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -27,6 +29,8 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
             parts = sorted((dataset / name).glob("part-*.parquet"))
             table = arrow.dataset([str(part) for part in parts], schema=schema) if parts else schema.empty_table()
             connection.register(name, table)
+        if re.search(rf"\b{RUNS}\b", sql, re.IGNORECASE):
+            connection.register(RUNS, load_table(dataset, RUNS))
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         found = connection.execute(sql)
         return [column[0] for column in found.description or ()], found.fetchall()

@@ -1,0 +1,52 @@
+"""The view ``runs`` of a dataset: what completed, one row for each cell, with a column for each axis of its study."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+NAME = "runs"
+DESCRIPTION = (
+    "completed cells only, the newest run of each on each cluster, in whatever plan; all columns of `cells` but `config` and "
+    "`latest`, and besides:"
+)
+# column -> unit, meaning
+ADDED = {
+    "goal_wall_time": ("s", "from the start of the record to the goal: set-up, compiling and `goal_time`"),
+    "repeats": ("", "how often this cell completed on this cluster, this run included"),
+    "(each axis)": ("", "the value of an axis of the study; `axis_NAME` where a column of `cells` has that name"),
+}
+
+
+def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
+    """Return the runs of a dataset, in the order of its cells.
+
+    Repeats of a cell are no further seeds: a cell is what it computes, and its newest run stands for it.
+
+    Args:
+        cells: the table ``cells``.
+    """
+    import pandas as pd
+
+    done = cells[cells["outcome"] == "completed"]
+    keys = ["cluster", "cell"]
+    repeats = done.groupby(keys)["attempt"].transform("size")
+    newest = (
+        done.assign(repeats=repeats)
+        .sort_values("started", kind="stable")
+        .drop_duplicates(keys, keep="last")
+        .sort_index()
+    )
+    axes = pd.DataFrame([_flat(json.loads(text)) for text in newest["config"]], index=newest.index)
+    axes = axes.drop(columns=[name for name in ("framework", "execution", "seed") if name in axes])
+    axes = axes.rename(columns={name: f"axis_{name}" for name in axes.columns if name in newest.columns})
+    goal = newest["setup_time"] + newest["compile_time"].fillna(0) + newest["goal_time"]
+    kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal)
+    return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)
+
+
+def _flat(config: dict[str, object]) -> dict[str, object]:
+    return {name: json.dumps(value) if isinstance(value, dict) else value for name, value in config.items()}
