@@ -19,9 +19,15 @@ KEYS = ("study", "cluster", "what", "where")
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `dash`.
 
-    Also `threads`, of the whole machine.
+    A cell is what it computes: one that several plans have run is one seed, not several, and its newest run counts.
+    Also `repeats` (in how many plans it ran) and `threads`, of the whole machine.
     """
-    rows = cells[cells["latest"].astype(bool)].copy()
+    rows = cells[cells["latest"].astype(bool)]
+    keys = ["study", "cluster", "cell"]
+    rows = rows.assign(repeats=rows.groupby(keys)["plan"].transform("size"))
+    rows = (
+        rows.sort_values("started", kind="stable", na_position="first").drop_duplicates(keys, keep="last").sort_index()
+    )
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
     rows["where"] = [_where(dict(row)) for row in rows.to_dict("records")]

@@ -11,7 +11,7 @@ import jinja2
 import pandas as pd
 
 import hpcrl
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.advice import advice
@@ -133,8 +133,11 @@ def _problems(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _notes(rows: pd.DataFrame) -> list[str]:
     """Return what records say besides numbers, and of how many cells."""
-    counts = rows["notes"].dropna().value_counts()
-    return [f"{text} ({count} cell{'s' if count > 1 else ''})" for text, count in counts.head(20).items()]
+    notes = rows["notes"].dropna().value_counts()
+    told = [f"{text} ({count(int(number), 'cell')})" for text, number in notes.head(20).items()]
+    if repeated := int((rows["repeats"] > 1).sum()):
+        told.append(f"run in several plans, of which the newest run counts ({count(repeated, 'cell')})")
+    return told
 
 
 def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
@@ -147,7 +150,7 @@ def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
 
 def _sentence(rows: pd.DataFrame) -> str:
     counts = rows["outcome"].value_counts()
-    outcomes = ", ".join(f"{count} {name}" for name, count in counts.items())
+    outcomes = ", ".join(f"{number} {name}" for name, number in counts.items())
     clusters = ", ".join(sorted(rows["cluster"].unique()))
     return f"{len(rows)} cells on {clusters}: {outcomes}."
 

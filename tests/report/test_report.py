@@ -27,6 +27,22 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "d"
 
 
+def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
+    import hpcrl
+
+    plans = [planned(tmp_path / name, dqn_study(seeds=2, title=name)) for name in ("monday", "tuesday")]
+    for plan, score in zip(plans, (100.0, 200.0), strict=True):
+        for cell in cells_of(plan):
+            write_record(plan, cell, final_score=score)
+    collect(plans, tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d")
+    cells["started"] = [1.0, 1.0, 2.0, 2.0]
+    (line,) = lines(with_groups(cells))
+    assert (line.cells, line.final_score) == (2, 200.0)
+    page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
+    assert "run in several plans, of which the newest run counts (2 cells)" in page
+
+
 def test_a_line_is_the_mean_over_seeds(dataset: Path) -> None:
     import hpcrl
 
