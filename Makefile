@@ -33,7 +33,8 @@ test: $(STAMP)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	tools/debian-packages "the report in a browser" $(BROWSER)
-	$(BIN)/python -m pytest tests -n 2
+	$(BIN)/python -m pytest tests -n 2 -m "not slow and not slurm"
+	$(BIN)/python -m pytest tests -m "slow or slurm"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
