@@ -43,9 +43,13 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     axes = pd.DataFrame([_flat(json.loads(text)) for text in newest["config"]], index=newest.index)
     axes = axes.drop(columns=[name for name in ("framework", "execution", "seed") if name in axes])
     axes = axes.rename(columns={name: f"axis_{name}" for name in axes.columns if name in newest.columns})
-    goal = newest["setup_time"] + newest["compile_time"].fillna(0) + newest["goal_time"]
-    kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal)
+    kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal_wall_time(newest))
     return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)
+
+
+def goal_wall_time(cells: pandas.DataFrame) -> pandas.Series[float]:
+    """Return the seconds from the start of each record to the goal."""
+    return cells["setup_time"] + cells["compile_time"].fillna(0) + cells["goal_time"]
 
 
 def _flat(config: dict[str, object]) -> dict[str, object]:

@@ -9,11 +9,11 @@ from hpcrl.report.groups import Line
 NOTHING = "–"
 COLUMNS = (
     "cluster", "configuration", "resources", "cells", "final score", "at goal", "goal at step", "goal after (s)",
-    "training (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
+    "goal from start (s)", "training (s)", "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
 )  # fmt: skip
 _SHORT = (
-    "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s", "train s", "set-up s",
-    "compile s", "CPU %", "RAM GiB", "GPU %",
+    "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s", "from start s", "train s",
+    "wall s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %",
 )  # fmt: skip
 _PLACES = ("study", "cluster", "resources")  # left out where all rows say the same
 
@@ -65,7 +65,9 @@ def _row(line: Line, with_range: bool) -> list[str]:
         f"{line.at_goal} of {line.cells}" if line.final_score is not None or line.at_goal else NOTHING,
         number(line.goal_step, 0),
         number(line.goal_time),
+        number(line.goal_wall_time),
         number(line.training_time),
+        number(line.wall_time),
         number(line.setup_time),
         number(line.compile_time),
         number(line.cpu, 0),

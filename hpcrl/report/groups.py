@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcrl.formats.runs import goal_wall_time
 from hpcrl.report.statistics import Values
 
 # Columns that name a line of the comparison.
@@ -74,7 +75,9 @@ class Line:
     at_goal: int
     goal_step: float | None
     goal_time: float | None
+    goal_wall_time: float | None
     training_time: float | None
+    wall_time: float | None
     setup_time: float | None
     compile_time: float | None
     cpu: float | None
@@ -83,9 +86,10 @@ class Line:
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
-    """Summarise each group; `goal_step` and `goal_time` are medians over the seeds that reached the goal.
+    """Summarise each group; times and steps to the goal are medians over the seeds that reached it.
 
-    `training_time` is of completed cells: what a part of the training took would pass for the whole.
+    `training_time` (from the first step) and `wall_time` (from the record's start) are of completed cells: what a part
+    of the training took would pass for the whole.
     """
     out = []
     for names, group in rows.groupby(list(KEYS), sort=True):
@@ -105,7 +109,9 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 at_goal=int(group["goal_step"].notna().sum()),
                 goal_step=_median(group["goal_step"]),
                 goal_time=_median(group["goal_time"]),
+                goal_wall_time=_median(goal_wall_time(group)),
                 training_time=_mean(whole["training_time"]),
+                wall_time=_mean(whole["wall_time"]),
                 setup_time=_mean(group["setup_time"]),
                 compile_time=_mean(group["compile_time"]),
                 cpu=_mean(group["cpu_utilisation"] * 100),

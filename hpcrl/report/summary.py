@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, permutations
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,7 @@ def sentences(rows: pd.DataFrame) -> list[str]:
             f"{place}: {ordered[0]} trains fastest, in {times[ordered[0]].mean():.1f} s on average. "
             + _steps(ordered, times)
         )
+        found += [f"{place}: {text}" for text in _break_even(part)]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
         if text := _scores(scores):
             found.append(f"{place}: {text}")
@@ -68,6 +69,29 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"{factor.high:.2f} times as long (95 % interval)"
             )
     return "; ".join(texts) + "."
+
+
+def _break_even(part: pd.DataFrame) -> list[str]:
+    """Say from how many steps a mode that starts later and then is faster pays, among the modes of one framework."""
+    known = part[(part["steps"] > 0) & part["wall_time"].notna()]
+    costs: dict[str, dict[str, tuple[float, float]]] = {}  # framework -> configuration -> s before training, s a step
+    for (framework, what), group in known.groupby(["colour", "what"], sort=True):
+        before = float((group["wall_time"] - group["training_time"]).mean())
+        costs.setdefault(str(framework), {})[str(what)] = (
+            before,
+            float((group["training_time"] / group["steps"]).mean()),
+        )
+    texts = []
+    for modes in costs.values():
+        for slow, fast in permutations(modes, 2):
+            (early, dear), (late, cheap) = modes[slow], modes[fast]
+            if late > early and cheap < dear:
+                steps = (late - early) / (dear - cheap)
+                texts.append(
+                    f"{fast} pays beside {slow} from about {float(f'{steps:.2g}'):,.0f} steps: outside of training it takes "
+                    f"{late - early:.1f} s more, and {1e3 * (dear - cheap):.3g} ms less for each step."
+                )
+    return texts
 
 
 def _scores(scores: dict[str, Values]) -> str:
