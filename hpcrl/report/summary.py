@@ -20,6 +20,7 @@ from hpcrl.report.statistics import (
     runs_needed,
 )
 
+_WORTH_SAYING = 0.05  # of a run's wall time
 MOST = 12  # configurations of one place that are compared pair by pair: the fastest
 
 
@@ -74,18 +75,17 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
 def _break_even(part: pd.DataFrame) -> list[str]:
     """Say from how many steps a mode that starts later and then is faster pays, among the modes of one framework."""
     known = part[(part["steps"] > 0) & part["wall_time"].notna()]
-    costs: dict[str, dict[str, tuple[float, float]]] = {}  # framework -> configuration -> s before training, s a step
+    # framework -> configuration -> seconds outside of training, seconds for each step, seconds in all
+    costs: dict[str, dict[str, tuple[float, float, float]]] = {}
     for (framework, what), group in known.groupby(["colour", "what"], sort=True):
-        before = float((group["wall_time"] - group["training_time"]).mean())
-        costs.setdefault(str(framework), {})[str(what)] = (
-            before,
-            float((group["training_time"] / group["steps"]).mean()),
-        )
+        outside, wall = (group["wall_time"] - group["training_time"]).mean(), group["wall_time"].mean()
+        step = (group["training_time"] / group["steps"]).mean()
+        costs.setdefault(str(framework), {})[str(what)] = (float(outside), float(step), float(wall))
     texts = []
     for modes in costs.values():
         for slow, fast in permutations(modes, 2):
-            (early, dear), (late, cheap) = modes[slow], modes[fast]
-            if late > early and cheap < dear:
+            (early, dear, _), (late, cheap, wall) = modes[slow], modes[fast]
+            if late - early > _WORTH_SAYING * wall and cheap < dear:
                 steps = (late - early) / (dear - cheap)
                 texts.append(
                     f"{fast} pays beside {slow} from about {float(f'{steps:.2g}'):,.0f} steps: outside of training it takes "
