@@ -33,8 +33,7 @@ test: $(STAMP)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	tools/debian-packages "the report in a browser" $(BROWSER)
-	$(BIN)/python -m pytest tests -n 2 -m "not slow and not slurm"
-	$(BIN)/python -m pytest tests -m "slow or slurm"
+	$(BIN)/python -m pytest tests -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

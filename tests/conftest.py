@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from hpcrl.slurm.virtual import PACKAGES, missing_programs
 
@@ -58,6 +60,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slurm"):
             item.add_marker(pytest.mark.skip(reason=f"no Slurm here: {', '.join(NO_SLURM)}"))
+
+
+class _ByFile(LoadScopeScheduling):
+    """Gives each worker whole files. All of tests/slurm is one of them: it shares its private Slurms, and mostly waits."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "slurm" if file.startswith("tests/slurm/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
