@@ -24,7 +24,7 @@ from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 from hpcrl.submit.status import PlanStatus, plan_status
 
-PATIENCE = 180.0  # of one command, and for the end of all cells
+PATIENCE = 300.0  # of one command, and for the end of all cells
 
 
 @dataclass

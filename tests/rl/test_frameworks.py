@@ -44,7 +44,7 @@ def run_program(built: Built, worker: Path, program: str, *arguments: str, **var
     environment = {**os.environ, "PYTHONPATH": f"{worker}:{ROOT}", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [built.path / "bin/python", "-m", program, *arguments],
-        env=environment | variables, capture_output=True, text=True, check=False, timeout=600,
+        env=environment | variables, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -136,7 +136,7 @@ def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     start.write_text(program)
     environment = {**os.environ, "PYTHONPATH": f"{worker}:{ROOT}", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [built.path / "bin/python", start], env=environment | variables, capture_output=True, text=True, timeout=300, check=False
+        [built.path / "bin/python", start], env=environment | variables, capture_output=True, text=True, timeout=900, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]

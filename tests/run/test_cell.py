@@ -300,7 +300,7 @@ def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path) -> No
     process = start(plan, JOB, HPCRL_ATTEMPT="local-1_0")
     wait_for_progress(plan)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     first = only_record(plan)
     assert first.footer is not None
     assert first.footer["outcome"] == "preempted"
@@ -321,7 +321,7 @@ def test_the_warning_of_the_time_limit_without_slurm_is_a_timeout_with_its_curve
     process = start(plan, JOB)
     wait_for_progress(plan)
     process.send_signal(signal.SIGUSR2)
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=120) == 1
     data = only_record(plan)
     assert data.footer is not None
     assert data.footer["outcome"] == "timeout"

@@ -48,7 +48,7 @@ def start(tmp_path: Path, content: dict[str, Any], **variables: str) -> subproce
         str(resources["tasks"]),
     ]
     environment = {**os.environ, "PYTHONPATH": "worker.zip", **variables}
-    return subprocess.run(words, cwd=plan, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(words, cwd=plan, env=environment, capture_output=True, text=True, check=False, timeout=600)
 
 
 def run(
@@ -133,7 +133,7 @@ def test_defaults_are_an_axis(tmp_path: Path, framework: str) -> None:
     for cell in cells_of(plan):
         words = [built.path / "bin/python", "-m", "hpcrl.run", ".", "--cell", cell["id"]]
         environment = {**os.environ, "PYTHONPATH": "worker.zip"}
-        subprocess.run(words, cwd=plan, env=environment, capture_output=True, check=True, timeout=120)
+        subprocess.run(words, cwd=plan, env=environment, capture_output=True, check=True, timeout=600)
     collect([plan], tmp_path / "dataset", Slurm())
     rows = hpcrl.load(tmp_path / "dataset")
     assert list(rows["outcome"]) == ["completed", "completed"]

@@ -40,7 +40,7 @@ class Cluster:
     def submit(self, plan: Path) -> int:
         return submit(plan, "slurm", self.slurm, Budget(), lambda *progress: None).tasks
 
-    def wait(self, plan: Path, seconds: float = 240) -> PlanStatus:
+    def wait(self, plan: Path, seconds: float = 600) -> PlanStatus:
         """Wait until nothing of a plan waits or runs any more."""
         deadline = time.monotonic() + seconds
         while (status := plan_status(plan, self.slurm)).live():
@@ -48,7 +48,7 @@ class Cluster:
             time.sleep(0.5)
         return status
 
-    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it never came to pass"

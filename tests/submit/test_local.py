@@ -44,7 +44,7 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str
     return make
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came to pass"
