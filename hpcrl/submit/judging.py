@@ -204,20 +204,21 @@ class Judge:
         entry = self._local.get((submission.token, index))
         state = entry.state if entry else "PENDING"
         alive = self._queues.get(submission.token, False)
+        abandoned = not alive and (state in LIVE or state == "CANCELLING")
         if state == "CANCELLING":
             state = "RUNNING" if alive else CANCELLED
         if submission.state == "intent" and not alive:
             return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
-        if not alive and (state in LIVE or state == CANCELLED) and self._progress.has_begun(unit, attempt):
+        if abandoned and self._progress.has_begun(unit, attempt):
             if lives(read_holder(self._directory, unit, attempt)):
                 return "RUNNING", "its local queue has ended, and it runs on"
-            if own in _OUTCOMES:
+            if state in LIVE and own in _OUTCOMES:
                 return _OUTCOMES[own], None
             if state in LIVE and unit in self._breathing:
                 return UNKNOWN, _BREATHES
-        if state in LIVE and not alive:
+        if abandoned and state in LIVE:
             return LOST, "the local queue has ended without it"
         if unit != submission.job:
             if state == COMPLETED and own is None and not self._has_footer(unit):

@@ -306,6 +306,20 @@ def test_a_cell_runs_on_when_its_local_queue_has_ended(scene: Scene) -> None:
     assert scene.states() == ["COMPLETED", "LOST", "LOST"]
 
 
+def test_a_cancelled_local_cell_stays_cancelled_when_its_queue_has_ended(scene: Scene) -> None:
+    """Its own record says that it was preempted: it was ended by TERM."""
+    scene.ledger.refused(scene.first.token, "x")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local"), "7").token
+    for task, cell in enumerate(scene.cells):
+        start = Start(cell, "1", 0, f"{token}_{task}", "m")
+        take_attempt(scene.plan, start, {})
+        end_attempt(scene.plan, start, "preempted")
+    scene.ledger.local_end(token, 0, "CANCELLED", None)
+    scene.ledger.local_start(token, 1)
+    scene.ledger.local_cancel(token, 1)
+    assert scene.states() == ["CANCELLED", "CANCELLED", "PREEMPTED"]
+
+
 def test_a_step_that_slurm_ended_for_its_memory(scene: Scene) -> None:
     scene.begin(0)
     scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
