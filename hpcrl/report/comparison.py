@@ -20,16 +20,16 @@ _PLACES = ("study", "cluster", "resources")  # left out where all rows say the s
 
 def for_page(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
     """Return the columns that say something, and the rows."""
-    rows = [_row(line, with_range=True) for line in compared]
+    rows = [_row(line, with_interval=True) for line in compared]
     one_cluster = len({line.cluster for line in compared}) == 1
     keep = [index for index in _used(rows) if not (one_cluster and COLUMNS[index] == "cluster")]
     return [COLUMNS[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
 
 def for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
-    """Return the same in short words: places only where they differ, means without their ranges."""
+    """Return the same in short words: places only where they differ, values without their intervals."""
     names = ("study", *_SHORT)
-    rows = [[line.study, *_row(line, with_range=False)] for line in compared]
+    rows = [[line.study, *_row(line, with_interval=False)] for line in compared]
     keep = [index for index in _used(rows) if names[index] not in _PLACES or len({row[index] for row in rows}) > 1]
     return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
@@ -52,10 +52,10 @@ def _used(rows: list[list[str]]) -> list[int]:
     return [index for index in range(len(rows[0])) if any(row[index] != NOTHING for row in rows)]
 
 
-def _row(line: Line, with_range: bool) -> list[str]:
+def _row(line: Line, with_interval: bool) -> list[str]:
     score = number(line.final_score)
-    if with_range and line.final_range and line.final_range[0] != line.final_range[1]:
-        score += f" ({line.final_range[0]:.0f} to {line.final_range[1]:.0f})"
+    if with_interval and line.final_interval and line.final_interval[0] != line.final_interval[1]:
+        score += f" ({line.final_interval[0]:.0f} to {line.final_interval[1]:.0f})"
     return [
         line.cluster,
         line.what,

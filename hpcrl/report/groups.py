@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.formats.runs import goal_wall_time
-from hpcrl.report.statistics import Values
+from hpcrl.report.statistics import Values, median
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
@@ -62,7 +62,11 @@ def _where(row: Mapping[Any, Any]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the comparison: mean over seeds, and the range where there are several."""
+    """One line of the comparison: means over seeds.
+
+    Args:
+        final_score: the median over seeds; `final_interval` holds the median of all seeds as often as `final_level` says.
+    """
 
     study: str
     cluster: str
@@ -71,7 +75,8 @@ class Line:
     cells: int
     completed: int
     final_score: float | None
-    final_range: tuple[float, float] | None
+    final_interval: tuple[float, float] | None
+    final_level: float | None
     at_goal: int
     goal_step: float | None
     goal_time: float | None
@@ -94,7 +99,8 @@ def lines(rows: pd.DataFrame) -> list[Line]:
     out = []
     for names, group in rows.groupby(list(KEYS), sort=True):
         study, cluster, what, where = (str(name) for name in names)
-        final = group["final_score"].dropna()
+        final = group["final_score"].dropna().to_numpy(float)
+        score = median(final) if len(final) else None
         whole = group[group["outcome"] == "completed"]
         out.append(
             Line(
@@ -104,8 +110,11 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 where=where,
                 cells=len(group),
                 completed=int((group["outcome"] == "completed").sum()),
-                final_score=_mean(final),
-                final_range=(float(final.min()), float(final.max())) if len(final) > 1 else None,
+                final_score=score.value if score else None,
+                final_interval=(score.low, score.high)
+                if score and score.low is not None and score.high is not None
+                else None,
+                final_level=score.level if score and score.low is not None else None,
                 at_goal=int(group["goal_step"].notna().sum()),
                 goal_step=_median(group["goal_step"]),
                 goal_time=_median(group["goal_time"]),

@@ -87,6 +87,7 @@ def write_report(
                 "study": name,
                 "title": studies.get(name, {}).get("title") or name,
                 "summary": _sentence(rows),
+                "score_level": min((line.final_level for line in compared if line.final_level), default=None),
                 "columns": columns,
                 "rows": shown,
                 "sentences": sentences(rows),

@@ -198,7 +198,7 @@ def test_hostile_pickles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     start = time.process_time()
     with pytest.raises(PickleError):
         loads(HOSTILE[name])
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 20  # a guard against a blow-up, not a measure
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
     assert not (tmp_path / "pwned").exists()
     assert "antigravity" not in sys.modules

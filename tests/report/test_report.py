@@ -47,7 +47,7 @@ def test_a_line_is_the_mean_over_seeds(dataset: Path) -> None:
     import hpcrl
 
     first, second = lines(with_groups(hpcrl.load(dataset)))
-    assert (first.what, first.cells, first.final_score, first.final_range, first.at_goal) == (
+    assert (first.what, first.cells, first.final_score, first.final_interval, first.at_goal) == (
         "numpy",
         2,
         50,
