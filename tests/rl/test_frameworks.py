@@ -169,3 +169,40 @@ def test_all_of_the_work_is_on_the_device_that_was_given(
 def test_jax_s_cartpole_is_gymnasium_s(worker: Path) -> None:
     out = run_program(built_environment("jax"), worker, "tests.rl.cartpole_program")
     assert json.loads(out)["largest"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "framework_weights('jax', Network(4, (8,), 2), 0)",
+        "make_collective('jax', 'native', Group(0, 1, 0, (f'127.0.0.1:{free_port()}',)))",
+        "make_dqn_learner('jax', 'eager', network, dict(initial_weights(network, draw)), DqnSettings())",
+    ],
+)
+def test_jax_computes_at_once_whatever_is_made_first(worker: Path, first: str) -> None:
+    """JAX settles how it dispatches when it first looks at its devices: later, phases would tell of nothing but waiting."""
+    code = f"""
+import socket
+import numpy as np
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
+from hpcrl.rl.learner import DqnSettings, Network, initial_weights
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+network, draw = Network(4, (8,), 2), np.random.default_rng(0)
+kept = {first}
+import jax, jax.numpy as jnp
+product = jax.jit(lambda matrix: matrix @ matrix @ matrix @ matrix)
+matrix = jnp.ones((1200, 1200))
+product(matrix).block_until_ready()
+print([product(matrix).is_ready() for _ in range(5)])
+"""
+    built = built_environment("jax")
+    environment = {**os.environ, "PYTHONPATH": f"{worker}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [built.path / "bin/python", "-c", code], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split("\n")[-2] == str([True] * 5), done.stdout

@@ -29,6 +29,22 @@ PARALLELISM: dict[str, tuple[str, ...]] = {
 }
 
 
+# These read some settings once, when they first compute anything.
+_CONFIGURED = frozenset({"torch", "tensorflow", "jax"})
+
+
+def configure(framework: str) -> None:
+    """Make a framework's settings: before ranks are joined, weights are drawn, or anything else is computed.
+
+    Whatever is made here calls it first; it changes nothing the second time.
+
+    Raises:
+        UsageError: the framework is not installed here.
+    """
+    if framework in _CONFIGURED:
+        _module(framework, "runtime").configure()
+
+
 def make_dqn_learner(
     framework: str,
     execution: str,
@@ -47,6 +63,7 @@ def make_dqn_learner(
         raise UsageError(f"no framework {framework!r}; {suggestion(framework, MODES)}")
     if execution not in MODES[framework]:
         raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, MODES[framework])}")
+    configure(framework)
     learner: DqnLearner = _module(framework, "dqn").Learner(network, weights, settings, execution, device, collective)
     return learner
 
@@ -55,6 +72,7 @@ def framework_weights(framework: str, network: Network, seed: int) -> Weights:
     """Draw first weights by the framework's own default initialiser (`defaults: framework`)."""
     if framework == "numpy":
         raise UsageError("numpy: has no default initialiser: leave it out where `defaults` is framework")
+    configure(framework)
     weights: Weights = _module(framework, "dqn").framework_weights(network, seed)
     return weights
 
@@ -72,6 +90,7 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
         raise UsageError(
             f"{framework}: has no parallelism {parallelism!r}; {suggestion(parallelism, PARALLELISM[framework])}"
         )
+    configure(framework)
     made: Collective = getattr(_module(framework, "collectives"), parallelism)(group)
     return made
 

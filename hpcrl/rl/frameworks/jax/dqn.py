@@ -121,7 +121,7 @@ class Learner:
         device: str = "cpu",
         collective: Collective | None = None,
     ) -> None:
-        runtime.prepare(device)
+        runtime.check_device(device)
         self._lazy = execution != "eager"
         module = QNetwork(network.sizes[1:], network.dueling)
         optimizer = make_optimizer(settings)

@@ -7,16 +7,23 @@ import jax
 from hpcrl.errors import UsageError
 
 
-def prepare(device: str) -> None:
+def configure() -> None:
     """Set full float32 precision, and dispatch on the CPU at once: handing over to a thread costs more than it hides.
 
+    JAX reads the latter when it makes its CPU client, at the first computation or with the first look at its devices.
+    """
+    jax.config.update("jax_default_matmul_precision", "highest")
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def check_device(device: str) -> None:
+    """Make sure that there is a GPU for a cell that asks for one.
+
     Raises:
-        UsageError: no GPU for a cell that asks for one.
+        UsageError: there is none.
     """
     if device == "cuda" and jax.default_backend() != "gpu":
         raise UsageError("jax: this cell asks for a GPU, and JAX sees none here: it does not run on the CPU instead")
-    jax.config.update("jax_default_matmul_precision", "highest")
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def peak_memory() -> int | None:

@@ -102,7 +102,7 @@ class Learner:
         device: str = "cpu",
         collective: Collective | None = None,
     ) -> None:
-        self._context = runtime.prepare(device)
+        self._context = runtime.check_device(device)
         self._lazy = execution == "lazy"
         self._collective = collective
         self._clip = settings.max_gradient_norm

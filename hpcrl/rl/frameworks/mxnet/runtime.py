@@ -9,7 +9,7 @@ import mxnet as mx
 from hpcrl.errors import UsageError
 
 
-def prepare(device: str) -> Any:
+def check_device(device: str) -> Any:
     """Return the context of the device.
 
     Raises:

@@ -72,7 +72,7 @@ class Learner:
         device: str = "cpu",
         collective: Collective | None = None,
     ) -> None:
-        runtime.prepare(device)
+        runtime.check_device(device)
         self._execution = execution
         self._names = weight_names(network)
         first = [weights[name].T.astype(np.float32) for name in self._names]

@@ -10,20 +10,26 @@ import tensorflow as tf
 from hpcrl.errors import UsageError
 
 
-def prepare(device: str) -> None:
+def configure() -> None:
     """Set full float32 precision and let GPU memory grow as needed (by default TensorFlow takes all of it).
 
-    Raises:
-        UsageError: no GPU for a cell that asks for one.
+    TensorFlow refuses the latter once it has computed anything.
     """
-    gpus = tf.config.list_physical_devices("GPU")
-    if device == "cuda" and not gpus:
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def check_device(device: str) -> None:
+    """Make sure that there is a GPU for a cell that asks for one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if device == "cuda" and not tf.config.list_physical_devices("GPU"):
         raise UsageError(
             "tensorflow: this cell asks for a GPU, and TensorFlow sees none here: it does not run on the CPU instead"
         )
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    tf.config.experimental.enable_tensor_float_32_execution(False)
 
 
 def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:

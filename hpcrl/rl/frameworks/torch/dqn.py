@@ -89,7 +89,7 @@ class Learner:
         collective: Collective | None = None,
     ) -> None:
         self._lazy = execution == "lazy"
-        self._device = runtime.prepare(device, self._lazy)
+        self._device = runtime.check_device(device, self._lazy)
         self._names = weight_names(network)
         shapes = [weights[name].shape for name in self._names]
         counts = [int(np.prod(shape)) for shape in shapes]

@@ -14,8 +14,14 @@ import torch
 from hpcrl.errors import UsageError
 
 
-def prepare(device: str, lazy: bool) -> torch.device:
-    """Set full float32 precision and return the device.
+def configure() -> None:
+    """Set full float32 precision."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def check_device(device: str, lazy: bool) -> torch.device:
+    """Return the device.
 
     Raises:
         UsageError: no GPU for a cell that asks for one, or no compiler for lazy mode.
@@ -27,8 +33,6 @@ def prepare(device: str, lazy: bool) -> torch.device:
     if lazy:
         # For the CPU torch.compile makes C++; for GPUs Triton makes a small launcher in C.
         _check_compiler(os.environ.get("CXX", "g++") if device == "cpu" else os.environ.get("CC", "gcc"))
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     return torch.device(device)
 
 
