@@ -2,6 +2,7 @@
 
     attempts/<cell>.<attempt>-<restart>             taken: created exclusively by the start that runs it
     attempts/<cell>.<attempt>-<restart>.<outcome>   ended: created after the record's footer was written
+    attempts/<cell>.<attempt>-<restart>.completed-<rank>   one rank of several has completed
     attempts/<cell>.<attempt>-<restart>.again-...   a second start that was turned away
 
 `attempt` is the number that `hpcrl submit` granted, or the attempt's own name where the cell was started by hand.
@@ -129,9 +130,19 @@ def note_turned_away(directory: Path, start: Start) -> None:
     _touch(directory / ATTEMPTS / f"{start.name}.again-{mark}")
 
 
-def end_attempt(directory: Path, start: Start, outcome: str) -> None:
-    """Say how an attempt ended; call it once the record's footer is on disk."""
-    _touch(directory / ATTEMPTS / f"{start.name}.{outcome}")
+def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, ranks: int = 1) -> None:
+    """Say how a rank of an attempt ended; call it once the record's footer is on disk.
+
+    An attempt has completed when all of its ranks have: the last one says so. A rank that did not complete says so itself.
+    """
+    path = directory / ATTEMPTS / f"{start.name}.{outcome}"
+    if outcome != COMPLETED or ranks == 1:
+        _touch(path)
+        return
+    marks = [path.with_name(f"{path.name}-{each}") for each in range(ranks)]
+    _touch(marks[rank])
+    if all(mark.exists() for mark in marks):
+        _touch(path)
 
 
 def _touch(path: Path) -> None:
@@ -197,6 +208,8 @@ def read_attempts(directory: Path) -> Progress:
             continue
         if outcome.startswith("again-"):
             turned_away += len(cells)
+        elif outcome.startswith(f"{COMPLETED}-"):
+            continue  # of one rank of several
         elif attempt.isdecimal():
             if outcome:
                 ends.append((int(restart), outcome != COMPLETED, outcome, int(attempt), cells))

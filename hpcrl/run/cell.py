@@ -127,9 +127,8 @@ def run_cell(
     if outcome == "completed":
         checkpoint.unlink(missing_ok=True)
     written = recorder.footer(outcome, reason, ended.facts)
-    # One mark for a cell that completed, one of each rank that did not: the worst counts.
-    if written and (allocation.rank == 0 or outcome != "completed"):
-        end_attempt(directory, start, outcome)
+    if written:
+        end_attempt(directory, start, outcome, allocation.rank, allocation.ranks)
     if requeue and allocation.rank == 0 and allocation.key:
         from hpcrl.slurm.client import Slurm
 

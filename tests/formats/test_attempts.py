@@ -152,3 +152,21 @@ def test_a_rank_that_failed_outweighs_one_that_completed(tmp_path: Path) -> None
         for outcome in outcomes:
             end_attempt(directory, start(), outcome)
         assert read_attempts(directory).ended == {1: {"cell": "failed"}}
+
+
+@pytest.mark.parametrize("ranks", [[0, 1, 2], [2, 0, 1]])
+def test_an_attempt_of_several_ranks_has_completed_when_all_have(tmp_path: Path, ranks: list[int]) -> None:
+    """As where one is killed without a word after the first has written its footer."""
+    assert take_attempt(tmp_path, start(), {}) is None
+    for number, rank in enumerate(ranks):
+        assert read_attempts(tmp_path).outcome("cell", 1) is None
+        assert read_attempts(tmp_path).has_begun("cell", 1)
+        end_attempt(tmp_path, start(), "completed", rank, 3)
+        assert (read_attempts(tmp_path).outcome("cell", 1) == "completed") == (number == 2)
+
+
+def test_a_rank_that_failed_outweighs_those_that_completed(tmp_path: Path) -> None:
+    assert take_attempt(tmp_path, start(), {}) is None
+    for rank, outcome in enumerate(["completed", "failed"]):
+        end_attempt(tmp_path, start(), outcome, rank, 2)
+    assert read_attempts(tmp_path).outcome("cell", 1) == "failed"

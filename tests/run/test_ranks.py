@@ -81,6 +81,8 @@ def test_a_record_for_each_rank_and_one_row(
     phases = hpcrl.load(tmp_path / "dataset", "phases")
     assert (phases[phases["phase"] == "communicate"]["seconds"] > 0).all()
     assert set(phases["rank"]) == {0, 1}
+    ended = sorted(path.name.partition(".completed")[2] for path in tmp_path.glob("*/attempts/*.completed*"))
+    assert ended == ["", "-0", "-1"]
 
 
 GLOO = {"HOROVOD_CONTROLLER": "gloo"}
