@@ -18,7 +18,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from hpcrl.formats.plan import read_plan
-from hpcrl.slurm.client import RUNNING, Completed, Slurm, run_command
+from hpcrl.slurm.client import WAITING, Completed, Slurm, run_command
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
@@ -176,19 +176,24 @@ class Rig:
         self.faults.clear()
         for _ in range(again if submit else 0):
             done = self.hpcrl("submit", plan)
-            status = self.wait(plan)
-            if done.code == 0 and not _stuck(status):
+            self.wait(plan)
+            if done.code == 0:
                 break
         self.judge(plan, expected or {})
 
     def wait(self, plan: Path, seconds: float = PATIENCE) -> PlanStatus:
-        """Wait until no cell waits or runs, or until Slurm holds all that is left. It asks inside this process."""
+        """Wait until no cell waits or runs. It asks inside this process.
+
+        What Slurm holds since its start failed on a node is released, as its user would do.
+        """
         deadline = time.monotonic() + seconds
         while True:
             self.resume_nodes()
             status = plan_status(plan, self.slurm)
-            if not status.live() or _stuck(status):
+            if not status.live():
                 return status
+            for key in _held(status):
+                self.virtual.command("scontrol", "release", key)
             if time.monotonic() > deadline:
                 self.count.hangs += 1
                 self.note(f"still not ended: {status.counts()}")
@@ -228,10 +233,10 @@ class Rig:
                 self.note(f"{plan}: {cell} is told PENDING and Slurm has no such job")
 
 
-def _stuck(status: PlanStatus) -> bool:
-    """Tell whether Slurm holds all that is left, since its start failed on a node."""
-    held = [each for each in status.statuses if each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED]
-    return bool(held) and not any(state in RUNNING for state in status.counts())
+def _held(status: PlanStatus) -> list[str]:
+    """Return the tasks that Slurm holds, since their start failed on a node."""
+    waiting = [each for each in status.statuses if each.slurm and each.state in WAITING]
+    return [each.key for each in waiting if each.key and word_of(each.slurm.reason or "") == LAUNCH_FAILED]  # type: ignore[union-attr]
 
 
 def pause(most: float) -> None:
