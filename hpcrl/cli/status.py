@@ -188,8 +188,8 @@ def _screen(status: PlanStatus) -> Any:
     from rich.text import Text
 
     from hpcrl.formats.plan import label
+    from hpcrl.submit.judging import COMPLETED
     from hpcrl.submit.status import is_failure
-    from hpcrl.submit.survey import COMPLETED
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("cell", "what", "state", "progress"):

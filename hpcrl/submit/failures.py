@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from hpcrl.formats.attempts import BEGINS
-from hpcrl.submit.survey import TaskStatus
+from hpcrl.submit.judging import TaskStatus
 
 _TAIL = 20_000  # bytes of a log that are looked at
 _LONG_TAIL = 1_000_000  # of one that several cells share

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcrl.errors import count
 from hpcrl.formats.plan import Job
-from hpcrl.submit.survey import FAILED, LOST, TaskStatus
+from hpcrl.submit.judging import FAILED, LOST, TaskStatus
 
 # Where a study says nothing. `failed` cells have a fault of their own, which another attempt does not mend.
 DEFAULT: Mapping[str, Mapping[str, Any]] = {

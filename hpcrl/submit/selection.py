@@ -10,8 +10,9 @@ from pathlib import Path
 from hpcrl.errors import UsageError, amount
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import Job, Plan
+from hpcrl.submit.judging import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
 from hpcrl.submit.retrying import Ask, cause_of, next_ask
-from hpcrl.submit.survey import COMPLETED, LIVE, NEVER, UNSETTLED, Survey, TaskStatus
+from hpcrl.submit.survey import Survey
 
 NOT_SUBMITTED = TaskStatus(NEVER)
 

@@ -23,7 +23,7 @@ from hpcrl.formats.submission import read_submissions
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.failures import counted, own_last_line, without_a_word
-from hpcrl.submit.survey import (
+from hpcrl.submit.judging import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -33,12 +33,9 @@ from hpcrl.submit.survey import (
     UNCONFIRMED,
     UNKNOWN,
     UNSETTLED,
-    Survey,
     TaskStatus,
-    attempt_name,
-    log_of,
-    survey,
 )
+from hpcrl.submit.survey import Survey, attempt_name, log_of, survey
 
 if TYPE_CHECKING:
     from hpcrl.formats.lease import Say

@@ -19,11 +19,12 @@ from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell,
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
+from hpcrl.submit.judging import COMPLETED, LIVE, UNSETTLED
 from hpcrl.submit.retrying import Ask
 from hpcrl.submit.room import Room
 from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, Wanted, check_budget
 from hpcrl.submit.settling import open_ledger, settle
-from hpcrl.submit.survey import COMPLETED, LIVE, UNSETTLED, Survey, survey
+from hpcrl.submit.survey import Survey, survey
 
 if TYPE_CHECKING:
     from hpcrl.submit.executors import ScriptExecutor  # imports submitit, which is slow

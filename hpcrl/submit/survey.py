@@ -14,37 +14,13 @@ from hpcrl.formats.plan import LOGS, Job, Plan, cell_ids, find_job
 from hpcrl.formats.submission import Submission
 from hpcrl.slurm.client import Slurm
 from hpcrl.submit.judging import (
-    CANCELLED,
     COMPLETED,
-    FAILED,
     LIVE,
-    LOST,
-    NEVER,
-    UNCONFIRMED,
-    UNKNOWN,
-    UNSETTLED,
     Candidate,
     Judge,
     TaskStatus,
     new_status,
 )
-
-__all__ = [
-    "CANCELLED",
-    "COMPLETED",
-    "FAILED",
-    "LIVE",
-    "LOST",
-    "NEVER",
-    "UNCONFIRMED",
-    "UNKNOWN",
-    "UNSETTLED",
-    "Survey",
-    "TaskStatus",
-    "attempt_name",
-    "log_of",
-    "survey",
-]
 
 
 @dataclass(frozen=True)

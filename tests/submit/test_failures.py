@@ -9,8 +9,8 @@ import pytest
 from hpcrl.formats.attempts import Start, begins
 from hpcrl.slurm.client import JobState, Slurm
 from hpcrl.submit.failures import counted, own_last_line
+from hpcrl.submit.judging import TaskStatus
 from hpcrl.submit.status import plan_status
-from hpcrl.submit.survey import TaskStatus
 from tests.builders import cells_of, write_record
 from tests.submit.test_survey import Scene
 
