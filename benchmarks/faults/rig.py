@@ -235,8 +235,11 @@ class Rig:
 
 def _held(status: PlanStatus) -> list[str]:
     """Return the tasks that Slurm holds, since their start failed on a node."""
-    waiting = [each for each in status.statuses if each.slurm and each.state in WAITING]
-    return [each.key for each in waiting if each.key and word_of(each.slurm.reason or "") == LAUNCH_FAILED]  # type: ignore[union-attr]
+    return [
+        each.key
+        for each in status.statuses
+        if each.key and each.slurm and each.state in WAITING and word_of(each.slurm.reason or "") == LAUNCH_FAILED
+    ]
 
 
 def pause(most: float) -> None:

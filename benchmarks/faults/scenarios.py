@@ -420,7 +420,8 @@ def squeue_and_sacct_answer_with_nothing(rig: Rig) -> None:
     os.utime(made, (time.time() - 300, time.time() - 300))  # the minute before LOST is over
     rig.faults.set("squeue", "reply", "")
     rig.faults.set("sacct", "reply", "")
-    if "LOST" in {rig.states(plan).get(cell) for cell in rig.ran(plan)} and not list(plan.glob("attempts/*.completed")):
+    begun, states = rig.ran(plan), rig.states(plan)
+    if "LOST" in {states.get(cell) for cell in begun} and not list(plan.glob("attempts/*.completed")):
         rig.count.wrong += 1
         rig.note("a cell that runs is told LOST")
     rig.hpcrl("submit", plan)

@@ -9,15 +9,10 @@ if TYPE_CHECKING:
     import pandas
 
 NAME = "runs"
-DESCRIPTION = (
-    "completed cells only, the newest run of each on each cluster, in whatever plan; all columns of `cells` but `config` and "
-    "`latest`, and besides:"
-)
 # column -> unit, meaning
 ADDED = {
     "goal_wall_time": ("s", "from the start of the record to the goal: set-up, compiling and `goal_time`"),
     "repeats": ("", "how often this cell completed on this cluster, this run included"),
-    "(each axis)": ("", "the value of an axis of the study; `axis_NAME` where a column of `cells` has that name"),
 }
 
 

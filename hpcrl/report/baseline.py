@@ -38,6 +38,7 @@ class Change:
         why: why it cannot be judged.
     """
 
+    study: str
     line: str
     measure: str
     estimate: Estimate
@@ -74,7 +75,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
                 continue
             estimate = _score_change(over, under) if more_is_better else _relative(over, under)
             line = ", ".join(map(str, key))
-            changes.append(Change(line, name, estimate, more_is_better, (len(over), len(under))))
+            changes.append(Change(str(key[0]), line, name, estimate, more_is_better, (len(over), len(under))))
     return changes
 
 

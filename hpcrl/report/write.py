@@ -103,7 +103,7 @@ def write_report(
         )
     changes = judge(changes)
     for section in sections:
-        section["changes"] = [each for each in changes if each.line.startswith(f"{section['study']}, ")]
+        section["changes"] = [each for each in changes if each.study == section["study"]]
     html = output / "report.html"
     write_atomically(html, _html(sections, baseline))
     write_atomically(output / "summary.csv", pd.DataFrame(map(vars, everything)).to_csv(index=False))

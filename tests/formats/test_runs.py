@@ -35,7 +35,10 @@ def test_a_cell_is_one_run_in_whatever_plan_and_failures_are_none(dataset: Path)
     assert list(runs["repeats"]) == [2, 2]
     assert runs["cell"].is_unique
     assert set(cells.columns) - set(runs.columns) == {"config", "latest"}
-    assert {name for name in ADDED if name.isidentifier()} <= set(runs.columns)
+    assert set(ADDED) <= set(runs.columns)
+    dictionary = (Path(__file__).parents[2] / "docs/data-dictionary.md").read_text()
+    for name, (unit, meaning) in ADDED.items():
+        assert f"| `{name}` | {unit} | {meaning} |" in dictionary
 
 
 def test_every_axis_is_a_column(tmp_path: Path) -> None:
