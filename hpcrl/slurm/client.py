@@ -244,13 +244,13 @@ class Slurm:
         found: list[_Alike] = []
         for some in _portions(names):
             # 0: whole lists of array indices, which squeue cuts at 64 characters else.
-            words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%j", f"--name={some}"]
+            words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%N|%j", f"--name={some}"]
             out, problem = self._asked("squeue", words)
             if problem:
                 return [], problem
             for (job_id, rest), indices in _alike(out).items():
-                state, reason, name = [*rest.split("|", 2), "", ""][:3]
-                found.append((name, indices, JobState(job_id, state, reason=reason)))
+                state, reason, nodes, name = [*rest.split("|", 3), "", "", ""][:4]
+                found.append((name, indices, JobState(job_id, state, reason=reason, nodes=nodes or None)))
         return found, None
 
     def _accounting(self, names: Sequence[str], since: float) -> tuple[list[_Alike], str | None, bool]:

@@ -28,7 +28,7 @@ def torch_devices(make: Any, given: Any) -> list[str]:
 
     from hpcrl.rl.frameworks.torch import runtime
 
-    with patch.object(runtime, "prepare", lambda device, lazy: torch.device("meta")):
+    with patch.object(runtime, "check_device", lambda device, lazy: torch.device("meta")):
         learner = make()
     learner.update(learner.transfer(given), 1e-3)
     learner.sync_target()
@@ -41,7 +41,7 @@ def mxnet_devices(make: Any, given: Any) -> list[str]:
 
     from hpcrl.rl.frameworks.mxnet import runtime
 
-    with patch.object(runtime, "prepare", lambda device: mx.cpu(1)):
+    with patch.object(runtime, "check_device", lambda device: mx.cpu(1)):
         learner = make()
     _work(learner, given)
     return [str(each.context) for arrays in learner._parts().values() for each in arrays.values()]

@@ -42,7 +42,7 @@ def test_the_live_queue_wins_over_late_accounting() -> None:
     view = answering(
         sacct="7_0|COMPLETED|0:0|12|htc|c1|a.x\n7_1|PENDING|0:0|0|htc||a.x\n7_[2-3]|PENDING|0:0|0|htc||a.x\n"
         "8|RUNNING|0:0|1||c2|b.y\n9|CANCELLED by 0|0:15|3|htc|c3|c.z\n",
-        squeue="7_1|RUNNING|None|a.x\n7_2|PENDING|Resources|a.x\n",
+        squeue="7_1|RUNNING|None||a.x\n7_2|PENDING|Resources||a.x\n",
     ).look(["a.x", "b.y", "c.z"], 0.0)
     # Task 3 is live for accounting only: Slurm has lost it. Job 8 has no partition: accounting has not heard of it.
     assert states(view, "a.x") == {0: "COMPLETED", 1: "RUNNING", 2: "PENDING"}
@@ -54,7 +54,7 @@ def test_the_live_queue_wins_over_late_accounting() -> None:
 
 
 def test_an_id_is_worth_nothing_without_the_name() -> None:
-    view = answering(sacct="7_0|COMPLETED|0:0|12|htc|c1|foreign\n", squeue="7_0|RUNNING|None|foreign\n").look(
+    view = answering(sacct="7_0|COMPLETED|0:0|12|htc|c1|foreign\n", squeue="7_0|RUNNING|None||foreign\n").look(
         ["a.x"], 0.0
     )
     assert states(view, "a.x") == {}
@@ -71,7 +71,7 @@ def test_an_id_is_worth_nothing_without_the_name() -> None:
     ],
 )
 def test_arrays_as_squeue_writes_them(key: str, indices: list[int]) -> None:
-    view = answering(squeue=f"{key}|PENDING|Priority|a.x\n", sacct="").look(["a.x"], 0.0)
+    view = answering(squeue=f"{key}|PENDING|Priority||a.x\n", sacct="").look(["a.x"], 0.0)
     assert list(states(view, "a.x")) == indices
 
 
@@ -85,12 +85,12 @@ def test_lines_that_differ_in_their_indices_only() -> None:
 
 
 def test_lines_without_a_job_id_tell_of_no_job() -> None:
-    view = answering(sacct="|FAILED|0:0|12|htc|c1|a.x\n", squeue="\n_|PENDING|None|a.x\n").look(["a.x"], 0.0)
+    view = answering(sacct="|FAILED|0:0|12|htc|c1|a.x\n", squeue="\n_|PENDING|None||a.x\n").look(["a.x"], 0.0)
     assert view.jobs == {}
 
 
 def test_one_name_with_two_ids() -> None:
-    view = answering(squeue="7|PENDING|None|a.x\n9|RUNNING|None|a.x\n", sacct="").look(["a.x"], 0.0)
+    view = answering(squeue="7|PENDING|None||a.x\n9|RUNNING|None||a.x\n", sacct="").look(["a.x"], 0.0)
     assert set(view.jobs["a.x"]) == {"7", "9"}
 
 
@@ -105,8 +105,9 @@ def test_one_name_with_two_ids() -> None:
     ],
 )
 def test_without_accounting_the_queue_still_tells(answer: Completed | Exception, note: str, unaccounted: bool) -> None:
-    view = answering(squeue="7|FAILED|NonZeroExitCode|a.x\n", sacct=answer).look(["a.x"], 0.0)
-    assert states(view, "a.x") == {0: "FAILED"}
+    view = answering(squeue="7|NODE_FAIL|NodeDown|c[1-2]|a.x\n", sacct=answer).look(["a.x"], 0.0)
+    assert states(view, "a.x") == {0: "NODE_FAIL"}
+    assert view.jobs["a.x"]["7"][0].nodes == "c[1-2]"
     assert view.queue is None
     assert view.accounting is not None
     assert note in view.accounting

@@ -169,7 +169,7 @@ def test_the_queue_is_killed_and_its_cells_run_on(
     assert hpcrl("submit", plan).code == 0
     until(lambda: (tmp_path / "ran").exists())
     kill_queue(plan)
-    assert states(hpcrl, plan) == {"LOST": 2, "RUNNING": 1}
+    until(lambda: states(hpcrl, plan) == {"LOST": 2, "RUNNING": 1})
     assert "its local queue has ended, and it runs on" in hpcrl("status", plan, "--json").out
     shown = hpcrl("submit", plan)
     assert "2 cells submitted" in shown.out, shown
