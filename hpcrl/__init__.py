@@ -6,8 +6,7 @@ opens a dataset. Importing this package imports neither pandas nor any framework
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as of typing, whose import takes long: before hpcrl.__main__ runs, Ctrl-C is a traceback
 if TYPE_CHECKING:
     from os import PathLike
 

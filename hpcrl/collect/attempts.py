@@ -66,6 +66,8 @@ _FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
     "machine_memory_percent": (_average, "machine_memory_percent"),
     "rss_peak": (max, "rss"),
     "pss_peak": (max, "pss"),
+    "memory_peak": (max, "memory_peak"),
+    "cpu_energy": (sum, "cpu_energy"),
     "cgroup_cpu_seconds": (sum, "cgroup_cpu"),
     "cgroup_memory_peak": (max, "cgroup_memory_peak"),
     "sampler_cpu_seconds": (sum, "sampler_cpu"),
@@ -244,6 +246,23 @@ def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     for column, (fold, name) in _FOLDED.items():
         if values := [value for part in parts if (value := part.get(name)) is not None]:
             found[column] = fold(values)
+    return found | _whole_usage(parts, found)
+
+
+def _whole_usage(parts: list[dict[str, Any]], sampled: dict[str, Any]) -> dict[str, Any]:
+    """Return what the ranks' own kernel counters say instead of the samples; None where that is known to be too small."""
+    found: dict[str, Any] = {}
+    own = [part.get("own_cpu_seconds") for part in parts]
+    unreaped = any(part.get("unreaped") for part in parts)
+    if all(seconds is not None for seconds in own):
+        found["cpu_seconds"] = sum(own)
+    elif unreaped:
+        found["cpu_seconds"] = None
+    switches = [part.get("own_context_switches") for part in parts]
+    if all(number is not None for number in switches):
+        found["context_switches"] = sum(switches)
+    peaks = [sampled.get("memory_peak"), *(part.get("largest_process") for part in parts)]
+    found["memory_peak"] = max((float(peak) for peak in peaks if peak is not None), default=None)
     return found
 
 

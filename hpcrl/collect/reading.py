@@ -30,18 +30,23 @@ _FOOTER = {
     "phase_time": _NUMBER, "precise_phases": _TRUTH, "steps": _COUNT, "episodes": _COUNT, "final_score": _NUMBER,
     "best_score": _NUMBER, "goal_step": _COUNT, "goal_time": _NUMBER, "sampler_cpu": _NUMBER, "sampler_memory": _NUMBER,
     "framework_gpu_memory_peak": _NUMBER, "compiled": _TEXT, "collective": _TEXT, "lost_frames": _COUNT,
-    "malformed_values": _COUNT,
+    "malformed_values": _COUNT, "own_cpu_seconds": _NUMBER, "own_context_switches": _COUNT, "largest_process": _COUNT,
+    "unreaped": _TRUTH,
 }  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
 # Kept in columns of their own: nearly all records of a dataset say the same.
 PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
+# How many columns the samples of format 3 had.
+_THIRD_SAMPLES = TABLES["samples"].index("memory_peak")
 # The samples of format 1 had these columns only.
 _FIRST_SAMPLES = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
     "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
 )  # fmt: skip
 _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
-_PEAKS = ("cpu_seconds", "rss", "pss", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy")
+_PEAKS = (
+    "cpu_seconds", "rss", "pss", "memory_peak", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy", "cpu_energy",
+)  # fmt: skip
 Array = NDArray[Any]
 _FLOAT = np.dtype(np.float64)
 _KEPT = tuple(name for name in (*_HEADER, *_HEADER_TOO) if name not in PROVENANCE)
@@ -93,7 +98,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._layouts: Layouts = {}
-        self._places: dict[Layout, _Places] = {}
+        self._places: dict[tuple[Layout, int], _Places] = {}
 
     def read(self, path: str | Path) -> RecordData:
         """Read and check a record.
@@ -139,14 +144,16 @@ class Reader:
         if version < 3:
             parts = [_old_table(kind, frame.payload, version).tobytes() for frame in frames]
         else:
-            parts = [frame.arrays[self._of(kind, frame.layout).table] for frame in frames]
-        return np.frombuffer(b"".join(parts)).reshape(-1, len(TABLES[kind]))
+            parts = [frame.arrays[self._of(kind, frame.layout, version).table] for frame in frames]
+        table = np.frombuffer(b"".join(parts)).reshape(-1, _width(kind, version))
+        missing = len(TABLES[kind]) - table.shape[1]
+        return np.pad(table, ((0, 0), (0, missing)), constant_values=np.nan) if missing else table
 
     def _lists(self, frames: Sequence[Frame], version: int, rows: int) -> dict[str, Array]:
         """Return the list columns. What some frames lack, or have for another number of cores, is left out whole."""
         layouts = {frame.layout for frame in frames}
         old = version < 3
-        lists = {each: _lists_of(each, "time") if old else self._of("samples", each).lists for each in layouts}
+        lists = {each: _lists_of(each, "time") if old else self._of("samples", each, version).lists for each in layouts}
         widths = [{(name, width) for name, (_, width) in each.items()} for each in lists.values()]
         found = {}
         for name, width in set.intersection(*widths) if widths else ():
@@ -154,17 +161,23 @@ class Reader:
             found[name] = np.frombuffer(b"".join(parts), np.float32).reshape(rows, width)
         return found
 
-    def _of(self, kind: str, layout: Layout) -> _Places:
-        if (found := self._places.get(layout)) is None:
+    def _of(self, kind: str, layout: Layout, version: int) -> _Places:
+        key = layout, _width(kind, version)
+        if (found := self._places.get(key)) is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
-            found = self._places[layout] = _places_of(kind, layout)
+            found = self._places[key] = _places_of(kind, *key)
         return found
 
 
-def _places_of(kind: str, layout: Layout) -> _Places:
+def _width(kind: str, version: int) -> int:
+    """Return how many columns a table had in records of a format."""
+    return _THIRD_SAMPLES if (kind, version) == ("samples", 3) else len(TABLES[kind])
+
+
+def _places_of(kind: str, layout: Layout, width: int) -> _Places:
     dtype, shape = layout.arrays.get("table", (None, ()))
-    if dtype != _FLOAT or shape[1:] != (len(TABLES[kind]),):
+    if dtype != _FLOAT or shape[1:] != (width,):
         raise RecordError(f"has {kind} without a proper table")
     return _Places(list(layout.arrays).index("table"), _lists_of(layout, "table") if kind == "samples" else {})
 
@@ -223,7 +236,8 @@ def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
     columns: list[Array] = []
     for name in names:
         array = payload.get(name)
-        if version == 1 and kind == "samples" and name not in _FIRST_SAMPLES and columns:
+        known = _FIRST_SAMPLES if version == 1 else TABLES["samples"][:_THIRD_SAMPLES]
+        if kind == "samples" and name not in known and columns:
             array = np.full(len(columns[0]), np.nan)
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != _FLOAT:
             raise RecordError(f"has {kind} without a proper column {name!r}")

@@ -43,13 +43,14 @@ KINDS = (
     "calibration",
 )
 # What a header says of its own format. 1 had fewer columns of samples; 1 and 2 had an array for each column and
-# no JSON; both are still read.
-FORMAT = 3
+# no JSON; 3 lacked the last columns of samples. All are still read.
+FORMAT = 4
 SAMPLE_COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",
     "cpu_seconds", "rss", "pss", "processes", "threads", "read_bytes", "written_bytes", "context_switches",
     "cgroup_cpu", "cgroup_memory", "cgroup_memory_peak",
     "gpu_percent", "gpu_memory", "gpu_own_memory", "gpu_power", "gpu_energy", "gpu_temperature", "gpu_clock", "gpu_throttle",
+    "memory_peak", "cpu_energy",
 )  # fmt: skip
 # One value for each core or GPU of the node: two-dimensional, float32.
 SAMPLE_LISTS = ("core_percent", "each_gpu_percent", "each_gpu_memory", "each_gpu_power")

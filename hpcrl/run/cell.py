@@ -56,8 +56,14 @@ def run_cell(
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.training import Ended, before_import, train_cell
     from hpcrl.telemetry.calibration import Calibration
+    from hpcrl.telemetry.meter import Meter
     from hpcrl.telemetry.phases import PhaseClock
+    from hpcrl.telemetry.processes import adopt_orphans, name_runner
 
+    of_a_command = bool(plan.workload.get("command"))
+    adopt_orphans()
+    if of_a_command:
+        name_runner()
     interrupt = Interrupt(allocation.ranks)
     first_on_node = allocation.local_rank == 0
     clock_offset = _clock_offset(directory, cell, allocation) if first_on_node else None
@@ -65,7 +71,9 @@ def run_cell(
     seconds = float(plan.study.get("calibration_seconds", 0))
     calibrated = calibration.measure(seconds) if first_on_node and seconds else None
     spent = os.times()
-    calibrating = spent.children_user + spent.children_system
+    before = spent.children_user + spent.children_system
+    if not of_a_command:
+        before += spent.user + spent.system
     clock = PhaseClock()
     path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
     if path.exists():
@@ -73,18 +81,22 @@ def run_cell(
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
     environment = dict(os.environ)
     before_import(cell.config, cell.resources, group)
-    recorder = Recorder(path, clock, cpu_before=calibrating)
+    recorder = Recorder(path, clock, cpu_before=before)
     recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
     if calibrated:
         recorder.calibration(calibrated)
     # The ranks of a cell are siblings, below mpirun or the process that started them.
     root = os.getppid() if allocation.ranks > 1 else os.getpid()
     sampler = Sampler(recorder, root, interval, environment) if first_on_node else None
+    meter = Meter(within=not of_a_command)
+    if allocation.ranks == 1:
+        recorder.meter = meter
     suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
     checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
     try:
-        if plan.workload.get("command"):
-            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught)
+        if of_a_command:
+            keep = sampler.processes() if sampler else []
+            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught, keep)
         else:
             ended = train_cell(
                 plan.workload,
@@ -108,6 +120,7 @@ def run_cell(
         kind = "oom" if any(words in str(error).lower() for words in _OUT_OF_MEMORY) else "failed"
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
+    used = meter.usage()  # before the sampler is waited for: what it took is not the workload's
     if sampler:
         sampler.stop()
     outcome, reason = ended.outcome, ended.reason
@@ -126,7 +139,7 @@ def run_cell(
         recorder.calibration(calibrated)
     if outcome == "completed":
         checkpoint.unlink(missing_ok=True)
-    written = recorder.footer(outcome, reason, ended.facts)
+    written = recorder.footer(outcome, reason, ended.facts | recorder.known(used))
     if written:
         end_attempt(directory, start, outcome, allocation.rank, allocation.ranks)
     if requeue and allocation.rank == 0 and allocation.key:

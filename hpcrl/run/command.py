@@ -8,10 +8,11 @@ import signal
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from hpcrl.run.leftovers import end_leftovers, reap
 from hpcrl.run.placeholders import fill
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.training import Ended
@@ -28,8 +29,11 @@ def run_command_cell(
     recorder: Recorder,
     clock: PhaseClock,
     caught: Callable[[], str | None],
+    keep: Collection[int] = (),
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
+
+    Processes that outlive the command are ended, but `keep`.
 
     The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them),
     and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it, and the warning before the time
@@ -49,7 +53,9 @@ def run_command_cell(
         except OSError as error:
             return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
-        code, starved = _wait(child, reader, recorder, caught, warning)
+        code, starved = _wait(child, reader, recorder, caught, warning, {child.pid, *keep})
+        if left := end_leftovers(keep):
+            recorder.event(left)
         _take(reader, recorder)
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
         if reader.malformed:
@@ -74,6 +80,7 @@ def _wait(
     recorder: Recorder,
     caught: Callable[[], str | None],
     warning: str,
+    keep: Collection[int],
 ) -> tuple[int, bool]:
     """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
     handed_on = False
@@ -83,6 +90,7 @@ def _wait(
             return child.wait(timeout=0.5), _oom_kills() > kills[0]
         except subprocess.TimeoutExpired:
             kills.append(_oom_kills())
+            reap(keep)
             _take(reader, recorder)
             recorder.flush_if_due()
             if caught() == warning and not handed_on:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.telemetry.processes import name_runner
 
 # How long ranks may take to end after another has failed.
 _GRACE_SECONDS = 5.0
@@ -27,6 +28,7 @@ def start_ranks(command: Sequence[str], ranks: int, framework: str, parallelism:
     Raises:
         UsageError: the cell needs MPI, and there is no mpirun here.
     """
+    name_runner()
     shared = {"HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt}
     mpirun = shutil.which("mpirun")
     wants_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"

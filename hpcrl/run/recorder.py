@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
+from hpcrl.telemetry.meter import Meter, Usage
 from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 
 FLUSH_SECONDS = 5.0
@@ -26,7 +27,7 @@ class Recorder:
     The training loop and the thread that listens to the sampler both add to it, and both flush it.
 
     Args:
-        cpu_before: CPU seconds that this process's children took before the cell began: the calibration's.
+        cpu_before: CPU seconds from before the cell began that the sampler counts: the calibration's, imports.
     """
 
     def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0) -> None:
@@ -45,6 +46,8 @@ class Recorder:
         self.goal: float | None = None
         self.goal_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
+        self.meter: Meter | None = None  # of all processes that the samples are of
+        self._unreaped = False
 
     def header(self, facts: dict[str, Any]) -> None:
         self._append("header", facts | {"started": time.time()})
@@ -84,7 +87,11 @@ class Recorder:
     def sample(self, reading: dict[str, Any]) -> None:
         """Take one reading of the sampler; what it did not read is NaN."""
         if "cpu_seconds" in reading:
-            reading = {**reading, "cpu_seconds": reading["cpu_seconds"] - self._cpu_before}
+            self._unreaped |= bool(reading.get("unreaped"))
+            seconds = max(0.0, reading["cpu_seconds"] - self._cpu_before)
+            if self._unreaped and self.meter:
+                seconds = max(seconds, self.meter.counted_seconds() or 0.0)
+            reading = {**reading, "cpu_seconds": seconds}
         nan = float("nan")
         values = {name: nan if (value := reading.get(name)) is None else float(value) for name in SAMPLE_COLUMNS[1:]}
         row = (reading["monotonic"] - self._start, *values.values())
@@ -95,6 +102,22 @@ class Recorder:
             self.sampler_cost = {
                 name: float(reading[name]) for name in ("sampler_cpu", "sampler_memory") if name in reading
             }
+
+    def known(self, used: Usage) -> dict[str, Any]:
+        """Return what is known of what the workload used; what is not is None, and noted."""
+        facts = {
+            "own_cpu_seconds": used.cpu_seconds,
+            "own_context_switches": used.context_switches,
+            "largest_process": used.largest_process,
+            "unreaped": self._unreaped,
+        }
+        if not self._unreaped:
+            return facts
+        counted = used.counted_seconds
+        lost = "context switches" if counted is not None else "CPU time and context switches"
+        self.event(f"a process ignored SIGCHLD, so that {lost} of its children are not known")
+        seconds = None if counted is None else max(counted, used.cpu_seconds)
+        return facts | {"own_cpu_seconds": seconds, "own_context_switches": None}
 
     def calibration(self, facts: dict[str, Any]) -> None:
         """Take what a calibration of this node measured."""
@@ -207,6 +230,10 @@ class Sampler:
             except (ValueError, KeyError, TypeError):
                 continue
             self._recorder.flush_if_due()
+
+    def processes(self) -> list[int]:
+        """Return its process id, if it has started."""
+        return [self._process.pid] if self._process else []
 
     def stop(self) -> None:
         if self._process is None:

@@ -6,16 +6,63 @@ node with thousands of other processes. Where a kernel has no such list, psutil 
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 
 import psutil
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_SIGCHLD = 1 << 16  # in the mask of ignored signals
+_SET_NAME, _SET_CHILD_SUBREAPER = 15, 36  # prctl(2)
+# The name of hpcrl's own process where it only starts and watches the workload; at most 15 characters.
+RUNNER = b"hpcrl-run"
+_NOT_THE_WORKLOAD = (RUNNER.decode(), "slurmstepd")
+
+
+def name_runner() -> None:
+    """Give this process the name by which the sampler knows it as none of the workload's."""
+    ctypes.CDLL(None).prctl(_SET_NAME, RUNNER, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all descendants that lose theirs: they stay in its tree, and it waits for them."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and not waited for yet; none if it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            found += [int(word) for word in _text(f"/proc/{pid}/task/{thread}/children").split()]
+    except FileNotFoundError:
+        if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
+            with suppress(psutil.NoSuchProcess):
+                return [each.pid for each in psutil.Process(pid).children()]
+    except OSError:
+        pass
+    return list(dict.fromkeys(found))
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes below a process, parents before their children."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
+        with suppress(psutil.NoSuchProcess):
+            return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+        return []
+    found = dict.fromkeys(children(pid))
+    waiting = list(found)
+    for each in waiting:  # grows while it is walked
+        new = [child for child in children(each) if child not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return waiting
 
 
 class ProcessTree:
-    """The job's own processes on this node: `root` and all below it, this sampler left out.
+    """The job's own processes on this node: `root` and all below it, but this sampler and hpcrl's own runners.
 
     Under Slurm the ranks of a step are siblings below one slurmstepd, so the tree then starts there.
     """
@@ -25,67 +72,88 @@ class ProcessTree:
         if parent is not None and parent.name().startswith("slurmstepd"):
             root = parent.pid
         self._root = root
-        self._listed = os.path.exists(f"/proc/{root}/task/{root}/children")  # noqa: PTH110
+        # process -> resident bytes, the most so far: of the last reading
+        self.sizes: dict[int, tuple[int, int]] = {}
+        self.faults = 0  # pages that they have asked the kernel for so far, which it had in memory
+        # whether some process was seen that does not wait for its children
+        self.unreaped = False
+        self._cpu = 0.0
+        self._switches: dict[tuple[int, str], int] = {}  # (thread, start) of those that lived at the last reading
+        self._gone = 0  # context switches of threads that have ended, as far as they were seen
 
     def processes(self) -> list[int]:
         """Return the process ids, the root first."""
-        if not self._listed:
-            below = [each.pid for each in psutil.Process(self._root).children(recursive=True)]
-            return [pid for pid in (self._root, *below) if pid != os.getpid()]
-        found = [self._root]
-        for pid in found:  # grows while it is walked
-            try:
-                for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-                    found += [int(word) for word in _text(f"/proc/{pid}/task/{thread}/children").split()]
-            except OSError:
-                continue
-        return [pid for pid in dict.fromkeys(found) if pid != os.getpid()]
+        return [pid for pid in (self._root, *descendants(self._root)) if pid != os.getpid()]
 
     def read(self) -> dict[str, float]:
         """Return CPU seconds so far, resident bytes, processes, threads, bytes read and written, context switches.
 
         The CPU time of processes that have ended stands with the parent that waited for them, so that compilers
-        which live for less than an interval are counted too. Context switches are those of the main threads.
+        which live for less than an interval are counted too. Nothing that is "so far" ever falls.
         """
-        ticks = pages = threads = count = 0
+        ticks = threads = count = faults = 0
         moved = {"read_bytes": 0, "write_bytes": 0}
-        switches = 0
+        sizes: dict[int, tuple[int, int]] = {}
+        space: dict[int, tuple[str, str]] = {}  # process -> its address space's size and resident pages
+        switches: dict[tuple[int, str], int] = {}
         for pid in self.processes():
             try:
-                fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+                head, _, rest = _text(f"/proc/{pid}/stat").rpartition(")")
             except OSError:
                 continue
+            fields = rest.split()
+            if head.partition("(")[2].startswith(_NOT_THE_WORKLOAD):
+                ticks += int(fields[13]) + int(fields[14])  # of what it has waited for
+                continue
             ticks += sum(int(field) for field in fields[11:15])  # own and ended children's, user and system
+            faults += int(fields[7])
             threads += int(fields[17])
-            pages += int(fields[21])
             count += 1
             try:
                 for line in _text(f"/proc/{pid}/io").splitlines():
                     name, _, value = line.partition(": ")
                     if name in moved:
                         moved[name] += int(value)
+                most = 0
                 for line in _text(f"/proc/{pid}/status").splitlines():
-                    if "ctxt_switches" in line:
-                        switches += int(line.rpartition("\t")[2])
-            except OSError:  # of another user, or gone
+                    if line.startswith("VmHWM:"):
+                        most = 1024 * int(line.split()[1])
+                    elif line.startswith("SigIgn:"):
+                        self.unreaped |= bool(int(line.split()[1], 16) & _SIGCHLD)
+                space[pid] = fields[20], fields[21]
+                if (
+                    space.get(int(fields[1])) != space[pid]
+                ):  # else it has not called exec yet, and has its parent's memory
+                    resident = int(fields[21]) * _PAGE
+                    sizes[pid] = resident, max(most, resident)
+                for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                    status = _text(f"/proc/{pid}/task/{thread}/status").splitlines()[-2:]
+                    switches[int(thread), fields[19]] = sum(int(line.rpartition("\t")[2]) for line in status)
+            except (OSError, ValueError):  # of another user, or gone
                 continue
+        self.sizes, self.faults = sizes, faults
+        self._cpu = max(self._cpu, ticks / _TICKS)
+        self._gone += sum(number for thread, number in self._switches.items() if thread not in switches)
+        self._switches = switches
         return {
-            "cpu_seconds": ticks / _TICKS,
-            "rss": pages * _PAGE,
+            "cpu_seconds": self._cpu,
+            "rss": sum(resident for resident, _ in sizes.values()),
             "processes": count,
             "threads": threads,
             "read_bytes": moved["read_bytes"],
             "written_bytes": moved["write_bytes"],
-            "context_switches": switches,
+            "context_switches": self._gone + sum(switches.values()),
         }
 
     def pss(self) -> float | None:
-        """Return the proportional share of memory in bytes, shared pages divided among who shares them.
+        """Return the proportional share of memory of the processes of the last reading, in bytes.
+
+        Shared pages are divided among who shares them.
 
         It costs milliseconds for a large process, so it is read more rarely. None where the kernel does not say.
         """
         total = None
-        for pid in self.processes():
+        for pid in self.sizes:
             try:
                 for line in _text(f"/proc/{pid}/smaps_rollup").splitlines():
                     if line.startswith("Pss:"):

@@ -21,12 +21,16 @@ from typing import Any
 import psutil
 
 from hpcrl.telemetry.cgroup import ControlGroup
+from hpcrl.telemetry.memory import PeakMemory
+from hpcrl.telemetry.packages import Packages
 from hpcrl.telemetry.processes import ProcessTree
 
 # Shared memory is divided among processes by walking all their pages: milliseconds for a large process.
 _PSS_SECONDS = 10.0
-# Of one core at most, at one sample a second: for the tree of processes, and for what memory is each one's own.
-_TREE_SHARE, _PSS_SHARE = 0.002, 0.001
+# Of one core at most, at one sample a second: for the tree of processes, and for what memory is each one's own, while
+# it stays the same, while forked processes may be parting, and while more is resident than ever.
+_TREE_SHARE, _PSS_SHARE, _PARTING_SHARE, _GROWTH_SHARE = 0.002, 0.001, 0.004, 0.01
+_FIRST_SECONDS = 0.05  # of a short job's memory nothing is known without a reading
 Reading = dict[str, Any]
 
 
@@ -57,7 +61,9 @@ class Own:
         self.tree = ProcessTree(root)
         self._group = ControlGroup(root)
         self._rate = max(1.0, 1.0 / interval)
-        self._tree_at = self._pss_at = float("-inf")
+        self._tree_at = self._pss_at = self._parting_at = self._growth_at = float("-inf")
+        self._faults = 0
+        self._memory = PeakMemory()
 
     def read(self, last: bool = False) -> Reading:
         reading: Reading = dict(self._group.read())
@@ -67,10 +73,24 @@ class Own:
         reading |= self.tree.read()
         now, spent = time.monotonic(), time.process_time()
         self._tree_at = now + (spent - before) / (_TREE_SHARE * self._rate)
-        if now >= self._pss_at:
-            reading["pss"] = self.tree.pss()
-            self._pss_at = now + max(_PSS_SECONDS, (time.process_time() - spent) / (_PSS_SHARE * self._rate))
+        pss = None
+        if last or self._pss_is_due(now):
+            pss = reading["pss"] = self.tree.pss()
+            cost = (time.process_time() - spent) / self._rate
+            self._pss_at = now + max(_PSS_SECONDS, cost / _PSS_SHARE)
+            self._parting_at, self._growth_at = now + cost / _PARTING_SHARE, now + cost / _GROWTH_SHARE
+            self._faults = self.tree.faults
+        reading["memory_peak"] = self._memory.take(self.tree.sizes, pss)
+        reading["unreaped"] = self.tree.unreaped
         return reading
+
+    def _pss_is_due(self, now: float) -> bool:
+        sizes, faults = self.tree.sizes, self.tree.faults - self._faults
+        return (
+            now >= self._pss_at
+            or (now >= self._growth_at and self._memory.grows(sizes))
+            or (now >= self._parting_at and self._memory.may_part(sizes, faults))
+        )
 
 
 class Gpus:
@@ -168,14 +188,21 @@ def main(root: int, interval: float) -> None:
             print(json.dumps({"event": f"a sensor failed: {text}"}), flush=True)
 
     own = Own(root, interval)
-    sensors: list[Callable[[], Reading]] = [Machine().read, lambda: own.read(last), Gpus(own, note).read]
-    due = time.monotonic()
+    sensors: list[Callable[[], Reading]] = [
+        lambda: own.read(last),
+        Machine().read,
+        Gpus(own, note).read,
+        Packages().read,
+    ]
+    due, gap = time.monotonic(), min(interval, _FIRST_SECONDS)
     while not last:
-        due = max(due + interval, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
+        due = max(due + gap, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
         ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))
         last = bool(ready) and not os.read(sys.stdin.fileno(), 1)
         sample: Reading = {"monotonic": time.monotonic(), "unix_time": time.time()}
-        for sensor in sensors:
+        whole = gap == interval or last
+        gap = min(interval, 2 * gap)
+        for sensor in sensors if whole else sensors[:1]:
             try:
                 sample.update(sensor())
             except Exception as error:  # whatever a sensor raises, the others go on

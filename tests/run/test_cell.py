@@ -124,6 +124,34 @@ def test_axis_values_arrive_unchanged_through_the_script(tmp_path_factory: pytes
     assert out.read_bytes().decode() == "|".join([value] * 3)
 
 
+def test_what_outlives_a_command_is_its_own_and_is_ended(tmp_path: Path) -> None:
+    """A daemon, double-forked: it works while the command still runs, and would go on after it."""
+    work = "import time; t = time.process_time() + 0.5\nwhile time.process_time() < t: pass\n"
+    daemon = f"{work}open({str(tmp_path / 'worked')!r}, 'w').close(); time.sleep(600)"
+    code = f"import os, pathlib, subprocess, sys, time; subprocess.Popen(['sh', '-c', '{{}} -c \"$0\" & exit'.format(sys.executable), {daemon!r}], start_new_session=True)\nwhile not pathlib.Path({str(tmp_path / 'worked')!r}).exists(): time.sleep(0.05)"
+    plan = planned(tmp_path / "p", command_study([sys.executable, "-c", code]))
+    assert run_task(plan, "mine-numpy-cpu-1").returncode == 0
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.footer["own_cpu_seconds"] > 0.5
+    assert data.footer["own_context_switches"] > 0
+    assert [text for text in data.events if "outlived" in text] == [
+        f"ended after the workload, which they outlived: 1 process ({Path(sys.executable).name[:15]})"
+    ]
+
+
+def test_hpcrl_s_own_process_is_none_of_a_command_s(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["sleep", "2"]))
+    assert run_task(plan, "mine-numpy-cpu-1").returncode == 0
+    data = only_record(plan)
+    assert data.footer is not None
+    assert data.footer["own_cpu_seconds"] < 0.05
+    assert data.column("samples", "cpu_seconds").max() < 0.05
+    processes = data.column("samples", "processes")
+    assert processes.max() == data.column("samples", "threads").max() == 1
+    assert data.column("samples", "memory_peak").max() < 4 * 2**20
+
+
 @pytest.mark.parametrize(
     ("command", "outcome", "reason"),
     [

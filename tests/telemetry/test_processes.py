@@ -44,14 +44,15 @@ def test_children_of_any_thread_are_found_as_psutil_finds_them(family: subproces
 
 
 def test_readings_agree_with_psutil(family: subprocess.Popen[str]) -> None:
-    found = ProcessTree(family.pid).read()
+    tree = ProcessTree(family.pid)
+    found = tree.read()
     processes = [psutil.Process(family.pid), *psutil.Process(family.pid).children()]
     assert found["processes"] == 2
     assert found["threads"] == sum(each.num_threads() for each in processes) == 3
     assert found["rss"] == pytest.approx(sum(each.memory_info().rss for each in processes), rel=0.02)
     assert found["cpu_seconds"] == pytest.approx(sum(sum(each.cpu_times()[:4]) for each in processes), abs=0.05)
     assert found["context_switches"] > 0
-    shared = ProcessTree(family.pid).pss()
+    shared = tree.pss()
     assert shared is not None
     assert 1e6 < shared < found["rss"]
 
