@@ -46,7 +46,7 @@ EARLY_SECONDS = 2.0  # a record that began so long before its submission has ano
 _NO_USAGE = Usage()
 # What the first rank's footer says for all of them.
 _FOOTER = (
-    "training_time", "setup_time", "compile_time", "phase_time", "precise_phases", "final_score", "goal_step",
+    "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
     "goal_time", "compiled", "collective",
 )  # fmt: skip
 

@@ -83,7 +83,13 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("records", _I64, "records merged (one for each rank)"),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
             _field("wall_time", _F64, "from the start of the record to its last frame", "s"),
-            _field("training_time", _F64, "training alone: no imports, no compilation before the first step", "s"),
+            _field(
+                "training_time",
+                _F64,
+                "training alone: no imports, no compilation before the first step, no evaluations (records up to format 3: with them)",
+                "s",
+            ),
+            _field("evaluation_time", _F64, "evaluations; of further ranks: waiting for the first one's", "s"),
             _field("setup_time", _F64, "imports and building, before compiling", "s"),
             _field("compile_time", _F64, "compiling and warming up, before the first step", "s"),
             _field(
@@ -96,6 +102,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("best_score", _F64, "best evaluation during training"),
             _field("goal_step", _I64, "environment steps at the first evaluation that reached the goal"),
             _field("goal_time", _F64, "training time at the first evaluation that reached the goal", "s"),
+            _field(
+                "goal_wall_time",
+                _F64,
+                "from the start of the record to the end of that evaluation: all that a user waits for",
+                "s",
+            ),
             _field("cpu_seconds", _F64, "CPU time of the workload's own processes, all ranks, hpcrl's left out", "s"),
             _field("cpu_utilisation", _F64, "own CPU time / (wall time x cores asked for), mean", "1"),
             _field("machine_cpu_percent", _F64, "whole machine, mean of psutil.cpu_percent", "%"),

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
 from hpcrl.telemetry.meter import Meter, Usage
-from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
+from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock
 
 FLUSH_SECONDS = 5.0
 _VALUES = 200  # reported entries in one frame
@@ -45,6 +45,7 @@ class Recorder:
         self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
         self.goal: float | None = None
         self.goal_time: float | None = None
+        self.goal_wall_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
         self.meter: Meter | None = None  # of all processes that the samples are of
         self._unreaped = False
@@ -53,8 +54,8 @@ class Recorder:
         self._append("header", facts | {"started": time.time()})
 
     def training_time(self) -> float:
-        """Return the seconds of training so far: all phases but those before the first step."""
-        return self._clock.total() - sum(self._clock.seconds[phase] for phase in BEFORE_TRAINING)
+        """Return the seconds of training so far: all phases but those before the first step, and evaluations."""
+        return self._clock.total() - sum(self._clock.seconds[phase] for phase in NOT_TRAINING)
 
     # What the training loop calls.
 
@@ -66,6 +67,7 @@ class Recorder:
         at = self.training_time()
         if self.goal is not None and self.goal_time is None and value >= self.goal:
             self.goal_time = at
+            self.goal_wall_time = time.monotonic() - self._start
         self._add("evaluations", (step, at, value))
 
     def progress(self, step: int, total: int) -> None:
@@ -141,6 +143,9 @@ class Recorder:
                     break
                 with self._lock:
                     del self._values[: len(entries)]
+            # Whole each time, and the last one counts: a rank that is killed has those of its last flush.
+            seconds, counts = self._clock.so_far()
+            self._append("phases", {"seconds": seconds, "counts": counts}, kept=True)
 
     def _flush(self, kind: str) -> None:
         lists: list[dict[str, list[float]]] = []
@@ -167,9 +172,6 @@ class Recorder:
         """Append the last frames and close the record; tell whether the disk took the footer."""
         self.flush()
         self._lost += sum(bool(kept) for kept in (*self._rows.values(), self._values))
-        self._clock.total()
-        seconds = {name: each for name, each in self._clock.seconds.items() if each}
-        self._append("phases", {"seconds": seconds, "counts": {name: self._clock.counts[name] for name in seconds}})
         content = {
             "outcome": outcome,
             "reason": reason,

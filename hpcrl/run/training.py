@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from hpcrl.errors import UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, train
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
+from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner, wait_for
 from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.run.recorder import Recorder
-from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock, switch_cost
+from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock, switch_cost
 from hpcrl.telemetry.provenance import visible_gpus
 
 
@@ -76,7 +76,7 @@ def train_cell(
             raise UsageError(f"environment {workload['environment']}: {' '.join(str(error).split())}") from None
 
     collective = make_collective(framework, parallelism, group)
-    timed = TimedCollective(collective, clock) if collective else None
+    timed = TimedCollective(collective, clock, wait_for(framework)) if collective else None
     learners: list[DqnLearner] = []
 
     def make_learner(network: Network, generator: np.random.Generator) -> DqnLearner:
@@ -111,9 +111,11 @@ def train_cell(
         "best_score": result.best_score,
         "goal_step": result.goal_step,
         "goal_time": recorder.goal_time,
+        "goal_wall_time": recorder.goal_wall_time,
         "training_time": recorder.training_time(),
         "setup_time": clock.seconds["setup"],
         "compile_time": clock.seconds["compile"],
+        "evaluation_time": clock.seconds["evaluate"],
         "phase_time": switch_cost() * sum(clock.counts.values()),
         "precise_phases": precise_phases,
         "compiled": learners[0].compiled(),
@@ -128,17 +130,24 @@ def train_cell(
 
 
 class TimedCollective:
-    """A collective whose averages are a phase of their own; before the training they stay part of the preparation."""
+    """A collective whose averages are a phase of their own; outside of the training they stay part of what goes on.
 
-    def __init__(self, collective: Collective, clock: PhaseClock) -> None:
-        self._collective, self._clock = collective, clock
+    Args:
+        wait: waits until a vector of the framework has been computed, so that computing is no part of the phase.
+    """
+
+    def __init__(self, collective: Collective, clock: PhaseClock, wait: Callable[[Any], None]) -> None:
+        self._collective, self._clock, self._wait = collective, clock, wait
         self.rank, self.ranks, self.name = collective.rank, collective.ranks, collective.name
         if hasattr(collective, "wrap"):
             self.wrap = collective.wrap
 
     def average(self, vector: Any) -> Any:
+        self._wait(vector)
         with self._phase():
-            return self._collective.average(vector)
+            averaged = self._collective.average(vector)
+            self._wait(averaged)
+            return averaged
 
     def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with self._phase():
@@ -147,7 +156,7 @@ class TimedCollective:
     @contextmanager
     def _phase(self) -> Iterator[None]:
         before = self._clock.phase
-        self._clock.switch(before if before in BEFORE_TRAINING else "communicate")
+        self._clock.switch(before if before in NOT_TRAINING else "communicate")
         yield
         self._clock.switch(before)
 

@@ -9,6 +9,7 @@ PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
+NOT_TRAINING = (*BEFORE_TRAINING, "evaluate")
 
 
 class PhaseClock:
@@ -32,6 +33,14 @@ class PhaseClock:
         self.counts[phase] += 1
         self.phase = phase
         self._since = now
+
+    def so_far(self) -> tuple[dict[str, float], dict[str, int]]:
+        """Return seconds and counts of the phases that were entered, the present one included; any thread may ask."""
+        phase, since = self.phase, self._since
+        seconds = {name: each + (perf_counter() - since) * (name == phase) for name, each in self.seconds.items()}
+        return {name: each for name, each in seconds.items() if each}, {
+            name: self.counts[name] for name, each in seconds.items() if each
+        }
 
     def total(self) -> float:
         """Return the seconds of all phases so far."""

@@ -166,6 +166,14 @@ def test_all_of_the_work_is_on_the_device_that_was_given(
     assert json.loads(out.splitlines()[-1]) == [device]
 
 
+@pytest.mark.parametrize(("framework", "execution"), MODES)
+def test_computing_is_no_part_of_communicating(worker: Path, framework: str, execution: str) -> None:
+    """With a collective that sends nothing. Medians of single updates: a busy machine interrupts some of them."""
+    out = run_program(built_environment(framework), worker, "tests.rl.communicate_program", framework, execution)
+    found = json.loads(out.splitlines()[-1])
+    assert 0 < found["communicate"] < 0.02 * found["update"]
+
+
 def test_jax_s_cartpole_is_gymnasium_s(worker: Path) -> None:
     out = run_program(built_environment("jax"), worker, "tests.rl.cartpole_program")
     assert json.loads(out)["largest"] < 1e-4

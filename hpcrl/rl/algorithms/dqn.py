@@ -217,14 +217,16 @@ def train(
 
     def score() -> float | None:
         nonlocal best, goal_step
-        if collective and collective.rank:
-            return None
         clock.switch("evaluate")
-        mean = float(evaluate(loop.act, evaluation_environments, seed=10_000 + seed).mean())
-        best = mean if best is None else max(best, mean)
-        if goal is not None and goal_step is None and mean >= goal:
-            goal_step = loop.step
-        reporter.evaluation(loop.step, mean)
+        mean = None
+        if not collective or collective.rank == 0:
+            mean = float(evaluate(loop.act, evaluation_environments, seed=10_000 + seed).mean())
+            best = mean if best is None else max(best, mean)
+            if goal is not None and goal_step is None and mean >= goal:
+                goal_step = loop.step
+            reporter.evaluation(loop.step, mean)
+        if collective:  # the other ranks wait here, and not for the first gradient afterwards
+            collective.average_array(np.zeros(1, np.float32))
         clock.switch("other")
         return mean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from hpcrl.errors import UsageError, suggestion
@@ -93,6 +94,14 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
     configure(framework)
     made: Collective = getattr(_module(framework, "collectives"), parallelism)(group)
     return made
+
+
+def wait_for(framework: str) -> Callable[[Any], None]:
+    """Return what waits until a vector of the framework has been computed, where that goes on behind Python's back."""
+    if framework not in PARALLELISM:
+        return lambda vector: None
+    wait: Callable[[Any], None] = _module(framework, "runtime").wait
+    return wait
 
 
 def _module(framework: str, name: str) -> Any:

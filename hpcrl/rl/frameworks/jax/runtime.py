@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
 
@@ -31,3 +33,8 @@ def peak_memory() -> int | None:
     if jax.default_backend() != "gpu":
         return None
     return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)) or None
+
+
+def wait(vector: jax.Array | NDArray[np.float32]) -> None:
+    """Wait until an array has been computed."""
+    jax.block_until_ready(vector)

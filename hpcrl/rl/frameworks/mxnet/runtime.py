@@ -30,3 +30,8 @@ def compiled(lazy: bool, blocks: dict[str, Any]) -> str:
         return "nothing: imperative"
     made = [name for name, block in blocks.items() if block._cached_op is not None]
     return f"Gluon hybridize: {len(made)} cached graphs ({', '.join(made)})"
+
+
+def wait(vector: Any) -> None:
+    """Wait until an array has been computed; MXNet's engine does so behind Python's back, on the CPU too."""
+    vector.wait_to_read()

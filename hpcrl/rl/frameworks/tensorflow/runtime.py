@@ -53,3 +53,9 @@ def peak_memory() -> int | None:
     if not tf.config.list_logical_devices("GPU"):
         return None
     return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+
+
+def wait(vector: Any) -> None:
+    """Wait until a tensor has been computed: the CPU's are, when Python sees them."""
+    if tf.config.list_logical_devices("GPU"):
+        tf.test.experimental.sync_devices()

@@ -74,3 +74,8 @@ def synchronize(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int | None:
     """Return the most bytes that the allocator held on the GPU."""
     return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else None
+
+
+def wait(vector: torch.Tensor) -> None:
+    """Wait until a tensor has been computed."""
+    synchronize(vector.device)
