@@ -368,7 +368,11 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
     # A rank that fails takes the others with it: the first failure is the cause, and theirs its consequence.
     failures = [each for each in ended if each["footer"]["outcome"] in _FAILURES]
     if failures:
-        first = min(failures, key=lambda each: each["header"]["started"] + each["wall_time"])
+        # The others may notice that one was killed before its footer is written.
+        first = min(
+            failures,
+            key=lambda each: (not each["footer"].get("killed_by"), each["header"]["started"] + each["wall_time"]),
+        )
         reason = first["footer"].get("reason")
         if len(group) > 1:
             reason = f"rank {first['header']['rank']}: {reason}"

@@ -18,6 +18,7 @@ import json
 import os
 import pickle
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -172,6 +173,36 @@ class RecordWriter:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def end_record(path: Path, facts: dict[str, Any]) -> bool:
+    """Append the footer to a record whose writer was killed, after its last whole frame; tell whether it is there.
+
+    Args:
+        facts: of the footer; `wall_time` is added, by the wall clock.
+    """
+    try:
+        with path.open("r+b") as file:
+            end, started, has_footer = len(MAGIC), None, False
+            file.seek(end)
+            while len(head := file.read(_HEAD.size)) == _HEAD.size:
+                number, length, checksum = _HEAD.unpack(head)
+                data = file.read(length) if length <= MAX_FRAME else b""
+                if len(data) < length or zlib.crc32(data) != checksum:
+                    break
+                if KINDS[number] == "header":
+                    started = _decoded("header", data)[0].facts.get("started")
+                has_footer |= KINDS[number] == "footer"
+                end = file.tell()
+            if has_footer or started is None:
+                return False
+            file.truncate(end)
+            file.seek(end)
+            content = pickle.dumps(_encoded({**facts, "wall_time": max(0.0, time.time() - started)}), protocol=3)
+            file.write(_HEAD.pack(KINDS.index("footer"), len(content), zlib.crc32(content)) + content)
+    except (OSError, RecordError):
+        return False
+    return True
 
 
 def read_frames(

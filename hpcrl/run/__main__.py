@@ -14,8 +14,9 @@ from hpcrl.formats.plan import find_cell, find_job, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
 from hpcrl.run.allocation import read_allocation, start_of
-from hpcrl.run.cell import cell_of, run_cell
+from hpcrl.run.cell import cell_of, end_record_of, run_cell
 from hpcrl.run.ranks import start_ranks
+from hpcrl.run.supervisor import fork_rank
 
 
 def main(arguments: list[str]) -> int:
@@ -66,6 +67,10 @@ def main(arguments: list[str]) -> int:
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
             os.environ["HPCRL_START"] = start.mark
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt)
+        if allocation.ranks > 1:
+            ended = fork_rank(lambda facts: end_record_of(options.plan, cell, allocation, facts))
+            if ended is not None:
+                return ended
         interval = float(options.interval or plan.study.get("sample_interval", 1.0))
         code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
         if code and allocation.ranks > 1:

@@ -49,7 +49,6 @@ def run_cell(
     os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     limit_gpus(-(-int(cell.resources.get("gpus", 0)) // int(cell.resources.get("nodes", 1))))
     # Imported only now: NumPy reads the number of threads when it is imported.
-    from hpcrl.formats.record import record_name
     from hpcrl.rl.distributed.group import Group
     from hpcrl.run.command import run_command_cell
     from hpcrl.run.interrupt import Interrupt
@@ -75,7 +74,7 @@ def run_cell(
     if not of_a_command:
         before += spent.user + spent.system
     clock = PhaseClock()
-    path = directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
+    path = _record_of(directory, cell, allocation)
     if path.exists():
         raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
@@ -86,7 +85,7 @@ def run_cell(
     if calibrated:
         recorder.calibration(calibrated)
     # The ranks of a cell are siblings, below mpirun or the process that started them.
-    root = os.getppid() if allocation.ranks > 1 else os.getpid()
+    root = _starter() if allocation.ranks > 1 else os.getpid()
     sampler = Sampler(recorder, root, interval, environment) if first_on_node else None
     meter = Meter(within=not of_a_command)
     if allocation.ranks == 1:
@@ -151,6 +150,27 @@ def run_cell(
             print(f"hpcrl: the cell was checkpointed but not requeued: {error}", file=sys.stderr)
             return 1
     return EXIT[outcome]
+
+
+def end_record_of(directory: Path, cell: Cell, allocation: Allocation, facts: dict[str, Any]) -> None:
+    """Write the last frame of a rank that was killed, where it had begun its record."""
+    from hpcrl.formats.record import end_record
+
+    print(f"hpcrl: rank {allocation.rank} was {facts['reason']}", file=sys.stderr, flush=True)
+    end_record(_record_of(directory, cell, allocation), facts)
+
+
+def _record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:
+    from hpcrl.formats.record import record_name
+
+    return directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
+
+
+def _starter() -> int:
+    """Return the process that started this node's ranks: each rank has a supervisor between them."""
+    import psutil
+
+    return psutil.Process(os.getppid()).ppid()
 
 
 def _check_environment(cell: Cell) -> None:

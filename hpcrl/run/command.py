@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 from hpcrl.run.leftovers import end_leftovers, reap
 from hpcrl.run.placeholders import fill
 from hpcrl.run.recorder import Recorder
+from hpcrl.run.supervisor import oom_kills
 from hpcrl.run.training import Ended
 from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
@@ -84,12 +84,12 @@ def _wait(
 ) -> tuple[int, bool]:
     """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
     handed_on = False
-    kills = deque([_oom_kills()], maxlen=20)  # a large process takes seconds to go
+    kills = deque([oom_kills()], maxlen=20)  # a large process takes seconds to go
     while True:
         try:
-            return child.wait(timeout=0.5), _oom_kills() > kills[0]
+            return child.wait(timeout=0.5), oom_kills() > kills[0]
         except subprocess.TimeoutExpired:
-            kills.append(_oom_kills())
+            kills.append(oom_kills())
             reap(keep)
             _take(reader, recorder)
             recorder.flush_if_due()
@@ -103,15 +103,6 @@ def _wait(
                     return child.wait(timeout=GRACE_SECONDS), False
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
-
-
-def _oom_kills() -> int:
-    """Return how many processes the kernel of this machine has ended for want of memory."""
-    try:
-        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return int(found[1]) if found else 0
 
 
 def _take(reader: MetricsReader, recorder: Recorder) -> None:

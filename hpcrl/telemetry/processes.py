@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from contextlib import suppress
 
 import psutil
@@ -15,7 +16,7 @@ import psutil
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SIGCHLD = 1 << 16  # in the mask of ignored signals
-_SET_NAME, _SET_CHILD_SUBREAPER = 15, 36  # prctl(2)
+_SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # prctl(2)
 # The name of hpcrl's own process where it only starts and watches the workload; at most 15 characters.
 RUNNER = b"hpcrl-run"
 _NOT_THE_WORKLOAD = (RUNNER.decode(), "slurmstepd")
@@ -29,6 +30,14 @@ def name_runner() -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of all descendants that lose theirs: they stay in its tree, and it waits for them."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has died already
+        os._exit(1)
 
 
 def children(pid: int) -> list[int]:

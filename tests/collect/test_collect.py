@@ -198,7 +198,7 @@ def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
     (cell,) = cells_of(plan)
     path = write_record(plan, cell)
     header = next(iter(read_frames(path))).payload | {"format": version}
-    names = SAMPLE_COLUMNS if version == 2 else ("time", "unix_time", *FIRST_SAMPLES)
+    names = THIRD_SAMPLES if version == 2 else ("time", "unix_time", *FIRST_SAMPLES)
 
     def columns(*names: str) -> dict[str, Any]:
         arrays = {name: np.array([3.0, 4.0]) for name in names}
@@ -219,12 +219,28 @@ def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert list(samples["rss"]) == [3, 4]
     assert samples["pss"].isna().all() == (version == 1)
+    assert samples["memory_peak"].isna().all()
     assert samples["core_percent"].isna().all() == (version == 1)
     assert list(hpcrl.load(tmp_path / "d", "episodes")["value"]) == [3, 4, 0.5]
     assert list(hpcrl.load(tmp_path / "d", "phases")["count"]) == [9]
     assert hpcrl.load(tmp_path / "d")["outcome"][0] == "completed"
 
 
+def test_samples_of_the_third_format_lack_the_last_columns(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    row = np.arange(float(len(THIRD_SAMPLES)))[None]
+    with rewritten(write_record(plan, cell, outcome=None), format=3) as writer:
+        writer.write("samples", {"table": row})
+        writer.write("samples", {"table": row + 1})
+    gathered(tmp_path / "d", plan)
+    samples = hpcrl.load(tmp_path / "d", "samples")
+    assert list(samples["time"]) == [0, 1]
+    assert list(samples["gpu_throttle"]) == [len(THIRD_SAMPLES) - 1, len(THIRD_SAMPLES)]
+    assert samples["memory_peak"].isna().all()
+
+
+THIRD_SAMPLES = SAMPLE_COLUMNS[: SAMPLE_COLUMNS.index("memory_peak")]
 FIRST_SAMPLES = (
     "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
     "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",

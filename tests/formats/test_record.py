@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrl.formats.pickles import loads
-from hpcrl.formats.record import KINDS, MAGIC, MAX_FACTS, RecordError, RecordWriter, _facts_only, read_frames
+from hpcrl.formats.record import (
+    KINDS,
+    MAGIC,
+    MAX_FACTS,
+    RecordError,
+    RecordWriter,
+    _facts_only,
+    end_record,
+    read_frames,
+)
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=20)
@@ -128,6 +137,38 @@ def test_frames_of_one_layout_keep_their_own_numbers(tmp_path: Path) -> None:
     assert [frame["n"] for frame in frames] == [0, 0, 1, 1, 1]
     assert [frame["table"].ravel()[0] for frame in frames] == [0, 1, 2, 3, 0]
     assert [frame["cores"].shape + frame["table"].shape for frame in frames] == [(3, 5, 3, 2)] * 4 + [(3, 5, 2, 3)]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 12, 40])
+def test_the_record_of_a_killed_rank_is_ended_for_it(tmp_path: Path, torn: int) -> None:
+    """After its last whole frame: the one that it was writing is cut off."""
+    path = tmp_path / "x.rec"
+    writer = RecordWriter(path)
+    writer.write("header", {"started": time.time() - 60})
+    writer.write("progress", {"table": np.zeros((1, 3))})
+    whole = path.stat().st_size
+    writer.write("progress", {"table": np.ones((1, 3))})
+    os.truncate(path, path.stat().st_size - torn)
+    assert end_record(path, {"outcome": "failed", "reason": "killed by SIGKILL"})
+    kinds = [frame.kind for frame in read_frames(path)]
+    assert kinds == ["header", "progress", *(["progress"] if not torn else []), "footer"]
+    assert path.stat().st_size > whole
+    *_, footer = (frame.payload for frame in read_frames(path))
+    assert footer["reason"] == "killed by SIGKILL"
+    assert 59 < footer["wall_time"] < 600
+
+
+def test_a_record_that_has_its_footer_or_no_header_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.rec"
+    assert not end_record(path, {"outcome": "failed"})
+    writer = RecordWriter(path)
+    writer.write("progress", {"table": np.zeros((1, 3))})
+    assert not end_record(path, {"outcome": "failed"})
+    writer.write("header", {"started": 1.0})
+    writer.write("footer", {"outcome": "completed"})
+    before = path.read_bytes()
+    assert not end_record(path, {"outcome": "failed"})
+    assert path.read_bytes() == before
 
 
 def test_what_has_no_place_in_a_record(tmp_path: Path) -> None:

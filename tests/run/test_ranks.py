@@ -94,9 +94,9 @@ GLOO = {"HOROVOD_CONTROLLER": "gloo"}
         ("error", {}, "failed", "rank 1: RuntimeError: the simulator of this rank is gone"),
         ("error", GLOO, "failed", "rank 1: RuntimeError: the simulator of this rank is gone"),
         ("memory", {}, "oom", "rank 1: RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"),
-        # A rank that is killed says nothing: mpirun ends the others, and Gloo's notice that it is gone.
-        ("kill", {}, "lost", "it ended without a footer, and no scheduler says why"),
-        ("kill", GLOO, "failed", "rank 0: "),
+        # A rank that is killed says nothing: its supervisor does. mpirun ends the others, and Gloo's notice that it is gone.
+        ("kill", {}, "failed", "rank 1: killed by SIGKILL"),
+        ("kill", GLOO, "failed", "rank 1: killed by SIGKILL"),
     ],
 )
 def test_a_rank_that_dies_takes_the_cell_with_it(

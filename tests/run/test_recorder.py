@@ -70,3 +70,16 @@ def test_what_a_full_disk_took_later_is_not_lost(tmp_path: Path, monkeypatch: py
     assert frames["values"]["entries"][0]["step"] == 2
     assert "event" not in frames
     assert frames["footer"]["lost_frames"] == 1
+
+
+def test_a_killed_rank_leaves_the_phases_of_its_last_flush(tmp_path: Path) -> None:
+    clock = PhaseClock()
+    recorder = Recorder(tmp_path / "a.rec", clock)
+    recorder.header({})
+    clock.switch("act")
+    clock.switch("update")
+    recorder.flush()
+    (phases,) = (frame.payload for frame in read_frames(tmp_path / "a.rec") if frame.kind == "phases")
+    assert set(phases["seconds"]) == {"setup", "act", "update"}
+    assert phases["counts"] == {"setup": 1, "act": 1, "update": 1}
+    assert clock.phase == "update"
