@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, path_option, print_table
 from hpcrl.errors import UsageError, count, suggestion
 
 
@@ -33,14 +33,19 @@ from hpcrl.errors import UsageError, count, suggestion
     type=click.Path(path_type=Path),
     help="An older dataset: name what became slower, larger or worse since, beyond noise; the exit code is then 1.",
 )
-def command(dataset: Path, study: str | None, output: Path, figures: str, baseline: Path | None) -> int:
+@path_option
+def command(
+    dataset: Path, study: str | None, output: Path, figures: str, baseline: Path | None, paths: tuple[Path, ...]
+) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
-    from hpcrl.report.write import FORMATS, write_report
+    from hpcrl.report.figures.drawing import FORMATS
+    from hpcrl.report.write import write_report
+    from hpcrl.spec.library import Library
 
     formats = tuple(part for part in figures.split(",") if part not in ("", "none"))
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
-    done = write_report(dataset, study, output, formats, baseline)
+    done = write_report(dataset, study, output, formats, baseline, Library(paths))
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
