@@ -273,6 +273,9 @@ def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}
 
 
+_MOST_REPORTED = 100  # names of values in a record's summary
+
+
 @dataclass(frozen=True)
 class Samples:
     """The samples of some records, one after the other: how many each has, and their columns, each (samples,)."""
@@ -308,6 +311,7 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
                 "episodes_seen": len(episodes),
                 "steps_seen": _steps(episodes[-1] if len(episodes) else _last_reported(data)),
                 "best_seen": float(returns.max()) if len(returns) else None,
+                **({"reported": _reported(data)} if data.values else {}),
                 "notes": _notes(data, strayed[number]),
                 **{name: value for name, values in statistics.items() if (value := values[number]) == value},
             }
@@ -318,6 +322,18 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
 def _last_reported(data: RecordData) -> float:
     """Return the largest step that a command reported; 0 if none."""
     return max((each["step"] for each in data.values if each["step"] is not None), default=0)
+
+
+def _reported(data: RecordData) -> dict[str, list[float]]:
+    """Return the last, the least and the largest of each value that a command reported, of the first names."""
+    found: dict[str, list[float]] = {}
+    for each in data.values:
+        for name, value in each["values"].items():
+            if value != value or (name not in found and len(found) == _MOST_REPORTED):
+                continue
+            _, least, largest = found.get(name, (value, value, value))
+            found[name] = [value, min(least, value), max(largest, value)]
+    return found
 
 
 def _steps(number: float) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -75,7 +76,7 @@ def to_latex(table: Table) -> str:
     )
 
 
-def to_csv(compared: list[Line]) -> str:
+def to_csv(compared: Sequence[Line]) -> str:
     """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval."""
     return str(pd.DataFrame([_plain(line) for line in compared]).to_csv(index=False))
 

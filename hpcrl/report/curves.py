@@ -22,12 +22,17 @@ def first_step(rows: pd.DataFrame) -> pd.Series[float]:
     return before.where(rows["workload"] != "command", 0.0)
 
 
-def returns(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 120, window: int = 20) -> pd.DataFrame:
+def returns(
+    rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 120, window: int = 20, name: str = "return"
+) -> pd.DataFrame:
     """Return training returns against `by`, as :func:`banded` does; each seed's are averaged over the last `window` episodes.
 
     Time is counted from the start of the record.
+
+    Args:
+        name: of the value that is reported, of a command that reports no returns.
     """
-    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"].isin(["train", "value"]))]
+    wanted = episodes[(episodes["name"] == name) & (episodes["kind"].isin(["train", "value"]))]
 
     def series(seed: pd.DataFrame) -> tuple[Values, Values]:
         ordered = seed.sort_values("time")

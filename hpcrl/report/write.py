@@ -14,7 +14,7 @@ from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.baseline import Change, compare, judge
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
 from hpcrl.report.figures.drawing import FORMATS, for_paper
-from hpcrl.report.groups import with_groups
+from hpcrl.report.groups import Line, with_groups
 from hpcrl.report.machines import side_by_side
 from hpcrl.report.page import render
 from hpcrl.report.sections import Section, make_section
@@ -67,12 +67,10 @@ def write_report(
         ]
     for section in sections:
         _write_figures(section, output, formats)
-        write_atomically(output / f"{section.study}.tex", to_latex(section.table))
     html = output / "report.html"
     write_atomically(html, render(library or Library(), sections, baseline))
     every = [line for section in sections for line in section.lines]
-    write_atomically(output / "summary.csv", to_csv(every))
-    write_atomically(output / "cells.csv", cells.drop(columns=["hex"]).to_csv(index=False))
+    _write_tables(every, cells, output)
     return Written(html, *for_terminal(every), changes)
 
 
@@ -104,7 +102,19 @@ def make_sections(dataset: Path, cells: pd.DataFrame) -> Iterator[Section]:
         yield make_section(str(key), rows, tables, studies.get(str(key), {}))
 
 
+def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str]) -> None:
+    """Write what lies beside the page of one study: figures, tables, its cells."""
+    _write_figures(section, output, formats)
+    _write_tables(section.lines, cells, output)
+
+
+def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, output: Path) -> None:
+    write_atomically(output / "summary.csv", to_csv(lines))
+    write_atomically(output / "cells.csv", cells.drop(columns=["hex"]).to_csv(index=False))
+
+
 def _write_figures(section: Section, output: Path, formats: Sequence[str]) -> None:
+    write_atomically(output / f"{section.study}.tex", to_latex(section.table))
     for figure in section.figures.every if formats else ():
         spec = for_paper(figure)
         for kind in formats:

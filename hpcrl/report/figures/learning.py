@@ -21,9 +21,9 @@ def figures(rows: pd.DataFrame, episodes: pd.DataFrame, goal: float | None, scor
     return [
         scores(rows, goal, score),
         _time_to_goal(rows, goal),
-        _curves(rows, episodes, "step", goal),
-        _curves(rows, episodes, "time", goal),
-        _curves(rows, episodes, "episode", goal),
+        _curves(rows, episodes, "step", goal, score),
+        _curves(rows, episodes, "time", goal, score),
+        _curves(rows, episodes, "episode", goal, score),
         _evaluations(rows, episodes, "step", goal),
         _evaluations(rows, episodes, "time", goal),
     ]
@@ -60,14 +60,25 @@ def _time_to_goal(rows: pd.DataFrame, goal: float | None) -> Figure | None:
     return Figure("time-to-goal", "Time to the goal", text, (panel,), legend(known))
 
 
-def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | None) -> Figure | None:
-    data = returns(rows, episodes, by)
+def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | None, score: Score) -> Figure | None:
+    name = score.name or "return"
+    window = 1 if score.name else 20
+    data = returns(rows, episodes, by, window=window, name=name)
     if data.empty:
         return None
-    panels = bands(data, _AXES[by], "return (mean of 20 episodes)", goal, logarithmic=by == "time")
-    title = {"step": "environment steps", "time": "time", "episode": "episodes"}[by]
-    text = f"Returns of training, the last 20 episodes averaged. {band_in_words(data)}{_start(by)}"
-    return Figure(f"return-by-{by}", f"Return against {title}", text, panels, legend(data, lines=True))
+    title = {"step": "environment steps", "time": "time", "episode": "reports" if score.command else "episodes"}[by]
+    axis = {"step": "steps" if score.command else _AXES["step"], "episode": "report" if score.command else "episode"}
+    panels = bands(
+        data,
+        axis.get(by, _AXES[by]),
+        name if score.name else "return (mean of 20 episodes)",
+        goal,
+        logarithmic=by == "time",
+    )
+    what = f"Values of {name} as reported." if score.name else "Returns of training, the last 20 episodes averaged."
+    text = f"{what} {band_in_words(data)}{_start(by)}"
+    heading = f"{name[:1].upper()}{name[1:]} against {title}"
+    return Figure(f"return-by-{by}", heading, text, panels, legend(data, lines=True))
 
 
 def _evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | None) -> Figure | None:
