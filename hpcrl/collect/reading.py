@@ -49,6 +49,8 @@ _MOST_PLACES = 1000  # remembered
 _KINDS = frozenset(KINDS) - {"progress"}
 _SERIES = tuple(kind for kind in TABLES if kind in _KINDS)
 
+_MOST_REPORTED = 100  # names of values in a record's summary
+
 
 @dataclass
 class RecordData:
@@ -271,9 +273,6 @@ def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
         raise RecordError(f"has a footer whose outcome is {str(outcome)[:60]!r}")
     _check("footer", payload, _FOOTER)
     return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}
-
-
-_MOST_REPORTED = 100  # names of values in a record's summary
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
+_RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
 _MOST_COLOURS = 8  # values of an axis that colours tell apart
 
 
@@ -34,7 +35,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     )
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
-    rows["where"] = [_where(dict(row)) for row in rows.to_dict("records")]
+    rows["where"] = [_where(row) for row in rows[list(_RESOURCES)].to_dict("records")]
     named: dict[int, tuple[str, str]] = {}
     for _, places in _places(rows["study"]):
         whats = [str(rows["what"].iloc[place]) for place in places]

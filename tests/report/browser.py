@@ -54,8 +54,11 @@ def until(condition: Callable[[], Any], what: str, patience: float = 30.0) -> An
 
 def violations(driver: webdriver.Chrome) -> list[str]:
     """Return what axe-core finds on the page that is serious or critical: the rule, and where."""
+    driver.set_script_timeout(100)
     driver.execute_script(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    found = driver.execute_async_script("axe.run(document, {resultTypes: ['violations']}).then(arguments[0])")
+    found = driver.execute_async_script(
+        "axe.run(document, {resultTypes: ['violations'], preload: false}).then(arguments[0])"
+    )
     return [
         f"{each['id']} ({each['impact']}): {len(each['nodes'])} x, {each['nodes'][0]['html'][:160]}"
         for each in found["violations"]
