@@ -63,6 +63,11 @@ def in_short(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.{decimals}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: `1 cell`, `10,000 cells`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def spread(names: Mapping[str, int]) -> str:
     """Join counted names: `5 timeout, 1 failed`."""
     return ", ".join(f"{number:,} {name}" for name, number in names.items())

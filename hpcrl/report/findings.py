@@ -104,9 +104,12 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""
     ordered = sorted(peaks, key=lambda what: geometric_mean(peaks[what]).value)
     least, most = ordered[0], ordered[-1]
+    more = ratio(peaks[most], peaks[least])
+    if more.low is None or more.low <= 1:
+        return ""  # not shown to differ
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak; "
-        f"most is {most}, with {_with(ratio(peaks[most], peaks[least]), ' times')} as much."
+        f"most is {most}, with {_with(more, ' times')} as much."
     )
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from hpcrl.errors import count
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.axes import values
 from hpcrl.report.baseline import Change
 from hpcrl.report.comparison import Table, for_page
-from hpcrl.report.design import display, spread
+from hpcrl.report.design import counted, display, spread
 from hpcrl.report.figures import Figures, figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines
@@ -119,8 +118,8 @@ def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line]) -> s
             parts.append(f"{label} ({', '.join(told)})")
     seeds = rows.groupby(["cluster", "what", "where"])["seed"].nunique()
     few, many = int(seeds.min()), int(seeds.max())
-    of_seeds = f"{few} to {many} seeds" if few != many else count(many, "seed")
-    text = f"{count(len(compared), 'configuration')} with {of_seeds} each, {count(len(rows), 'cell')} in all"
+    of_seeds = f"{few} to {many} seeds" if few != many else counted(many, "seed")
+    text = f"{counted(len(compared), 'configuration')} with {of_seeds} each, {counted(len(rows), 'cell')} in all"
     return f"{text}: {'; '.join(parts)}." if parts else f"{text}."
 
 
@@ -141,11 +140,11 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
 def _notes(rows: pd.DataFrame) -> list[str]:
     """Return what records say besides numbers, and of how many cells."""
     notes = rows["notes"].dropna().value_counts()
-    told = [f"{text} ({count(int(number), 'cell')})" for text, number in notes.head(20).items()]
+    told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
     if repeated := int((rows["repeats"] > 1).sum()):
-        told.append(f"run in several plans, of which the newest run counts ({count(repeated, 'cell')})")
+        told.append(f"run in several plans, of which the newest run counts ({counted(repeated, 'cell')})")
     if shared := int(rows["shared"].sum()):
-        told.append(f"ran beside another cell on the same machine ({count(shared, 'cell')})")
+        told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
     return told
 
 

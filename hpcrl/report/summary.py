@@ -24,6 +24,7 @@ from hpcrl.report.statistics import (
 )
 
 MOST = 12  # configurations of one place that are compared pair by pair: the fastest
+_FEW = 3  # of them that are told in a chain, where there are more than that
 
 
 def sentences(rows: pd.DataFrame) -> list[str]:
@@ -42,10 +43,10 @@ def sentences(rows: pd.DataFrame) -> list[str]:
         place = f"{where} of {cluster}" if rows["cluster"].nunique() > 1 else str(where)
         ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)[:MOST]
         if len(times) > MOST:
-            place += f", the {MOST} fastest of {len(times)} configurations"
+            place += f", the {MOST} fastest of {len(times):,} configurations"
         found.append(
             f"{place}: {ordered[0]} {verb} fastest, in {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
-            + _steps(ordered, times)
+            + _steps(ordered if len(times) <= MOST else ordered[:_FEW], times)
         )
         found += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
@@ -74,7 +75,8 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"which of {faster} and {slower} is faster is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    return "; ".join(texts) + "."
+    text = "; ".join(texts)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def score_differences(scores: dict[str, Values]) -> str:

@@ -69,12 +69,13 @@ def _against(
     grouped = data.groupby(keys)["value"]
     parts = {name: grouped.quantile(share) for name, share in (("low", 0.25), ("median", 0.5), ("high", 0.75))}
     middle = pd.DataFrame({**parts, "runs": grouped.size()}).reset_index()
+    label = axis.replace("_", " ")
     x_scale, x_log = scale_of(middle["x"], zero=False)
     y_scale, y_log = scale_of(pd.concat([middle["low"], middle["high"]]))
     series = middle.assign(series=(middle["colour"] + " " + middle["dash"]).str.strip())
-    x = alt.X("x:Q", title=axis_title(axis, x_log), scale=x_scale, axis=alt.Axis(tickCount=6))
+    x = alt.X("x:Q", title=axis_title(label, x_log), scale=x_scale, axis=alt.Axis(tickCount=6))
     y = alt.Y("median:Q", title=axis_title(title, y_log), scale=y_scale, axis=alt.Axis(tickCount=6))
-    tips = ["series", alt.Tooltip("x", title=axis), alt.Tooltip("median", title=title, format=",.4~r"), "runs"]
+    tips = ["series", alt.Tooltip("x", title=label), alt.Tooltip("median", title=title, format=",.4~r"), "runs"]
     base = alt.Chart(rounded(series.drop(columns="hex"))).encode(x=x, color=colour(series), detail="series:N")
     band = base.mark_area(opacity=0.12).encode(
         y=alt.Y("low:Q", scale=y_scale, title=axis_title(title, y_log)), y2="high:Q"
@@ -83,14 +84,14 @@ def _against(
     points = base.mark_circle(size=36).encode(y=y, tooltip=tips)
     table = series[["series", "x", "median", "low", "high", "runs"]]
     table = table.set_axis(["runs of", axis, f"{title}, median", "lower quartile", "upper quartile", "runs"], axis=1)
-    others = [each for each in axes.columns if each not in (axis, "framework", "execution")]
+    others = [each.replace("_", " ") for each in axes.columns if each not in (axis, "framework", "execution")]
     text = (
-        f"Lines are medians over all runs with that {axis}"
+        f"Lines are medians over all runs with the same {label}"
         + (f", whatever their {', '.join(others)} and seed" if others else " over seeds")
         + "; bands go from the lower to the upper quartile of these runs."
     )
     return Figure(
-        f"{name}-by-{axis}", f"{title[:1].upper()}{title[1:]} against {axis}", text,
+        f"{name}-by-{axis}", f"{_heading(title)} against {label}", text,
         (Panel((band + line + points).properties(height=HEIGHT), table),), legend(series, lines=True),
     )  # fmt: skip
 
@@ -99,6 +100,7 @@ def _map(
     known: pd.DataFrame, axes: pd.DataFrame, pair: tuple[str, str], column: str, name: str, title: str
 ) -> Figure | None:
     first, second = pair
+    labels = [name.replace("_", " ") for name in pair]
     data = known.assign(x=axes.loc[known.index, first], y=axes.loc[known.index, second], value=known[column])
     if data.empty or max(data["x"].nunique(), data["y"].nunique()) > _MOST_VALUES:
         return None
@@ -117,11 +119,12 @@ def _map(
             text=[in_short(value) for value in middle["value"]], dark=middle["value"] < (low + high) / 2
         )
         base = alt.Chart(rounded(middle)).encode(
-            x=alt.X("x:O", title=first, sort=xs, axis=alt.Axis(labelAngle=0)), y=alt.Y("y:O", title=second, sort=ys)
+            x=alt.X("x:O", title=labels[0], sort=xs, axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("y:O", title=labels[1], sort=ys),
         )
         tips = [
-            alt.Tooltip("x", title=first),
-            alt.Tooltip("y", title=second),
+            alt.Tooltip("x", title=labels[0]),
+            alt.Tooltip("y", title=labels[1]),
             alt.Tooltip("value", title=title, format=",.4~r"),
         ]
         chart: Any = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, title=title), tooltip=tips)
@@ -131,9 +134,15 @@ def _map(
         table = middle[["x", "y", "value"]].set_axis([first, second, f"{title}, median"], axis=1)
         panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, each))
     scheme = [Key(f"{in_short(low)} (dark)", "#00224e"), Key(f"{in_short(high)} (bright)", "#fee838")]
-    text = f"Each field is the median over all runs with that {first} and {second}, whatever else they differ in."
+    text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, whatever else they differ in."
     if logarithmic:
         text += " Colours are logarithmic."
     return Figure(
-        f"{name}-map", f"{title[:1].upper()}{title[1:]} over {first} and {second}", text, tuple(panels), tuple(scheme)
+        f"{name}-map", f"{_heading(title)} over {labels[0]} and {labels[1]}", text, tuple(panels), tuple(scheme)
     )
+
+
+def _heading(title: str) -> str:
+    """Return a figure's title of an axis's: a capital, and no unit."""
+    words = title.partition(" (")[0]
+    return f"{words[:1].upper()}{words[1:]}"

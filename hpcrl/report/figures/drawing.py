@@ -223,7 +223,7 @@ def for_paper(figure: Figure) -> dict[str, Any]:
 
 def _specification(panel: Panel) -> dict[str, Any]:
     with alt.data_transformers.enable("default", max_rows=None):  # else 5,000
-        spec: dict[str, Any] = panel.chart.to_dict()
+        spec: dict[str, Any] = panel.chart.to_dict(validate=False)  # the tests validate; it takes most of the time
     spec.pop("config", None)
     return spec
 

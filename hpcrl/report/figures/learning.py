@@ -60,17 +60,25 @@ def _time_to_goal(rows: pd.DataFrame, goal: float | None) -> Figure | None:
     return Figure("time-to-goal", "Time to the goal", text, (panel,), legend(known))
 
 
+def axis_of(by: By, score: Score) -> str:
+    """Return the title of a curve's x: a command's steps need not be an environment's."""
+    if score.command and by != "time":
+        return {"step": "steps", "episode": "report"}[by]
+    return _AXES[by]
+
+
 def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | None, score: Score) -> Figure | None:
     name = score.name or "return"
     window = 1 if score.name else 20
     data = returns(rows, episodes, by, window=window, name=name)
     if data.empty:
         return None
-    title = {"step": "environment steps", "time": "time", "episode": "reports" if score.command else "episodes"}[by]
-    axis = {"step": "steps" if score.command else _AXES["step"], "episode": "report" if score.command else "episode"}
+    title = {"step": "steps" if score.command else "environment steps", "time": "time"}.get(
+        by, axis_of(by, score) + "s"
+    )
     panels = bands(
         data,
-        axis.get(by, _AXES[by]),
+        axis_of(by, score),
         name if score.name else "return (mean of 20 episodes)",
         goal,
         logarithmic=by == "time",
