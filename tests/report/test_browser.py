@@ -44,7 +44,8 @@ def test_every_figure_is_drawn_and_the_console_is_silent(page: Path) -> None:
         for figure in figures:
             browser.execute_script("arguments[0].scrollIntoView()", figure)
             until(lambda figure=figure: figure.find_elements(By.CSS_SELECTOR, "svg.marks, canvas.marks"), "a drawing")
-            assert figure.find_element(By.CSS_SELECTOR, "svg.marks, canvas.marks").get_attribute("aria-label")
+            marks = figure.find_element(By.CSS_SELECTOR, "svg.marks, canvas.marks")
+            until(lambda marks=marks: marks.get_attribute("aria-label"), "its name")
             assert figure.find_elements(By.CSS_SELECTOR, "details a[download], details")
         assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
         assert browser.find_elements(By.TAG_NAME, "b") == []
@@ -80,7 +81,7 @@ def test_axe_finds_nothing_serious(page: Path, dark: bool) -> None:
         browser.execute_script("document.querySelector('details.values').open = true")
         for drawing in browser.find_elements(By.CSS_SELECTOR, ".drawing"):
             browser.execute_script("draw(arguments[0].id)", drawing)
-            until(lambda drawing=drawing: drawing.find_elements(By.CSS_SELECTOR, "svg.marks"), "a drawing")
+            until(lambda drawing=drawing: drawing.find_elements(By.CSS_SELECTOR, "svg.marks[aria-label]"), "a drawing")
         assert violations(browser) == []
 
 
