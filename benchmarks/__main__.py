@@ -1,8 +1,8 @@
-from benchmarks import collecting, job_generation, report_opening, sampling, start_up, training_speed
+from benchmarks import collecting, job_generation, report, sampling, start_up, training_speed
 
 start_up.main()
 job_generation.main()
 collecting.main()
-report_opening.main()
+report.main([])
 sampling.main()
 training_speed.main()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, path_option, print_table
 from hpcrl.errors import UsageError, count, suggestion
+
+if TYPE_CHECKING:
+    from hpcrl.spec.library import Library
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")
-@click.argument("dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, metavar="[DATASET]")
+@click.argument("datasets", type=click.Path(path_type=Path), nargs=-1, metavar="[DATASET]...")
 @click.option("--study", help="Only this study.")
 @click.option(
     "-o",
@@ -24,23 +28,46 @@ from hpcrl.errors import UsageError, count, suggestion
 )
 @click.option(
     "--figures",
-    default="png,svg,pdf",
-    show_default=True,
-    help="Formats of the figures' files, with commas between them; none: only those in the page.",
+    help="Formats of the figures' files, with commas between them; none: only those in the page.  [default: png,svg,pdf; "
+    "with --site: none]",
+)
+@click.option(
+    "--site",
+    type=click.Path(path_type=Path),
+    help="Directory for a static site instead: an index, and the reports of all studies of one or several datasets.",
 )
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
     help="An older dataset: name what became slower, larger or worse since, beyond noise; the exit code is then 1.",
 )
-def command(dataset: Path, study: str | None, output: Path, figures: str, baseline: Path | None) -> int:
+@path_option
+def command(
+    datasets: tuple[Path, ...],
+    study: str | None,
+    output: Path,
+    figures: str | None,
+    site: Path | None,
+    baseline: Path | None,
+    paths: tuple[Path, ...],
+) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
-    from hpcrl.report.write import FORMATS, write_report
+    from hpcrl.report.figures.drawing import FORMATS
+    from hpcrl.report.write import write_report
+    from hpcrl.spec.library import Library
 
+    datasets = datasets or (DEFAULT_DATASET,)
+    figures = figures if figures is not None else "none" if site else "png,svg,pdf"
     formats = tuple(part for part in figures.split(",") if part not in ("", "none"))
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
-    done = write_report(dataset, study, output, formats, baseline)
+    if site:
+        if baseline:
+            raise UsageError("--baseline: is of one report: leave out --site")
+        return _site(datasets, site, study, formats, Library(paths))
+    if len(datasets) > 1:
+        raise UsageError("one dataset has one report: give one, or --site DIR for the reports of several")
+    done = write_report(datasets[0], study, output, formats, baseline, Library(paths))
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
@@ -54,3 +81,14 @@ def command(dataset: Path, study: str | None, output: Path, figures: str, baseli
         click.echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
     click.echo(f"Report: {done.html}")
     return int(bool(worse))
+
+
+def _site(datasets: tuple[Path, ...], site: Path, study: str | None, formats: tuple[str, ...], library: Library) -> int:
+    from hpcrl.report.site import write_site
+
+    entries = write_site(datasets, site, study, formats, library)
+    print_table(
+        ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
+    )
+    click.echo(f"Site: {site / 'index.html'}")
+    return 0

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hpcrl.collect.columns import RETURNS
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import Submission
@@ -222,6 +223,7 @@ def _row_of_records(
         "steps": footer.get("steps") or first["steps_seen"],
         "episodes": footer.get("episodes") or first["episodes_seen"],
         "best_score": footer.get("best_score") if footer.get("best_score") is not None else first["best_seen"],
+        **_reported_score(plan.study, first),
         **_over_records(group),
         "versions": first["software"],
         "variables": first["variables"],
@@ -237,6 +239,20 @@ def _row_of_records(
         row |= _accounting(found)
     row["notes"] = "; ".join(_notes(group, found)) or None
     return row
+
+
+def _reported_score(study: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the score of a command: the last and the best of what it reported under the name of the study's `score`.
+
+    Without one it is the return.
+    """
+    reported = record.get("reported") or {}
+    names = [study["score"]] if study.get("score") else RETURNS
+    for name in names:
+        if name in reported:
+            last, least, largest = reported[name]
+            return {"final_score": last, "best_score": least if study.get("better") == "lower" else largest}
+    return {}
 
 
 def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ SERIES = ("episodes", "samples", "phases")
 _KEYS = ("plan", "cell", "attempt", "rank", "node")
 _TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
 # Values that a command reports under these names are its return.
-_RETURNS = ("return", "episode_return")
+RETURNS = ("return", "episode_return")
 
 
 def tables(records: Sequence[RecordData], samples: Samples) -> dict[str, pa.Table]:
@@ -67,7 +67,7 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
         values = [(entry, name, value) for entry in data.values for name, value in entry["values"].items()]
         if values:
             rows = [(_or_nan(entry["step"]), entry["time"], value, np.nan) for entry, _, value in values]
-            places = [0 if name in _RETURNS else names.setdefault(name, len(names)) for _, name, _ in values]
+            places = [0 if name in RETURNS else names.setdefault(name, len(names)) for _, name, _ in values]
             parts.append((number, _VALUE, np.array(rows, np.float64), np.array(places, np.int64)))
     counts = [len(rows) for _, _, rows, _ in parts]
     every = np.concatenate([np.zeros((0, 4)), *(rows for _, _, rows, _ in parts)])

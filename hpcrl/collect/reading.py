@@ -54,6 +54,8 @@ _MOST_PLACES = 1000  # remembered
 _KINDS = frozenset(KINDS) - {"progress"}
 _SERIES = tuple(kind for kind in TABLES if kind in _KINDS)
 
+_MOST_REPORTED = 100  # names of values in a record's summary
+
 
 @dataclass
 class RecordData:
@@ -322,6 +324,7 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
                 "episodes_seen": len(episodes),
                 "steps_seen": _steps(episodes[-1] if len(episodes) else _last_reported(data)),
                 "best_seen": float(returns.max()) if len(returns) else None,
+                **({"reported": _reported(data)} if data.values else {}),
                 "notes": _notes(data, strayed[number]),
                 **{name: value for name, values in statistics.items() if (value := values[number]) == value},
             }
@@ -332,6 +335,18 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
 def _last_reported(data: RecordData) -> float:
     """Return the largest step that a command reported; 0 if none."""
     return max((each["step"] for each in data.values if each["step"] is not None), default=0)
+
+
+def _reported(data: RecordData) -> dict[str, list[float]]:
+    """Return the last, the least and the largest of each value that a command reported, of the first names."""
+    found: dict[str, list[float]] = {}
+    for each in data.values:
+        for name, value in each["values"].items():
+            if value != value or (name not in found and len(found) == _MOST_REPORTED):
+                continue
+            _, least, largest = found.get(name, (value, value, value))
+            found[name] = [value, min(least, value), max(largest, value)]
+    return found
 
 
 def _steps(number: float) -> int | None:

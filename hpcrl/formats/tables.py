@@ -98,8 +98,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("precise_phases", pa.bool_(), "whether the device was waited for at the end of every update"),
             _field("steps", _I64, "environment steps taken; the largest that a command reported"),
             _field("episodes", _I64, "episodes finished"),
-            _field("final_score", _F64, "mean return of the last policy over the final greedy episodes"),
-            _field("best_score", _F64, "best evaluation during training"),
+            _field(
+                "final_score",
+                _F64,
+                "mean return of the last policy over the final greedy episodes; of a command the last value of the study's `score`, or the last return",
+            ),
+            _field("best_score", _F64, "best evaluation during training; of a command the best reported value"),
             _field("goal_step", _I64, "environment steps at the first evaluation that reached the goal"),
             _field("goal_time", _F64, "training time at the first evaluation that reached the goal", "s"),
             _field(

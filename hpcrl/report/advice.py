@@ -19,6 +19,10 @@ TIME_SHORT = 10.0  # minutes
 OTHERS_BUSY = 0.15  # of the whole machine, in use by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
+_USED = (
+    "cpus", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "rss_peak", "time_limit", "wall_time", "cpu_seconds",
+    "threads", "machine_cpu_percent", "setup_time", "compile_time",
+)  # fmt: skip
 
 _TEXTS = {
     "cpu": "{used} of the {asked} cores in use: ask for fewer.",
@@ -43,7 +47,7 @@ def advice(rows: pd.DataFrame) -> list[str]:
     Args:
         rows: attempts with the columns of `with_groups`.
     """
-    done = rows[(rows["outcome"] == "completed") & rows["wall_time"].notna()]
+    done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), ["what", "where", *_USED]]
     found: dict[str, list[tuple[str, _Waste]]] = {}
     every = 0
     for (what, where), group in done.groupby(["what", "where"], sort=True):
@@ -57,7 +61,7 @@ def _sentence(kind: str, found: list[tuple[str, _Waste]], every: int) -> str:
     names = [name for name, _ in found]
     who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     if len(names) > _MOST_NAMES:
-        who = f"All {every} configurations" if len(names) == every else f"{len(names)} of {every} configurations"
+        who = f"All {every:,} configurations" if len(names) == every else f"{len(names):,} of {every:,} configurations"
     share = "{:.0%}" if kind in ("cpu", "gpu", "others", "start") else "{:.1f}"
     used = _span([waste.used for _, waste in found], share)
     return f"{who}: {_TEXTS[kind].format(used=used, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"

@@ -1,29 +1,62 @@
-"""The table of the comparison, for the page, the terminal and LaTeX."""
+"""The table of the comparison, for the page, the terminal, LaTeX and CSV."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import pandas as pd
 
-from hpcrl.report.groups import Line
+from hpcrl.report.axes import text_of, values
+from hpcrl.report.design import in_short
+from hpcrl.report.groups import KEYS, Line
+from hpcrl.report.score import Score
+from hpcrl.report.statistics import Estimate
 
 NOTHING = "–"
-COLUMNS = (
-    "cluster", "configuration", "resources", "cells", "final score", "at goal", "goal at step", "goal after (s)",
-    "goal from start (s)", "training (s)", "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
-)  # fmt: skip
 _SHORT = (
     "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s", "from start s", "train s",
     "wall s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %",
 )  # fmt: skip
+WORDS = ("cluster", "configuration", "resources")
 _PLACES = ("study", "cluster", "resources")  # left out where all rows say the same
+_MOST_VALUES = 60  # of an axis that can be filtered and grouped by
 
 
-def for_page(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns that say something, and the rows."""
-    rows = [_row(line, with_interval=True) for line in compared]
+@dataclass(frozen=True)
+class Table:
+    """The comparison on the page: columns that say something, rows, and for each axis of the study its value of each row."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    axes: dict[str, list[str]] = field(default_factory=dict)
+
+
+def columns(score: Score) -> list[str]:
+    return [
+        *WORDS, "cells", score.title, "at goal", "goal at step", "goal after (s)", "goal from start (s)", "training (s)",
+        "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
+    ]  # fmt: skip
+
+
+def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> Table:
+    """Return the columns that say something, and the rows.
+
+    Args:
+        rows: the attempts that `compared` sums up; axes: their study's axes, on the same index.
+    """
+    texts = [_row(line, with_interval=True) for line in compared]
     one_cluster = len({line.cluster for line in compared}) == 1
-    keep = [index for index in _used(rows) if not (one_cluster and COLUMNS[index] == "cluster")]
-    return [COLUMNS[index] for index in keep], [[row[index] for index in keep] for row in rows]
+    names = columns(score)
+    keep = [index for index in _used(texts) if not (one_cluster and names[index] == "cluster")]
+    found = {}
+    one_each = rows.drop_duplicates(list(KEYS))
+    places = dict(zip(zip(*(one_each[key] for key in KEYS), strict=True), one_each.index, strict=True))
+    first = [places[line.study, line.cluster, line.what, line.where] for line in compared]
+    for name in axes.columns:
+        if 1 < len(values(axes[name])) <= _MOST_VALUES:
+            found[str(name)] = [text_of(value) for value in axes.loc[first, name]]
+    return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], found)
 
 
 def for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
@@ -34,43 +67,86 @@ def for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
     return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
 
-def to_latex(columns: list[str], rows: list[list[str]]) -> str:
+def to_latex(table: Table) -> str:
     """Return a table for LaTeX's package booktabs."""
-    frame = pd.DataFrame(rows, columns=columns)
-    words = ("cluster", "configuration", "resources")
-    sides = "".join("l" if column in words else "r" for column in columns)
+    frame = pd.DataFrame(table.rows, columns=table.columns)
+    sides = "".join("l" if column in WORDS else "r" for column in table.columns)
     return str(
         frame.to_latex(index=False, escape=True, column_format=sides).replace("–", "--").replace("×", r"$\times$")
     )
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
+def to_csv(compared: Sequence[Line]) -> str:
+    """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval."""
+    return str(pd.DataFrame([_plain(line) for line in compared]).to_csv(index=False))
+
+
+def _plain(line: Line) -> dict[str, object]:
+    return {
+        "study": line.study,
+        "cluster": line.cluster,
+        "configuration": line.what,
+        "resources": line.where,
+        "cells": line.cells,
+        "cells_completed": line.completed,
+        "score_median": line.final.value if line.final else None,
+        "score_low": line.final.low if line.final else None,
+        "score_high": line.final.high if line.final else None,
+        "score_interval_percent": 100 * line.final.level if line.final and line.final.low is not None else None,
+        "seeds_at_goal": line.at_goal,
+        "goal_step_median": line.goal_step,
+        "goal_training_seconds_median": line.goal_time,
+        "goal_wall_seconds_median": line.goal_wall_time,
+        **_time("training", line.training),
+        **_time("wall", line.wall),
+        "setup_seconds_median": line.setup_time,
+        "compile_seconds_median": line.compile_time,
+        "cpu_percent_median": line.cpu,
+        "rss_peak_bytes_median": line.rss,
+        "gpu_percent_median": line.gpu,
+    }
+
+
+def _time(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    return {
+        f"{name}_seconds_geometric_mean": estimate.value if estimate else None,
+        f"{name}_seconds_low": estimate.low if estimate else None,
+        f"{name}_seconds_high": estimate.high if estimate else None,
+    }
+
+
+def number(value: float | None) -> str:
+    return NOTHING if value is None else in_short(value)
 
 
 def _used(rows: list[list[str]]) -> list[int]:
     return [index for index in range(len(rows[0])) if any(row[index] != NOTHING for row in rows)]
 
 
+def _estimate(found: Estimate | None, with_interval: bool) -> str:
+    if found is None:
+        return NOTHING
+    if not with_interval or found.low is None or found.high is None or found.low == found.high:
+        return in_short(found.value)
+    return f"{in_short(found.value)} ({in_short(found.low)} to {in_short(found.high)})"
+
+
 def _row(line: Line, with_interval: bool) -> list[str]:
-    score = number(line.final_score)
-    if with_interval and line.final_interval and line.final_interval[0] != line.final_interval[1]:
-        score += f" ({line.final_interval[0]:.0f} to {line.final_interval[1]:.0f})"
     return [
         line.cluster,
         line.what,
         line.where,
         str(line.cells) if line.completed == line.cells else f"{line.completed} of {line.cells}",
-        score,
-        f"{line.at_goal} of {line.cells}" if line.final_score is not None or line.at_goal else NOTHING,
-        number(line.goal_step, 0),
+        _estimate(line.final, with_interval),
+        f"{line.at_goal} of {line.cells}" if line.at_goal else NOTHING,
+        number(line.goal_step),
         number(line.goal_time),
         number(line.goal_wall_time),
-        number(line.training_time),
-        number(line.wall_time),
+        _estimate(line.training, with_interval),
+        _estimate(line.wall, with_interval),
         number(line.setup_time),
         number(line.compile_time),
-        number(line.cpu, 0),
-        number(line.rss / 1024**3 if line.rss else None, 2),
-        number(line.gpu, 0),
+        number(line.cpu),
+        number(line.rss / 1024**3 if line.rss else None),
+        number(line.gpu),
     ]

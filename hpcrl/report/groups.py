@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,21 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.formats.runs import goal_wall_time
-from hpcrl.report.statistics import Values, median
+from hpcrl.report.design import colours, display, natural
+from hpcrl.report.statistics import Estimate, geometric_mean, median
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
+_RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
+_MOST_COLOURS = 8  # values of an axis that colours tell apart
 
 
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `dash`.
+    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
 
     A cell is what it computes: one that several plans have run is one seed, not several, and its newest run counts.
-    Also `repeats` (in how many plans it ran) and `threads`, of the whole machine.
+    `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
+    any subset of the rows. Also `repeats` (in how many plans it ran) and `threads`, of the whole machine.
     """
     rows = cells[cells["latest"].astype(bool)]
     keys = ["study", "cluster", "cell"]
@@ -31,21 +35,50 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     )
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
-    rows["where"] = [_where(dict(row)) for row in rows.to_dict("records")]
-    rows["colour"] = [str(config.get("framework") or what) for config, what in zip(configs, rows["what"], strict=True)]
+    rows["where"] = [_where(row) for row in rows[list(_RESOURCES)].to_dict("records")]
+    named: dict[int, tuple[str, str]] = {}
+    for _, places in _places(rows["study"]):
+        whats = [str(rows["what"].iloc[place]) for place in places]
+        names = _colour_names([configs[place] for place in places], whats)
+        hues = colours(names)
+        named |= {place: (name, hues[name]) for place, name in zip(places, names, strict=True)}
+    rows["colour"] = [named[place][0] for place in range(len(rows))]
+    rows["hex"] = [named[place][1] for place in range(len(rows))]
     threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
     rows["threads"] = rows["hardware"].map(threads).astype(float)
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
 
 
+def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:
+    """Return the positions of the rows of each value."""
+    found: dict[str, list[int]] = {}
+    for place, value in enumerate(column):
+        found.setdefault(value, []).append(place)
+    return list(found.items())
+
+
+def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
+    """Return what the colour of each cell of a study stands for: its framework, else the first axis of few values."""
+    if all(config.get("framework") for config in configs):
+        return [display(config["framework"]) for config in configs]
+    if len(set(whats)) <= _MOST_COLOURS:
+        return whats
+    for axis in dict.fromkeys(key for config in configs for key in config if key != "seed"):
+        values = {str(config.get(axis)) for config in configs}
+        if 1 < len(values) <= _MOST_COLOURS:
+            return [f"{axis} {display(config.get(axis))}" for config in configs]
+    return ["all"] * len(configs)
+
+
 def _what(config: dict[str, Any]) -> str:
-    parts = []
-    for key, value in config.items():
-        if key != "seed" and value is not None:
-            parts.append(str(value) if key in ("framework", "execution") else f"{key} {value}")
-    order = {config.get("framework"): 0, config.get("execution"): 1}
-    return " ".join(sorted(parts, key=lambda part: order.get(part, 2))) or "all cells"
+    first = [display(config[key]) for key in ("framework", "execution") if config.get(key) is not None]
+    others = [
+        f"{key} {display(value)}"
+        for key, value in config.items()
+        if key not in ("framework", "execution", "seed") and value is not None
+    ]
+    return " ".join(first + sorted(others)) or "all cells"
 
 
 def _where(row: Mapping[Any, Any]) -> str:
@@ -56,16 +89,19 @@ def _where(row: Mapping[Any, Any]) -> str:
         kind = row["gpu_type"] if isinstance(row["gpu_type"], str) else f"GPU{'s' if row['gpus'] > 1 else ''}"
         text += f", {int(row['gpus'])} {kind}"
     if row["parallelism"] not in (None, "none") and isinstance(row["parallelism"], str):
-        text += f", {row['parallelism']}"
+        text += f", {display(row['parallelism'])}"
     return text
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the comparison: means over seeds.
+    """One line of the comparison, over seeds: geometric means of times, medians of everything else.
 
     Args:
-        final_score: the median over seeds; `final_interval` holds the median of all seeds as often as `final_level` says.
+        final: the median score; its interval holds the median of all seeds as often as its `level` says.
+        training, wall: geometric means over completed cells in seconds, with 95 % intervals of t on logarithms.
+        setup_time, compile_time, goal_time, goal_wall_time: medians, in seconds.
+        cpu, gpu: medians, in percent. rss: median of the peaks, in bytes.
     """
 
     study: str
@@ -74,15 +110,13 @@ class Line:
     where: str
     cells: int
     completed: int
-    final_score: float | None
-    final_interval: tuple[float, float] | None
-    final_level: float | None
+    final: Estimate | None
     at_goal: int
     goal_step: float | None
     goal_time: float | None
     goal_wall_time: float | None
-    training_time: float | None
-    wall_time: float | None
+    training: Estimate | None
+    wall: Estimate | None
     setup_time: float | None
     compile_time: float | None
     cpu: float | None
@@ -93,15 +127,32 @@ class Line:
 def lines(rows: pd.DataFrame) -> list[Line]:
     """Summarise each group; times and steps to the goal are medians over the seeds that reached it.
 
-    `training_time` (from the first step) and `wall_time` (from the record's start) are of completed cells: what a part
+    `training` (from the first step) and `wall` (from the record's start) are of completed cells: what a part
     of the training took would pass for the whole.
     """
+    rows = rows.assign(goal_wall_time=goal_wall_time(rows), cpu=rows["cpu_utilisation"] * 100)
+    middle = (
+        "goal_step",
+        "goal_time",
+        "goal_wall_time",
+        "setup_time",
+        "compile_time",
+        "cpu",
+        "rss_peak",
+        "gpu_percent",
+    )
+    keys = list(KEYS)
+    rows = rows[
+        [*keys, *middle, "outcome", "final_score", "training_time", "wall_time"]
+    ]  # groups of few columns are made fast
+    numbers = rows.assign(**{name: rows[name].astype(float) for name in middle})
+    medians: dict[Any, dict[str, float]] = numbers.groupby(keys)[list(middle)].median().to_dict("index")  # type: ignore[assignment]
     out = []
-    for names, group in rows.groupby(list(KEYS), sort=True):
-        study, cluster, what, where = (str(name) for name in names)
+    for key, group in rows.groupby(keys, sort=True):
+        study, cluster, what, where = (str(name) for name in key)
         final = group["final_score"].dropna().to_numpy(float)
-        score = median(final) if len(final) else None
         whole = group[group["outcome"] == "completed"]
+        half = {name: None if pd.isna(value) else float(value) for name, value in medians[key].items()}
         out.append(
             Line(
                 study=study,
@@ -109,109 +160,26 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 what=what,
                 where=where,
                 cells=len(group),
-                completed=int((group["outcome"] == "completed").sum()),
-                final_score=score.value if score else None,
-                final_interval=(score.low, score.high)
-                if score and score.low is not None and score.high is not None
-                else None,
-                final_level=score.level if score and score.low is not None else None,
+                completed=len(whole),
+                final=median(final) if len(final) else None,
                 at_goal=int(group["goal_step"].notna().sum()),
-                goal_step=_median(group["goal_step"]),
-                goal_time=_median(group["goal_time"]),
-                goal_wall_time=_median(goal_wall_time(group)),
-                training_time=_mean(whole["training_time"]),
-                wall_time=_mean(whole["wall_time"]),
-                setup_time=_mean(group["setup_time"]),
-                compile_time=_mean(group["compile_time"]),
-                cpu=_mean(group["cpu_utilisation"] * 100),
-                rss=_mean(group["rss_peak"]),
-                gpu=_mean(group["gpu_percent"]),
+                goal_step=half["goal_step"],
+                goal_time=half["goal_time"],
+                goal_wall_time=half["goal_wall_time"],
+                training=_time(whole["training_time"]),
+                wall=_time(whole["wall_time"]),
+                setup_time=half["setup_time"],
+                compile_time=half["compile_time"],
+                cpu=half["cpu"],
+                rss=half["rss_peak"],
+                gpu=half["gpu_percent"],
             )
         )
-    return out
+    return sorted(out, key=lambda line: tuple(map(natural, (line.study, line.cluster, line.what, line.where))))
 
 
-def _mean(values: pd.Series[Any]) -> float | None:
-    known = values.dropna().astype(float)
-    return float(known.mean()) if len(known) else None
-
-
-def _median(values: pd.Series[Any]) -> float | None:
-    known = values.dropna().astype(float)
-    return float(known.median()) if len(known) else None
-
-
-def curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: str, points: int = 120, window: int = 20) -> pd.DataFrame:
-    """Return smoothed training returns against `by` (``episode`` or ``time``), as :func:`banded` does.
-
-    Each seed's returns are averaged over the last `window` episodes.
-    """
-    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"].isin(["train", "value"]))]
-
-    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
-        ordered = seed.sort_values("time")
-        x = np.arange(1.0, len(ordered) + 1) if by == "episode" else ordered["time"].to_numpy(float)
-        return x, ordered["value"].rolling(window, min_periods=1).mean().to_numpy(float)
-
-    return banded(rows, wanted, series, points)
-
-
-def usage_curves(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return what a job used against time, as :func:`banded`.
-
-    Args:
-        what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
-    """
-    column = {"cpu": "cpu_seconds", "memory": "rss", "gpu": "gpu_percent"}[what]
-    # A job of many processes is not looked at in every sample, and most have no GPU.
-    first = samples[(samples["rank"] == 0) & samples[column].notna()]
-
-    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
-        ordered = seed.sort_values("time")
-        x, y = ordered["time"].to_numpy(float), ordered[column].to_numpy(float)
-        if what == "memory":
-            return x, y / 1024**3
-        if what == "gpu":
-            return x, y
-        apart = max(1, len(x) // 60)  # differences over a second say little more than noise
-        return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
-
-    return banded(rows, first, series)
-
-
-def banded(
-    rows: pd.DataFrame,
-    table: pd.DataFrame,
-    series: Callable[[pd.DataFrame], tuple[Values, Values]],
-    points: int = 120,
-) -> pd.DataFrame:
-    """Return mean, lowest and highest over seeds of one series for each seed, for each line of the comparison.
-
-    The series are read off on a common grid that ends where the shortest seed of the line ends, so that no mean
-    changes its seeds on the way.
-
-    Args:
-        series: gives x and y of one seed from its rows of `table`.
-    """
-    keys = ["plan", "cell", "attempt"]
-    named = table.merge(rows[[*keys, *KEYS, "colour", "dash"]], on=keys)
-    out = []
-    groups = named.groupby([*KEYS, "colour", "dash"], sort=True)
-    points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # many lines are told apart no better by more
-    for group_key, group in groups:
-        found = []
-        for _, seed in group.groupby(keys, sort=True):
-            x, y = series(seed)
-            good = np.isfinite(x) & np.isfinite(y)
-            if good.sum() > 1:
-                found.append((x[good], y[good]))
-        if not found:
-            continue
-        grid = np.linspace(max(x[0] for x, _ in found), min(x[-1] for x, _ in found), points)
-        values = np.array([np.interp(grid, x, y) for x, y in found])
-        frame = pd.DataFrame({"x": grid, "mean": values.mean(0), "low": values.min(0), "high": values.max(0)})
-        for name, value in zip([*KEYS, "colour", "dash"], group_key, strict=True):
-            frame[name] = str(value)
-        out.append(frame.assign(seeds=len(found)))
-    columns = ["x", "mean", "low", "high", *KEYS, "colour", "dash", "seeds"]
-    return pd.concat(out, ignore_index=True) if out else pd.DataFrame(columns=columns)
+def _time(column: pd.Series[Any]) -> Estimate | None:
+    values = np.asarray(column.dropna().to_numpy(float))
+    if not len(values):
+        return None
+    return geometric_mean(values) if values.min() > 0 else median(values)

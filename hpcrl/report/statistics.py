@@ -70,6 +70,25 @@ def ratio(over: Values, under: Values) -> Estimate:
     return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
 
 
+def geometric_mean(values: Values) -> Estimate:
+    """Estimate the geometric mean of positive values, with the interval of Student's t on their logarithms.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    if values.min() <= 0:
+        raise ValueError("a geometric mean needs positive values")
+    logs = np.log(values)
+    centre = float(logs.mean())
+    if len(values) < 2:
+        return Estimate(math.exp(centre), None, None)
+    from scipy.special import stdtrit  # late: SciPy takes a while to import
+
+    error = math.sqrt(max(float(logs.var(ddof=1)), RESOLUTION**2) / len(values))
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
+    return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+
+
 def median(values: Values) -> Estimate:
     """Estimate the median, with an interval from one ordered run to another.
 
@@ -82,10 +101,16 @@ def median(values: Values) -> Estimate:
     value = float(np.median(ordered))
     if count < 2:
         return Estimate(value, None, None)
+    cut, level = interval_of_median(count)
+    return Estimate(value, float(ordered[cut]), float(ordered[count - 1 - cut]), level)
+
+
+def interval_of_median(count: int) -> tuple[int, float]:
+    """Return how many ordered runs the median's interval leaves out at each end, and how often it holds."""
     cut, level = 0, _level_of_order(count, 0)
     while (narrower := _level_of_order(count, cut + 1)) >= CONFIDENCE:
         cut, level = cut + 1, narrower
-    return Estimate(value, float(ordered[cut]), float(ordered[count - 1 - cut]), level)
+    return cut, level
 
 
 def _level_of_order(count: int, cut: int) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
 
 from hpcrl.errors import count
+from hpcrl.report.break_even import break_evens, costs
+from hpcrl.report.design import in_short
 from hpcrl.report.statistics import (
     CONFIDENCE,
     Estimate,
     Values,
+    geometric_mean,
     holm,
     least_p,
     mann_whitney,
@@ -20,8 +23,8 @@ from hpcrl.report.statistics import (
     runs_needed,
 )
 
-_WORTH_SAYING = 0.05  # of a run's wall time
 MOST = 12  # configurations of one place that are compared pair by pair: the fastest
+_FEW = 3  # of them that are told in a chain, where there are more than that
 
 
 def sentences(rows: pd.DataFrame) -> list[str]:
@@ -30,23 +33,24 @@ def sentences(rows: pd.DataFrame) -> list[str]:
     Args:
         rows: attempts with the columns of `with_groups`.
     """
-    done = rows[(rows["outcome"] == "completed") & rows["training_time"].notna()]
+    column, verb = ("training_time", "trains") if rows["training_time"].notna().any() else ("wall_time", "is")
+    done = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
     found = []
     for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
-        times = {str(what): _values(group["training_time"]) for what, group in part.groupby("what")}
+        times = {str(what): _values(group[column]) for what, group in part.groupby("what")}
         if len(times) < 2:
             continue
         place = f"{where} of {cluster}" if rows["cluster"].nunique() > 1 else str(where)
-        ordered = sorted(times, key=lambda what: times[what].mean())[:MOST]
+        ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)[:MOST]
         if len(times) > MOST:
-            place += f", the {MOST} fastest of {len(times)} configurations"
+            place += f", the {MOST} fastest of {len(times):,} configurations"
         found.append(
-            f"{place}: {ordered[0]} trains fastest, in {times[ordered[0]].mean():.1f} s on average. "
-            + _steps(ordered, times)
+            f"{place}: {ordered[0]} {verb} fastest, in {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
+            + _steps(ordered if len(times) <= MOST else ordered[:_FEW], times)
         )
-        found += [f"{place}: {text}" for text in _break_even(part)]
+        found += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
-        if text := _scores(scores):
+        if text := score_differences(scores):
             found.append(f"{place}: {text}")
     return found
 
@@ -61,40 +65,21 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
     for faster, slower in pairwise(ordered):
         factor = ratio(times[slower], times[faster])
         if factor.low is None or factor.high is None:
-            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} (one run: cannot be judged)")
+            texts.append(
+                f"{slower} takes {in_short(factor.value)} times as long as {faster} (one run: cannot be judged)"
+            )
         elif factor.low > 1:
-            texts.append(f"{slower} takes {factor.value:.2f} times as long as {faster} ({_interval(factor)})")
+            texts.append(f"{slower} takes {in_short(factor.value)} times as long as {faster} ({_interval(factor)})")
         else:
             texts.append(
-                f"which of {faster} and {slower} is faster is not shown: {slower} takes {factor.low:.2f} to "
-                f"{factor.high:.2f} times as long (95 % interval)"
+                f"which of {faster} and {slower} is faster is not shown: {slower} takes {in_short(factor.low)} to "
+                f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    return "; ".join(texts) + "."
+    text = "; ".join(texts)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
-def _break_even(part: pd.DataFrame) -> list[str]:
-    """Say from how many steps a mode that starts later and then is faster pays, among the modes of one framework."""
-    known = part[(part["steps"] > 0) & part["wall_time"].notna()]
-    # framework -> configuration -> seconds outside of training, seconds for each step, seconds in all
-    costs: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for (framework, what), group in known.groupby(["colour", "what"], sort=True):
-        outside, wall = (group["wall_time"] - group["training_time"]).mean(), group["wall_time"].mean()
-        step = (group["training_time"] / group["steps"]).mean()
-        costs.setdefault(str(framework), {})[str(what)] = (float(outside), float(step), float(wall))
-    texts = []
-    for modes in costs.values():
-        for slow, fast in permutations(modes, 2):
-            (early, dear, _), (late, cheap, wall) = modes[slow], modes[fast]
-            if late - early > _WORTH_SAYING * wall and cheap < dear:
-                steps = (late - early) / (dear - cheap)
-                texts.append(
-                    f"{fast} pays beside {slow} from about {float(f'{steps:.2g}'):,.0f} steps: outside of training it takes "
-                    f"{late - early:.1f} s more, and {1e3 * (dear - cheap):.3g} ms less for each step."
-                )
-    return texts
-
-
-def _scores(scores: dict[str, Values]) -> str:
+def score_differences(scores: dict[str, Values]) -> str:
     """Say which pairs differ in the last policies' scores beyond chance, or how many seeds could show that."""
     names = [name for name in sorted(scores) if len(scores[name]) > 1]
     if len(names) < 2:
@@ -120,4 +105,4 @@ def _scores(scores: dict[str, Values]) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
+    return f"95 % interval {in_short(estimate.low or 0.0)} to {in_short(estimate.high or 0.0)}"

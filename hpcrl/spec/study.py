@@ -243,6 +243,12 @@ class Study(Model):
         None, description="what gets the summary at the end, as JSON: a command (a list of words) on stdin, or a URL"
     )
     goal: float | None = Field(None, description="the return that counts as solved")
+    score: str | None = Field(
+        None, min_length=1, description="the reported value that a command's runs are compared by; default: its return"
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        None, description="which values of `score` are better; default: higher ones"
+    )
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"
     )
@@ -275,6 +281,11 @@ class Study(Model):
                     raise ValueError(f"exclude: no axis {key!r}; {suggestion(key, names)}")
         if unknown := sorted(self.workload.placeholders() - names):
             raise ValueError(f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)}")
+        if self.workload.algorithm and (self.score or self.better):
+            key = "score" if self.score else "better"
+            raise ValueError(f"`{key}` is for commands: built-in training is compared by its return")
+        if self.better and not self.score:
+            raise ValueError("`better` is of a `score`: name the reported value, such as `score: loss`")
         if self.workload.algorithm and "framework" not in names:
             raise ValueError(f"axes: `framework` is missing; {suggestion('framework', FRAMEWORKS)}")
         return self

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,17 @@ def until(condition: Callable[[], Any], what: str, patience: float = 30.0) -> An
         assert time.monotonic() < end, f"never: {what}"
         time.sleep(0.05)
     return value
+
+
+def violations(driver: webdriver.Chrome) -> list[str]:
+    """Return what axe-core finds on the page that is serious or critical: the rule, and where."""
+    driver.set_script_timeout(100)
+    driver.execute_script(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    found = driver.execute_async_script(
+        "axe.run(document, {resultTypes: ['violations'], preload: false}).then(arguments[0])"
+    )
+    return [
+        f"{each['id']} ({each['impact']}): {len(each['nodes'])} x, {each['nodes'][0]['html'][:160]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]

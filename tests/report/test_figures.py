@@ -1,4 +1,4 @@
-"""Figures that only some datasets have: of GPUs, and of several clusters."""
+"""What figures show, and when there are any."""
 
 from __future__ import annotations
 
@@ -11,58 +11,213 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.report.break_even import break_evens, costs
+from hpcrl.report.choice import chosen
+from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import figures
+from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of
 from hpcrl.report.groups import with_groups
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Path:
-    plans = [planned(tmp_path / name, dqn_study(seeds=2), name) for name in ("workstation", "cirrus")]
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("figures")
+    study = dqn_study(axes={"framework": ["numpy", "torch"], "execution": ["eager", "lazy"]}, seeds=2,
+                      exclude=[{"framework": "numpy", "execution": "lazy"}])  # fmt: skip
+    plans = [planned(directory / name, study, name) for name in ("workstation", "cirrus")]
     for plan in plans:
         for cell in cells_of(plan):
-            write_record(plan, cell, steps=2000, training_time=10.0)
-    collect(plans, tmp_path / "d", no_slurm())
-    return tmp_path / "d"
+            lazy = cell["config"]["execution"] == "lazy"
+            write_record(
+                plan, cell, steps=2000, training_time=6.0 if lazy else 10.0, wall_time=18.0 if lazy else 11.0,
+                compile_time=11.0 if lazy else 0.5, goal_step=20, goal_time=2.0,
+            )  # fmt: skip
+    collect(plans, directory / "d", no_slurm())
+    return directory / "d"
 
 
-def charts(dataset: Path, rows: pd.DataFrame) -> dict[str, dict[str, Any]]:
+@pytest.fixture
+def rows(dataset: Path) -> pd.DataFrame:
+    return with_groups(hpcrl.load(dataset))
+
+
+def drawn(dataset: Path, rows: pd.DataFrame, study: dict[str, object] | None = None) -> dict[str, Figure]:
     tables = {each: hpcrl.load(dataset, each) for each in ("episodes", "samples", "phases")}
-    return {each.name: each.chart.to_dict() for each in figures(rows, **tables, study={})}
+    return {each.name: each for each in figures(rows, **tables, study=study or {}).every}
 
 
-def drawn(dataset: Path, rows: pd.DataFrame, name: str) -> list[dict[str, Any]]:
-    """Return the data of a figure, nothing if it is not drawn."""
-    chart = charts(dataset, rows).get(name, {"datasets": {}})
-    return [row for data in chart["datasets"].values() for row in data]
+def values(figure: Figure | None) -> list[float]:
+    """Return what a figure's dots stand for."""
+    if figure is None:
+        return []
+    return [float(value) for panel in figure.panels for value in panel.values.iloc[:, 1]]
 
 
-def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(dataset: Path) -> None:
-    rows = with_groups(hpcrl.load(dataset))
-    assert not drawn(dataset, rows, "normalised-speed")
+def scales(chart: Any) -> list[dict[str, Any]]:
+    return [
+        layer["encoding"]["x"].get("scale", {})
+        for layer in chart.to_dict()["layer"]
+        if "field" in layer["encoding"].get("x", {})
+    ]
+
+
+def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(dataset: Path, rows: pd.DataFrame) -> None:
+    assert "normalised-speed" not in drawn(dataset, rows)
     speeds = rows["cluster"].map({"workstation": 10_000.0, "cirrus": 40_000.0})
-    found = drawn(dataset, rows.assign(calibration_environment=speeds), "normalised-speed")
-    assert {each["line"].rpartition(" ")[2]: each["value"] for each in found} == {"workstation": 0.02, "cirrus": 0.005}
+    table = drawn(dataset, rows.assign(calibration_environment=speeds))["normalised-speed"].panels[0].values
+    assert {name: round(value, 6) for name, value in table.iloc[:, :2].itertuples(index=False)} == {
+        "NumPy eager · cirrus": 0.005, "NumPy eager · workstation": 0.02,
+        "PyTorch eager · cirrus": 0.005, "PyTorch eager · workstation": 0.02,
+        "PyTorch lazy · cirrus": round(2000 / 6 / 40_000, 6), "PyTorch lazy · workstation": round(2000 / 6 / 10_000, 6),
+    }  # fmt: skip
     one = rows.assign(calibration_environment=speeds.where(rows["cluster"] == "cirrus"))
-    assert not drawn(dataset, one, "normalised-speed")
+    assert "normalised-speed" not in drawn(dataset, one)
 
 
-def test_energy_is_drawn_where_a_counter_was_read(dataset: Path) -> None:
-    rows = with_groups(hpcrl.load(dataset))
-    assert not drawn(dataset, rows, "energy")
-    read = rows.assign(energy=rows["seed"].map({1: 3000.0, 2: 5000.0}))
-    found = drawn(dataset, read, "energy")
+def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFrame) -> None:
+    assert "energy" not in drawn(dataset, rows)
+    read = rows.assign(energy=4000.0)
     # Joules of a run, and of 1,000 of its 2,000 steps.
-    assert sorted({each["value"] for each in found}) == [1500, 2500, 3000, 5000]
+    assert {round(each) for each in values(drawn(dataset, read)["energy"])} == {4000, 2000}
     # A command need not report steps.
-    assert sorted({each["value"] for each in drawn(dataset, read.assign(steps=np.nan), "energy")}) == [3000, 5000]
+    assert {round(each) for each in values(drawn(dataset, read.assign(steps=np.nan))["energy"])} == {4000}
 
 
-def test_the_axis_of_scores_holds_negative_returns(dataset: Path) -> None:
-    rows = with_groups(hpcrl.load(dataset))
-    name = next(each for each in charts(dataset, rows) if "score" in each)
+def test_the_axis_of_scores_holds_negative_returns(dataset: Path, rows: pd.DataFrame) -> None:
     for scores, domain in (({1: -200.0, 2: -100.0}, [-210, 0]), ({1: 50.0, 2: 100.0}, [0, 105])):
-        chart = charts(dataset, rows.assign(final_score=rows["seed"].map(scores)))[name]
-        domains = [layer["encoding"]["x"].get("scale", {}).get("domain") for layer in chart["layer"]]
-        assert domain in domains
+        chart = drawn(dataset, rows.assign(final_score=rows["seed"].map(scores)))["final-score"].panels[0].chart
+        assert domain in [scale.get("domain") for scale in scales(chart)]
+
+
+def test_an_axis_is_logarithmic_where_values_are_far_apart(dataset: Path, rows: pd.DataFrame) -> None:
+    near = rows.assign(wall_time=np.linspace(10, 150, len(rows)))
+    far = rows.assign(wall_time=np.linspace(6, 900, len(rows)))
+    for table, kind in ((near, None), (far, "log")):
+        panel = drawn(dataset, table)["wall-time"].panels[0]
+        assert {scale.get("type") for scale in scales(panel.chart)} == {kind}
+        # Bars on such an axis would not be honest: there are none.
+        assert all(layer["mark"]["type"] != "bar" for layer in panel.chart.to_dict()["layer"])
+    assert scale_of(pd.Series([0.0, 1000.0]))[1] is False
+
+
+def test_the_marks_are_named_and_say_what_the_table_says(dataset: Path, rows: pd.DataFrame) -> None:
+    found = drawn(dataset, rows)
+    assert "geometric mean over seeds, the bar its 95 % interval (t on logarithms)" in found["wall-time"].text
+    assert "median over seeds, the bar an interval of order statistics" in found["final-score"].text
+    assert "order statistics" in found["return-by-step"].text
+    own = rows[(rows["what"] == "PyTorch lazy") & (rows["cluster"] == "cirrus")].index
+    table = drawn(dataset, rows.assign(wall_time=rows["wall_time"].where(rows.index != own[0], 4.5)))["wall-time"]
+    shown = dict(table.panels[0].values.iloc[:, :2].itertuples(index=False))
+    assert shown["PyTorch lazy · cirrus"] == pytest.approx(9)  # the root of 4.5 x 18, not their mean
+
+
+def test_learning_curves_have_both_axes_and_start_with_the_record(dataset: Path, rows: pd.DataFrame) -> None:
+    found = drawn(dataset, rows)
+    assert {"return-by-step", "return-by-time", "return-by-episode"} <= set(found)
+    curve = found["return-by-time"].panels[0].values
+    lazy = curve[curve["configuration"] == "PyTorch lazy"]
+    # One second of set-up and eleven of compiling come before the first episode's one second.
+    assert lazy["time since the record's start (s)"].min() == pytest.approx(13)
+    steps = found["return-by-step"].panels[0].values
+    assert (steps["environment steps"].min(), steps["environment steps"].max()) == (10, 20)
+
+
+def test_evaluations_have_figures_of_their_own(dataset: Path, rows: pd.DataFrame) -> None:
+    assert not [name for name in drawn(dataset, rows) if name.startswith("evaluation")]
+    episodes = hpcrl.load(dataset, "episodes").assign(kind="evaluation")
+    tables = {each: hpcrl.load(dataset, each) for each in ("samples", "phases")}
+    found = [each.name for each in figures(rows, episodes, **tables, study={}).own]
+    assert {"evaluation-by-step", "evaluation-by-time"} <= set(found)
+    assert "return-by-step" not in found
+
+
+def test_what_a_shared_machine_did_is_no_cell_s_own(dataset: Path, rows: pd.DataFrame) -> None:
+    alone, beside = drawn(dataset, rows)["utilisation"], drawn(dataset, rows.assign(shared=True))["utilisation"]
+    assert "CPU of the whole machine (%)" in [panel.title for panel in alone.panels]
+    assert not [panel.title for panel in beside.panels if "machine" in panel.title]
+    assert "side by side" in beside.text
+    assert "side by side" not in alone.text
+
+
+def test_phases_in_seconds_and_as_shares(dataset: Path, rows: pd.DataFrame) -> None:
+    keys = ["plan", "cell", "attempt"]
+    phases = pd.concat(
+        [rows[keys].assign(rank=0, phase=name, seconds=value) for name, value in (("act", 1.0), ("update", 3.0))]
+    )
+    tables = {each: hpcrl.load(dataset, each) for each in ("episodes", "samples")}
+    found = {each.name: each for each in figures(rows, **tables, phases=phases, study={}).own}
+    assert set(found["phases"].panels[0].values["update"]) == {3.0}
+    assert set(found["phase-share"].panels[0].values["update"]) == {75.0}
+
+
+def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd.DataFrame) -> None:
+    one = rows[rows["cluster"] == "cirrus"]
+    (found,) = break_evens(costs(one))
+    # Lazy takes 11 s more outside of training, and 2 ms less for each step.
+    assert found.steps == pytest.approx(5500)
+    assert found.late.after(found.steps) == pytest.approx(found.early.after(found.steps))
+    figure = drawn(dataset, one)["break-even"]
+    crossing = figure.panels[0].values.iloc[0]
+    assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy pays beside PyTorch eager", 5500)
+    assert "about 5,500 steps" in str(found)
+
+
+def test_every_figure_has_its_values_as_a_table_of_bounded_size(dataset: Path, rows: pd.DataFrame) -> None:
+    for figure in drawn(dataset, rows).values():
+        table = as_table(figure)
+        assert table["heads"], figure.name
+        assert 0 < len(table["rows"]) <= MOST_VALUES, figure.name
+        assert all(len(row) == len(table["heads"]) for row in table["rows"])
+    long = drawn(dataset, rows)["wall-time"]
+    many = pd.concat([long.panels[0].values] * 100)
+    cut = as_table(Figure("x", "X", "", (type(long.panels[0])(long.panels[0].chart, many),)))
+    assert (len(cut["rows"]), cut["more"]) == (MOST_VALUES, len(many) - MOST_VALUES)
+
+
+def test_figures_follow_the_page_and_keep_a_width_on_paper(dataset: Path, rows: pd.DataFrame) -> None:
+    for figure in drawn(dataset, rows).values():
+        for panel in figure.panels:
+            assert for_screen(panel)["width"] == "container", figure.name
+        assert "container" not in str(for_paper(figure)), figure.name
+
+
+def test_colours_are_the_same_in_every_figure(dataset: Path, rows: pd.DataFrame) -> None:
+    for table in (rows, rows[rows["framework"] == "torch"]):
+        for figure in drawn(dataset, table).values():
+            hues = {key.name: key.colour for key in figure.legend}
+            assert hues.get("PyTorch", FRAMEWORKS["torch"][1]) == FRAMEWORKS["torch"][1]
+            for panel in figure.panels:
+                for hue, name in zip(*_scale(panel.chart.to_dict()), strict=True):
+                    assert {"PyTorch": "#D55E00", "NumPy": "#E69F00"}.get(name, hue) == hue, figure.name
+
+
+def _scale(spec: dict[str, Any]) -> tuple[list[str], list[str]]:
+    hues: list[str] = []
+    names: list[str] = []
+    for part in [spec, *spec.get("layer", [])]:
+        scale = part.get("encoding", {}).get("color", {}).get("scale", {})
+        if "PyTorch" in scale.get("domain", []):
+            hues += scale["range"]
+            names += scale["domain"]
+    return hues, names
+
+
+def test_of_many_configurations_those_that_matter_are_drawn_and_the_rule_is_said() -> None:
+    count = 100
+    rows = pd.DataFrame(
+        {"study": "s", "cluster": "c", "what": [f"lr {number}" for number in range(count)], "where": "1 core", "outcome": "completed",
+         "final_score": [float(number % 37) for number in range(count)], "training_time": [float(1 + (7 * number) % count) for number in range(count)]}
+    )  # fmt: skip
+    some, rule = chosen(rows)
+    assert some["line"].nunique() == 20
+    assert some["final_score"].nlargest(2).tolist() == [36, 36]
+    assert {1.0, 100.0} <= set(some["training_time"])  # the fastest and the slowest
+    assert rule.startswith(
+        "20 of 100 configurations are drawn: the 8 of the best median scores, the 8 next that train fastest"
+    )
+    fewer, nothing = chosen(rows.head(20))
+    assert (len(fewer), nothing) == (20, "")
+    low, _ = chosen(rows, more_is_better=False)
+    assert low["final_score"].nsmallest(3).tolist() == [0, 0, 0]

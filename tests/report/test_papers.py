@@ -3,70 +3,98 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import pytest
 
+from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import papers
+from hpcrl.report.figures.drawing import Figure, Panel
 
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
         "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
         "final_score": 1000.0, "training_time": 10.0, "machine_cpu_percent": 50.0, "machine_memory_percent": 5.0,
-        "gpu_percent": float("nan"),
+        "gpu_percent": float("nan"), "shared": False,
     } | changes  # fmt: skip
 
 
-def notes(chart: Any) -> dict[tuple[str, str], str]:
-    """Return what is written in place of a bar, by framework and task."""
-    return {(each["name"], each["task"]): each["note"] for each in bars(chart)}
+def sol(*rows: dict[str, Any], goal: float | None = None) -> papers.PaperFigures:
+    return papers.figures("sol-dqn-frameworks", pd.DataFrame(rows), goal)
 
 
-def bars(chart: Any) -> list[dict[str, Any]]:
-    """Return the data of a figure's bars."""
-    (found,) = [rows for rows in chart.to_dict()["datasets"].values() if "note" in rows[0]]
-    return list(found)
+def find(found: papers.PaperFigures, number: int) -> Figure:
+    (figure,) = [each for each in found.drawn if each.name == f"sol-{number:02}"]
+    return figure
 
 
-def test_the_thirteen_figures_of_the_sol_paper() -> None:
-    rows = pd.DataFrame(
-        [
-            row("jax", "lazy"),
-            row("jax", "lazy", seed=2, final_score=500.0),
-            row("jax", "eager", final_score=float("nan"), outcome="timeout"),
-            row("jax", "lazy", tasks=2, parallelism="horovod"),
-            row("jax", "fused"),
-            row("torch", "lazy"),
-            row("mxnet", "eager", tasks=2, parallelism="native"),
-        ]
+def notes(panel: Panel) -> dict[str, str]:
+    """Return what is written in place of values, by line."""
+    data = [row for rows in panel.chart.to_dict()["datasets"].values() for row in rows]
+    return {each["line"]: each["note"] for each in data if "note" in each}
+
+
+def values(panel: Panel) -> dict[str, float]:
+    return dict(panel.values.iloc[:, :2].itertuples(index=False))
+
+
+def test_the_figures_of_the_sol_paper() -> None:
+    found = sol(
+        row("jax", "lazy"),
+        row("jax", "lazy", seed=2, final_score=500.0),
+        row("jax", "lazy", seed=3, final_score=600.0),
+        row("jax", "eager", final_score=float("nan"), outcome="timeout"),
+        row("jax", "lazy", tasks=2, parallelism="horovod"),
+        row("jax", "fused"),
+        row("torch", "lazy"),
+        row("mxnet", "eager", tasks=2, parallelism="native"),
+        goal=1000.0,
     )
-    drawn = papers.figures("sol-dqn-frameworks", rows, 1000.0)
-    assert [figure.title.partition(":")[0] for figure in drawn] == [f"Figure {number}" for number in range(1, 14)]
-    first = notes(drawn[0].chart)
-    assert first == {
-        ("JAX", "lazy, CPU"): "",
-        ("JAX", "lazy, GPU"): "not run",
-        ("JAX", "lazy, Horovod (2 CPU ranks)"): "",
-        ("JAX", "eager, CPU"): "did not end",
-        ("JAX", "eager, GPU"): "not run",
-        ("JAX", "eager, Horovod (2 CPU ranks)"): "not run",
+    drawn = [figure.title.partition(":")[0] for figure in found.drawn]
+    empty = [title.partition(":")[0] for title, _ in found.empty]
+    assert sorted(drawn + empty) == sorted(f"Figure {number}" for number in range(1, 14))
+    assert empty == [f"Figure {number}" for number in (4, 5, 6, 7, 8, 9, 10)]
+    whys = dict(found.empty)
+    assert whys["Figure 10: GPU utilisation for all tasks and frameworks"] == "no cell with a GPU was run"
+    assert whys["Figure 7: Final score attained by MXNet"] == "nothing of it was run"
+    (panel,) = find(found, 1).panels
+    assert notes(panel) == {
+        "lazy, GPU": "not run",
+        "eager, CPU": "did not end",
+        "eager, GPU": "not run",
+        "eager, Horovod (2 CPU ranks)": "not run",
     }
-    (bar,) = [each["value"] for each in bars(drawn[0].chart) if each["task"] == "lazy, CPU"]
-    assert bar == 750
-    assert notes(drawn[2].chart)["JAX", "eager, CPU"] == "did not end"
-    assert "Not run: lazy, GPU; eager, GPU; eager, Horovod (2 CPU ranks)." in drawn[0].text
-    assert notes(drawn[9].chart)["JAX", "lazy, CPU"] == "no GPU in it"
-    assert set(notes(drawn[6].chart).values()) == {"not run"}
+    assert values(panel)["lazy, CPU"] == 600  # the median, as in the table of the comparison
+    assert "median over seeds" in find(found, 1).text
+    assert "Not run: lazy, GPU; eager, GPU; eager, Horovod (2 CPU ranks)." in find(found, 1).text
+    assert "Without GPU utilisation (%): no cell with a GPU was run." in find(found, 2).text
+    assert notes(find(found, 11).panels[0])["JAX eager, CPU"] == "did not end"
+
+
+def test_frameworks_have_their_colours_in_every_figure() -> None:
+    found = sol(row("mxnet", "lazy"), row("jax", "lazy"))
+    assert {key.name: key.colour for key in find(found, 11).legend} == {
+        name: FRAMEWORKS[key][1] for key, name in (("jax", "JAX"), ("tensorflow", "TensorFlow"), ("mxnet", "MXNet"))
+    }
+    for number, name in ((1, "jax"), (7, "mxnet")):
+        data = find(found, number).panels[0].chart.to_dict()
+        assert FRAMEWORKS[name][1] in str(data)
+
+
+def test_the_machine_s_values_are_not_drawn_where_cells_shared_it() -> None:
+    found = sol(row("jax", "lazy", shared=True), row("jax", "eager"))
+    whys = {title.partition(":")[0]: why for title, why in found.empty}
+    for number in (2, 12, 13):
+        assert "side by side" in whys[f"Figure {number}"]
 
 
 def test_gpu_cells_take_the_place_of_their_stand_ins() -> None:
-    rows = pd.DataFrame(
-        [
-            row("jax", "lazy", tasks=2, parallelism="horovod", training_time=99.0),
-            row("jax", "lazy", tasks=2, parallelism="horovod", gpus=2, training_time=5.0),
-        ]
+    found = sol(
+        row("jax", "lazy", tasks=2, parallelism="horovod", training_time=99.0),
+        row("jax", "lazy", tasks=2, parallelism="horovod", gpus=2, training_time=5.0),
     )
-    times = bars(papers.figures("sol-dqn-frameworks", rows, None)[2].chart)
-    assert [each["value"] for each in times if each["task"] == "lazy, Horovod"] == [5.0]
+    assert values(find(found, 3).panels[0]) == pytest.approx({"lazy, Horovod": 5.0})
 
 
 def test_a_study_without_a_paper() -> None:
-    assert papers.figures("None", pd.DataFrame([row("jax", "lazy")]), None) == []
+    found = papers.figures("None", pd.DataFrame([row("jax", "lazy")]), None)
+    assert (found.drawn, found.empty) == ([], [])

@@ -9,7 +9,8 @@ import pytest
 
 from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
-from hpcrl.report.groups import curves, lines, with_groups
+from hpcrl.report.curves import returns
+from hpcrl.report.groups import lines, with_groups
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm, rewritten
@@ -36,51 +37,47 @@ def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
             write_record(plan, cell, final_score=score)
     collect(plans, tmp_path / "d", no_slurm())
     cells = hpcrl.load(tmp_path / "d")
-    cells["started"] = [1.0, 1.0, 2.0, 2.0]
+    cells["started"] = cells["final_score"] / 100  # the order of plans is that of their ids
     (line,) = lines(with_groups(cells))
-    assert (line.cells, line.final_score) == (2, 200.0)
+    assert line.final is not None
+    assert (line.cells, line.final.value) == (2, 200.0)
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
     assert "run in several plans, of which the newest run counts (2 cells)" in page
 
 
-def test_a_line_is_the_mean_over_seeds(dataset: Path) -> None:
+def test_a_line_is_over_seeds(dataset: Path) -> None:
     import hpcrl
 
     first, second = lines(with_groups(hpcrl.load(dataset)))
-    assert (first.what, first.cells, first.final_score, first.final_interval, first.at_goal) == (
-        "numpy",
-        2,
-        50,
-        (0, 100),
-        1,
-    )
-    assert (second.what, second.final_score, second.at_goal, second.goal_step) == ("torch", 250, 2, 20)
+    assert first.final is not None
+    assert second.final is not None
+    assert (first.what, first.cells, first.final.value, first.at_goal) == ("NumPy", 2, 50, 1)
+    assert (first.final.low, first.final.high) == (0, 100)
+    assert (second.what, second.final.value, second.at_goal, second.goal_step) == ("PyTorch", 250, 2, 20)
 
 
 def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
     keys = {
-        "plan": "p",
-        "attempt": "a",
-        "study": "s",
-        "cluster": "c",
-        "what": "w",
-        "where": "h",
-        "colour": "w",
-        "dash": "",
-    }
-    rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}])
+        "plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": "",
+        "hex": "#000000", "line": "w", "setup_time": 2.0, "compile_time": float("nan"), "workload": "dqn",
+    }  # fmt: skip
+    rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}, {**keys, "cell": "3"}])
     episodes = pd.DataFrame(
         {
             "plan": "p", "attempt": "a", "kind": "train", "name": "return",
-            "cell": ["1"] * 3 + ["2"] * 5, "time": [1.0, 2, 3, 1, 2, 3, 4, 5], "value": [1.0, 1, 1, 3, 3, 3, 3, 3],
+            "cell": ["1"] * 3 + ["2"] * 5 + ["3"] * 4, "time": [1.0, 2, 3, 1, 2, 3, 4, 5, 1, 2, 3, 4],
+            "value": [1.0, 1, 1, 3, 3, 3, 3, 3, 11, 11, 11, 11],
         }
     )  # fmt: skip
-    found = curves(rows, episodes, "time", points=5)
-    assert (found["x"].min(), found["x"].max()) == (1, 3)
-    np.testing.assert_allclose(found["mean"], 2)
+    found = returns(rows, episodes, "time", points=5)
+    assert (found["x"].min(), found["x"].max()) == (3, 5)  # from the record's start, two seconds before the first step
+    np.testing.assert_allclose(found["median"], 3)
     np.testing.assert_allclose(found["low"], 1)
-    np.testing.assert_allclose(found["high"], 3)
-    assert set(found["seeds"]) == {2}
+    np.testing.assert_allclose(found["high"], 11)
+    assert set(found["seeds"]) == {3}
+    assert set(found["level"]) == {0.75}
+    command = returns(rows.assign(workload="command"), episodes, "time", points=5)
+    assert command["x"].min() == 1  # a command's times are from the start already
 
 
 def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path) -> None:
@@ -90,11 +87,11 @@ def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path)
         "Final score",
         "Training time",
         "CPU, RAM and GPU utilisation",
-        "Return against episodes",
+        "Return against environment steps",
         "Return against time",
     ):
         assert title in text
-    assert "numpy" in text
+    assert "NumPy" in text
     markup = text.partition("<script>")[0]
     assert "http" not in markup
     assert 'src="' not in markup
@@ -104,9 +101,14 @@ def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path)
     assert (tmp_path / "r/figures/short-final-score.pdf").read_bytes().startswith(b"%PDF")
     assert min((tmp_path / "r/figures" / name).stat().st_size for name in figures) > 4000
     latex = (tmp_path / "r/short.tex").read_text()
-    assert r"\toprule" in latex and "numpy &" in latex and r"CPU (\%)" in latex
+    assert r"\toprule" in latex and "NumPy &" in latex and r"CPU (\%)" in latex
     summary = pd.read_csv(tmp_path / "r/summary.csv")
-    assert list(summary["final_score"]) == [50, 250]
+    assert list(summary["score_median"]) == [50, 250]
+    assert list(summary["score_low"]) == [0, 200]
+    assert list(summary["training_seconds_geometric_mean"].round(6)) == [3, 3]
+    words = {"study", "cluster", "configuration", "resources"}
+    for column in set(summary.columns) - words:
+        assert pd.api.types.is_numeric_dtype(summary[column]), column
     assert len(done.rows) == 2
 
 
@@ -161,4 +163,8 @@ def test_many_configurations(tmp_path: Path) -> None:
     collect([plan], tmp_path / "d", no_slurm())
     done = write_report(tmp_path / "d", None, tmp_path / "r", formats=())
     assert len(done.rows) == 80
-    assert "the 12 fastest of 80 configurations" in done.html.read_text()
+    text = done.html.read_text()
+    assert "the 12 fastest of 80 configurations" in text
+    assert "20 of 80 configurations are drawn" in text
+    names = [row[0] for row in done.rows]
+    assert names.index("NumPy batch_size 9") < names.index("NumPy batch_size 10")

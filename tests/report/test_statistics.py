@@ -7,6 +7,7 @@ import pytest
 from hpcrl.report.statistics import (
     Estimate,
     bootstrap,
+    geometric_mean,
     holm,
     interquartile_mean,
     least_p,
@@ -128,6 +129,19 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]] | None = 
     )  # fmt: skip
 
 
+def test_a_geometric_mean_and_its_interval() -> None:
+    from scipy import stats
+
+    values = np.array([10.0, 12.0, 9.0, 14.0])
+    found = geometric_mean(values)
+    assert found.value == pytest.approx(stats.gmean(values))
+    low, high = np.exp(stats.t.interval(0.95, 3, np.log(values).mean(), stats.sem(np.log(values))))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+    assert geometric_mean(np.array([3.0])) == Estimate(pytest.approx(3), None, None)
+    with pytest.raises(ValueError, match="positive"):
+        geometric_mean(np.array([1.0, 0.0]))
+
+
 def test_sentences_say_what_is_shown_and_what_is_not() -> None:
     times = {"a": [10.0, 11, 9, 10], "b": [20.0, 21, 19, 20], "d": [19.5, 21, 20, 20.5]}
     times = {name: each + each for name, each in times.items()}
@@ -136,7 +150,7 @@ def test_sentences_say_what_is_shown_and_what_is_not() -> None:
     }
     speed, last = sentences(rows(times, scores))
     assert speed.startswith(
-        "1 core: a trains fastest, in 10.0 s on average. b takes 2.00 times as long as a (95 % interval "
+        "1 core: a trains fastest, in 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
     )
     assert "which of b and d is faster is not shown: d takes 0.9" in speed
     assert last == (

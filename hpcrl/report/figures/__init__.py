@@ -2,30 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pandas as pd
 
-from hpcrl.report.figures import learning, papers, statistics, usage
-from hpcrl.report.figures.drawing import MOST_LINES, Figure, line_names
+from hpcrl.report.axes import axes as axes_of
+from hpcrl.report.choice import chosen
+from hpcrl.report.figures import axes, learning, papers, statistics, times, usage
+from hpcrl.report.figures.drawing import Figure
+from hpcrl.report.score import Score
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one study: ours, the first of them the headline, and its paper's with those that are empty."""
+
+    own: list[Figure]
+    paper: list[Figure]
+    empty: list[tuple[str, str]]
+
+    @property
+    def every(self) -> list[Figure]:
+        return [*self.own, *self.paper]
 
 
 def figures(
-    rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataFrame, phases: pd.DataFrame, study: dict[str, object]
-) -> list[Figure]:
+    rows: pd.DataFrame,
+    episodes: pd.DataFrame,
+    samples: pd.DataFrame,
+    phases: pd.DataFrame,
+    study: dict[str, object],
+    score: Score | None = None,
+) -> Figures:
     """Draw every figure that the data of one study allow.
 
     Args:
-        rows: attempts with the columns of `with_groups`; the other tables are the dataset's.
+        rows: attempts with the columns of `with_groups`, and `shared` (see `machines.side_by_side`); the other tables are
+            the dataset's.
         study: its `goal` and `paper`, each None if it has none.
     """
-    rows = rows.assign(line=line_names(rows))
-    shown = sorted(rows["line"].unique())[:MOST_LINES]
-    rows = rows[rows["line"].isin(shown)]
+    score = score or Score()
+    if "shared" not in rows:
+        rows = rows.assign(shared=False)
     goal = study.get("goal")
     known = float(goal) if isinstance(goal, int | float) else None
-    drawn = [
-        *papers.figures(str(study.get("paper")), rows, known),
-        *learning.figures(rows, episodes, known),
-        *statistics.figures(rows, known),
-        *usage.figures(rows, samples, phases),
+    some, rule = chosen(rows, more_is_better=score.more_is_better)
+    lines = [
+        *times.figures(some, phases),
+        *learning.figures(some, episodes, known, score),
+        *statistics.figures(some, known, score),
+        *usage.figures(some, samples),
     ]
-    return [figure for figure in drawn if figure is not None]
+    ours = [_told(figure, rule) for figure in lines if figure is not None]
+    whole = [figure for figure in axes.figures(rows, axes_of(rows), score) if figure is not None]
+    if rule:  # a large study is told by its axes first
+        ours = [*ours[:1], *whole, *ours[1:]]
+    else:
+        ours += whole
+    paper = papers.figures(str(study.get("paper")), rows, known)
+    return Figures(_ordered(ours), paper.drawn, paper.empty)
+
+
+def _told(figure: Figure, rule: str) -> Figure:
+    return replace(figure, text=f"{figure.text} {rule}") if rule else figure
+
+
+def _ordered(found: list[Figure]) -> list[Figure]:
+    """Put first what a reader asks first: wall time, score, time to the goal."""
+    first = ("wall-time", "final-score", "time-to-goal")
+    return sorted(found, key=lambda figure: first.index(figure.name) if figure.name in first else len(first))

@@ -1,198 +1,230 @@
-"""What all figures share: one Vega-Lite specification each, drawn interactively in the HTML, and as PNG, SVG and PDF."""
+"""What all figures share: panels of Vega-Lite, drawn at the page's width in the HTML, and side by side as PNG, SVG and PDF."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-# Okabe and Ito's colours, told apart by readers with any common colour blindness; yellow and black are left out.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]
-DASHES = {"": [1, 0], "eager": [1, 0], "lazy": [6, 3], "fused": [2, 2]}
-GREY = "#7F7F7F"
+from hpcrl.report.design import DASHES, FRAMEWORKS, dash, in_short, natural
+
 ROW = 26  # pixels of a line of the comparison
-WIDTH = 560
-_FAR = 10  # times as long a line makes an axis logarithmic
-MOST_LINES = 60  # in one figure; the table has them all
+HEIGHT = 260  # pixels of a panel with curves
+_PAPER_WIDTH = 460  # of a panel, in pixels, in the files
+_FAR = 20  # times as large a value makes an axis logarithmic
+MOST_VALUES = 150  # rows of a figure's table
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a figure's legend: a colour, or the strokes and gaps of a line."""
+
+    name: str
+    colour: str = ""
+    dash: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a figure, with the values that it shows.
+
+    Args:
+        rows: lines of the comparison one above the other; 0 where the panel has none.
+    """
+
+    chart: alt.TopLevelMixin
+    values: pd.DataFrame
+    title: str = ""
+    rows: int = 0
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: file name, what it shows in words, and its specification."""
+    """One figure: file name, what it shows in words, its panels and its legend."""
 
     name: str
     title: str
     text: str
-    chart: alt.TopLevelMixin
+    panels: tuple[Panel, ...]
+    legend: tuple[Key, ...] = field(default=())
 
 
-def line_names(rows: pd.DataFrame) -> pd.Series[Any]:
-    """Name the lines by what differs among them: places and clusters only where there are several."""
-    names = rows["what"]
-    if rows["where"].nunique() > 1:
-        names = names + " · " + rows["where"]
-    if rows["cluster"].nunique() > 1:
-        names = names + " · " + rows["cluster"]
-    return names
+def ordered(names: pd.Series[Any]) -> list[str]:
+    """Return the names of lines, modes or colours in the order of every figure: naturally, frameworks as the table has them."""
+    known = [name for name, _ in FRAMEWORKS.values()]
+    unique = {str(name) for name in names}
+    if unique <= set(known):
+        return [name for name in known if name in unique]
+    return sorted(unique, key=natural)
 
 
-def colour(rows: pd.DataFrame) -> alt.Color:
-    domain = sorted(rows["colour"].unique())
-    scale = alt.Scale(domain=domain, range=[COLOURS[index % len(COLOURS)] for index in range(len(domain))])
-    title = "framework" if (rows["colour"] != rows["what"]).any() else "configuration"
-    return alt.Color("colour:N", scale=scale, title=title, legend=alt.Legend(symbolOpacity=1))
+def colour(rows: pd.DataFrame, title: str = "") -> alt.Color:
+    """Encode the colour that `with_groups` has given each row."""
+    names = ordered(rows["colour"])
+    hues = dict(zip(rows["colour"], rows["hex"], strict=True))
+    return alt.Color(
+        "colour:N", scale=alt.Scale(domain=names, range=[hues[name] for name in names]), title=title or None
+    )
 
 
-def dash(data: pd.DataFrame) -> dict[str, Any]:
-    """Return the encoding that tells modes of execution apart, none where there is only one."""
-    names = sorted(data["dash"].unique())
-    if names == [""]:
+def stroke(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the encoding that tells modes of execution apart, none where there are none."""
+    names = _modes(rows)
+    if not names:
         return {}
-    scale = alt.Scale(domain=names, range=[DASHES.get(name, [4, 4]) for name in names])
-    legend = alt.Legend(symbolSize=700, symbolStrokeWidth=2)
-    return {"strokeDash": alt.StrokeDash("dash:N", scale=scale, title="execution", legend=legend)}
+    scale = alt.Scale(domain=names, range=[dash(name) for name in names])
+    return {"strokeDash": alt.StrokeDash("dash:N", scale=scale, title=None)}
 
 
-def place_names(rows: pd.DataFrame) -> pd.Series[Any]:
-    """Name the places of a figure with a panel for each: the cluster only where there are several."""
-    return rows["cluster"] + ", " + rows["where"] if rows["cluster"].nunique() > 1 else rows["where"]
+def legend(rows: pd.DataFrame, lines: bool = False) -> tuple[Key, ...]:
+    """Return the entries for what is drawn: its colours, and of lines its modes."""
+    names = ordered(rows["colour"])
+    hues = dict(zip(rows["colour"], rows["hex"], strict=True))
+    keys = [Key(name, colour=hues[name]) for name in names] if len(names) > 1 else []
+    if lines:
+        keys += [Key(mode, dash=" ".join(map(str, dash(mode)))) for mode in _modes(rows)]
+    return tuple(keys)
 
 
-def y_lines(rows: pd.DataFrame) -> alt.Y:
-    return alt.Y(
-        "line:N",
-        title=None,
-        sort=sorted(rows["line"].unique()),
-        axis=alt.Axis(labelLimit=420, labelPadding=8),
-    )
+def _modes(rows: pd.DataFrame) -> list[str]:
+    found = {str(name) for name in rows["dash"]} - {""}
+    return [*(name for name in DASHES if name in found), *sorted(found - set(DASHES))]
 
 
-def height(rows: pd.DataFrame) -> int:
-    return ROW * max(2, rows["line"].nunique())
+def scale_of(values: pd.Series[Any], zero: bool = True) -> tuple[alt.Scale, bool]:
+    """Return the scale for values and whether it is logarithmic: where the largest is more than 20 times the smallest."""
+    known = values.dropna()
+    if len(known) and known.min() > 0 and known.max() > _FAR * known.min():
+        return alt.Scale(type="log", nice=True), True
+    return alt.Scale(zero=zero, nice=True), False
 
 
-def stacked(long: pd.DataFrame, rows: pd.DataFrame, parts: dict[str, tuple[str, str]], title: str) -> alt.Chart:
-    """Draw bars of several parts, one bar for each line.
-
-    Args:
-        long: `line`, `part`, `value`; a mean is taken over what has the same line and part.
-        parts: part -> its name for readers and its colour, in the order from left to right.
-    """
-    order = {part: index for index, part in enumerate(parts)}
-    mean = long.groupby(["line", "part"], as_index=False)["value"].mean()
-    mean = mean.assign(
-        order=mean["part"].map(order), part=mean["part"].map({key: name for key, (name, _) in parts.items()})
-    )
-    scale = alt.Scale(domain=[name for name, _ in parts.values()], range=[hue for _, hue in parts.values()])
-    return (
-        alt.Chart(mean)
-        .mark_bar(height=ROW * 0.6)
-        .encode(
-            x=alt.X("value:Q", title=title, stack="zero"),
-            y=y_lines(rows),
-            color=alt.Color(
-                "part:N", scale=scale, title=None, legend=alt.Legend(orient="top", labelLimit=0, columns=6)
-            ),
-            order=alt.Order("order:Q"),
-            tooltip=["line", "part", alt.Tooltip("value", title=title, format=".4g")],
-        )
-        .properties(width=WIDTH, height=height(rows))
-    )
+def axis_title(title: str, logarithmic: bool) -> str:
+    return f"{title}, log" if logarithmic else title
 
 
-def dots_and_means(
-    data: pd.DataFrame, rows: pd.DataFrame, column: str, title: str, width: int = WIDTH
-) -> alt.LayerChart:
-    """Draw each seed as a dot and the mean over seeds as a bar."""
-    data = data[["line", "colour", "seed", column]].rename(columns={column: "value"})
-    base = alt.Chart(data)
-    bars = base.mark_bar(height=ROW * 0.6, opacity=0.85).encode(
-        x=alt.X("mean(value):Q", title=title, scale=alt.Scale(zero=True), stack=False),
-        y=y_lines(rows),
-        color=colour(rows),
-    )
-    dots = base.mark_circle(size=22, color="#888888", opacity=0.9).encode(
-        x=alt.X("value:Q", title=title),
-        y=y_lines(rows),
-        tooltip=["line", "seed", alt.Tooltip("value", title=title, format=".4g")],
-    )
-    chart: alt.LayerChart = (bars + dots).properties(width=width, height=height(rows))
-    return chart
+def y_lines(names: list[str]) -> alt.Y:
+    return alt.Y("line:N", title=None, sort=names, axis=alt.Axis(labelLimit=300, labelPadding=8))
 
 
-def bands(
-    data: pd.DataFrame,
-    x_title: str,
-    y_title: str,
-    rule: float | None = None,
-    y_format: str = ".1f",
-    logarithmic: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw lines with a band from the lowest to the highest seed; one panel for each place if there are several.
+def by_place(data: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split what is drawn into the places that get a panel each; the cluster is named where there are several."""
+    places = data["cluster"] + ", " + data["where"] if data["cluster"].nunique() > 1 else data["where"]
+    return [(name if places.nunique() > 1 else "", data[places == name]) for name in sorted(set(places), key=natural)]
 
-    Args:
-        data: what :func:`hpcrl.report.groups.banded` returns.
-        rule: where a dashed horizontal line goes.
-        logarithmic: whether x may be, where one line ends far beyond another.
-    """
-    data = data.assign(place=place_names(data))
-    ends = data.groupby(["cluster", "where", "what"])["x"].max()
-    scale: Any = alt.Undefined
-    if logarithmic and ends.max() > _FAR * ends.min():
-        data = data[data["x"] > ends.min() / 20]  # before that nothing has happened
-        scale, x_title = alt.Scale(type="log", nice=False), f"{x_title}, logarithmic"
-    x = alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=6), scale=scale)
-    y = alt.Y("mean:Q", title=y_title)
-    encodings: dict[str, Any] = {"x": x, "color": colour(data), **dash(data)}
-    base = alt.Chart(data)
-    detail = [alt.Detail(f"{key}:N") for key in ("cluster", "where", "what")]
-    band = base.mark_area(opacity=0.13).encode(
-        x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q", color=colour(data), detail=detail
-    )
-    tips = [
-        "what",
-        "where",
-        "cluster",
-        alt.Tooltip("x", title=x_title, format=".1f"),
-        alt.Tooltip("mean", title=y_title, format=y_format),
-        "seeds",
+
+def rounded(data: pd.DataFrame, digits: int = 5) -> pd.DataFrame:
+    """Round numbers to the digits that a figure can show: the page is smaller for it."""
+    floats = data.select_dtypes("float").columns
+    return data.assign(**{name: [_round(value, digits) for value in data[name]] for name in floats})
+
+
+def _round(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}") if value == value else value
+
+
+def thinned(data: pd.DataFrame, by: list[str], points: int = 11) -> pd.DataFrame:
+    """Keep some points of each curve for the table of values, its first and its last among them."""
+    kept = [
+        group.iloc[sorted({round(place * (len(group) - 1) / (points - 1)) for place in range(points)})]
+        for _, group in data.groupby(by, sort=False)
     ]
-    line = base.mark_line(strokeWidth=2).encode(y=y, detail=detail, tooltip=tips, **encodings)
-    layers: list[Any] = [band, line]
-    if rule is not None:
-        # Of the same data, so that the figure can be split by place.
-        layers.append(base.mark_rule(strokeDash=[4, 3], color=GREY).encode(y=alt.datum(rule)))
-    if data["place"].nunique() == 1:
-        return alt.layer(*layers).properties(width=WIDTH, height=280)
-    return (
-        alt.layer(*layers, data=data)
-        .properties(width=WIDTH // 2, height=220)
-        .facet(facet=alt.Facet("place:N", title=None), columns=2)
-    )
+    return pd.concat(kept, ignore_index=True) if kept else data
 
 
-def style(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Return a figure's specification with the report's fonts and sizes."""
-    with alt.data_transformers.enable("default", max_rows=None):  # else 5,000
-        spec: dict[str, Any] = chart.to_dict()
-    spec["config"] = {
-        "font": "system-ui, 'DejaVu Sans', sans-serif",
-        "background": "transparent",
-        "view": {"stroke": None},
-        "axis": {
-            "labelFontSize": 12,
-            "labelOverlap": "greedy",
-            "labelSeparation": 8,
-            "titleFontSize": 12.5,
-            "titleFontWeight": "normal",
-            "gridOpacity": 0.45,
-            "titlePadding": 8,
-        },
-        "legend": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-        "header": {"labelFontSize": 12},
+def as_table(figure: Figure) -> dict[str, Any]:
+    """Return the values of a figure as a table: heads, rows, and how many rows were left out."""
+    frames = []
+    for panel in figure.panels:
+        frame = panel.values.astype(object)
+        if len(figure.panels) > 1:
+            frame = frame.set_axis(list(frame.columns), axis=1)
+            frame.insert(0, "panel", panel.title)
+        frames.append(frame)
+    heads = list(dict.fromkeys(name for frame in frames for name in frame.columns))
+    share = max(1, MOST_VALUES // max(1, len(frames)))
+    rows = [
+        [_text(row.get(head)) for head in heads] for frame in frames for row in frame.head(share).to_dict("records")
+    ]
+    return {"heads": heads, "rows": rows, "more": sum(max(0, len(frame) - share) for frame in frames)}
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return in_short(float(value))
+    return str(value)
+
+
+# --- specifications
+
+_CONFIG: dict[str, Any] = {
+    "font": "system-ui, 'DejaVu Sans', sans-serif",
+    "background": "transparent",
+    "view": {"stroke": None},
+    "mark": {"aria": False},
+    "text": {"color": "#57606a"},
+    "axis": {
+        "aria": False,
+        "labelFontSize": 12,
+        "labelOverlap": "greedy",
+        "labelSeparation": 8,
+        "titleFontSize": 12.5,
+        "titleFontWeight": "normal",
+        "gridOpacity": 0.45,
+        "titlePadding": 8,
+    },
+    "legend": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 260},
+    "title": {"fontSize": 12.5, "fontWeight": "normal"},
+}
+
+
+def for_screen(panel: Panel, description: str = "") -> dict[str, Any]:
+    """Return the specification that follows the width of the element it is drawn in; the page draws the legend."""
+    spec = _specification(panel)
+    spec["description"] = description
+    spec["width"] = "container"
+    if panel.rows:
+        spec["height"] = panel.rows * ROW  # a step would not do: Vega-Lite warns of it beside a width that fits
+    spec["autosize"] = {"type": "fit-x" if panel.rows else "fit", "contains": "padding"}
+    spec["config"] = {name: each for name, each in _CONFIG.items() if name != "text"} | {"legend": {"disable": True}}
+    spec["usermeta"] = {"rows": panel.rows}
+    return spec
+
+
+def for_paper(figure: Figure) -> dict[str, Any]:
+    """Return one specification of all panels, two in a row, each with its title and legend."""
+    parts = []
+    for panel in figure.panels:
+        part = _specification(panel) | {"width": _PAPER_WIDTH}
+        if panel.title:
+            part["title"] = panel.title
+        parts.append(part)
+    if len(parts) == 1:
+        return {**parts[0], "config": _CONFIG}
+    datasets: dict[str, Any] = {}
+    for part in parts:
+        datasets |= part.pop("datasets", {})
+        part.pop("$schema", None)
+        part.pop("padding", None)
+    return {
+        "$schema": alt.SCHEMA_URL,
+        "concat": parts,
+        "columns": 2,
+        "spacing": 64 if any(panel.rows for panel in figure.panels) else 28,
+        "datasets": datasets,
+        "config": _CONFIG,
     }
+
+
+def _specification(panel: Panel) -> dict[str, Any]:
+    with alt.data_transformers.enable("default", max_rows=None):  # else 5,000
+        spec: dict[str, Any] = panel.chart.to_dict(validate=False)  # the tests validate; it takes most of the time
+    spec.pop("config", None)
     return spec
 
 
@@ -219,3 +251,6 @@ def to_pdf(spec: dict[str, Any]) -> bytes:
 
 def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
     return {**spec, "config": {**spec["config"], "background": background, "font": "DejaVu Sans"}}
+
+
+FORMATS: dict[str, Callable[[dict[str, Any]], bytes]] = {"png": to_png, "svg": to_svg, "pdf": to_pdf}

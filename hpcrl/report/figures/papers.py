@@ -1,55 +1,79 @@
-"""The figures of the published studies, drawn from one's own runs, with what was not run greyed."""
+"""The figures of the published studies, drawn from one's own runs; what was not run is named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
-import altair as alt
+import numpy as np
 import pandas as pd
 
-from hpcrl.report.figures.drawing import COLOURS, GREY, Figure
+from hpcrl.report.design import FRAMEWORKS, display
+from hpcrl.report.figures.drawing import Figure, Panel, legend
+from hpcrl.report.figures.marks import Centre, dots, in_words
 
-_FRAMEWORKS = {"jax": "JAX", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
+_FRAMEWORKS = ("jax", "tensorflow", "mxnet")
 _MODES = ("lazy", "eager")
 _PLACES = ("CPU", "GPU", "Horovod")
-_WIDTH, _HEIGHT = 460, 170
-_FINAL, _TRAINING = ("final_score", "final score"), ("training_time", "training time (s)")
-# What the paper calls utilisation is of the whole machine; the job's own stands beside it in other figures.
-_UTILISATION = (
-    ("machine_cpu_percent", "CPU"),
-    ("machine_memory_percent", "RAM"),
-    ("gpu_percent", "GPU"),
-)
 
 
-def figures(paper: str, rows: pd.DataFrame, goal: float | None) -> list[Figure]:
-    """Draw a paper's figures; none for a study that names no known one."""
-    return list(_sol(rows, goal)) if paper == "sol-dqn-frameworks" else []
+@dataclass(frozen=True)
+class _Measure:
+    """A column as a paper's figures show it; `machine` says that it is of the whole machine."""
+
+    column: str
+    title: str
+    centre: Centre = "median"
+    machine: bool = False
 
 
-def _sol(rows: pd.DataFrame, goal: float | None) -> Iterator[Figure]:
+_FINAL = _Measure("final_score", "final score")
+_TRAINING = _Measure("training_time", "training time (s)", "geometric mean")
+# What the paper calls utilisation is of the whole machine; the job's own stands in other figures.
+_CPU = _Measure("machine_cpu_percent", "CPU utilisation of the machine (%)", machine=True)
+_RAM = _Measure("machine_memory_percent", "RAM utilisation of the machine (%)", machine=True)
+_GPU = _Measure("gpu_percent", "GPU utilisation (%)")
+
+
+@dataclass(frozen=True)
+class PaperFigures:
+    """The figures of a paper for which there are values, and the others: title and why they are empty."""
+
+    drawn: list[Figure]
+    empty: list[tuple[str, str]]
+
+
+def figures(paper: str, rows: pd.DataFrame, goal: float | None) -> PaperFigures:
+    """Draw a paper's figures; none for a study that names no known one.
+
+    Args:
+        rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran beside on the machine.
+    """
+    if paper != "sol-dqn-frameworks":
+        return PaperFigures([], [])
+    found = list(_sol(rows, goal))
+    drawn = [each for each in found if isinstance(each, Figure)]
+    return PaperFigures(drawn, [each for each in found if not isinstance(each, Figure)])
+
+
+def _sol(rows: pd.DataFrame, goal: float | None) -> Iterator[Figure | tuple[str, str]]:
     """Draw the 13 figures of "Comparison of Deep-Q Network for Reinforcement Learning using Multi-stage Frameworks"."""
     tasks = _tasks(rows)
-    for number, (framework, name) in enumerate(_FRAMEWORKS.items()):
+    for number, framework in enumerate(_FRAMEWORKS):
         own = tasks[tasks["framework"] == framework]
+        name = display(framework)
         first = 1 + 3 * number
-        yield _figure(first, f"Final score attained by {name}", _bars(own, _FINAL, goal), own)
-        panels: list[Any] = [
-            _bars(own, (column, f"{title} utilisation (%)"), None, 200) for column, title in _UTILISATION
-        ]
-        both = alt.concat(*panels, columns=2, spacing=24)
-        yield _figure(first + 1, f"Average resource utilization by {name}", both, own)
-        yield _figure(first + 2, f"Training times by {name}", _bars(own, _TRAINING, None), own)
+        yield _figure(first, f"Final score attained by {name}", (_FINAL,), own, goal)
+        yield _figure(first + 1, f"Average resource utilisation by {name}", (_CPU, _RAM, _GPU), own)
+        yield _figure(first + 2, f"Training times by {name}", (_TRAINING,), own)
     comparisons = (
-        ("GPU utilization", ("gpu_percent", "GPU utilisation (%)")),
+        ("GPU utilisation", _GPU),
         ("Training times", _TRAINING),
-        ("RAM utilization", ("machine_memory_percent", "RAM utilisation of the machine (%)")),
-        ("CPU utilization", ("machine_cpu_percent", "CPU utilisation of the machine (%)")),
+        ("RAM utilisation", _RAM),
+        ("CPU utilisation", _CPU),
     )
-    for number, (title, column) in enumerate(comparisons, start=10):
-        chart = _bars(tasks, column, None, by_framework=True)
-        yield _figure(number, f"{title} for all tasks and frameworks", chart, tasks)
+    for number, (title, measure) in enumerate(comparisons, start=10):
+        yield _figure(number, f"{title} for all tasks and frameworks", (measure,), tasks)
 
 
 def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
@@ -62,9 +86,10 @@ def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
     plain = (rows["parallelism"] == "horovod") | ((rows["tasks"] == 1) & (rows["parallelism"] == "none"))
     # What a part of the training took would pass for the whole.
     time = rows["training_time"].where(rows["outcome"] == "completed")
-    known = rows.assign(place=place, mode=rows["execution"], training_time=time)[
-        plain & rows["framework"].isin(_FRAMEWORKS)
-    ]
+    known = rows.assign(place=place, mode=rows["execution"], training_time=time)
+    if known["shared"].any():
+        known = known.assign(**{_CPU.column: np.nan, _RAM.column: np.nan})
+    known = known[plain & rows["framework"].isin(_FRAMEWORKS)]
     stand_in = not (known["gpus"] > 0).any()
     if not stand_in:
         known = known[(known["place"] != "Horovod") | (known["gpus"] > 0)]
@@ -72,49 +97,67 @@ def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
         [(framework, mode, place) for framework in _FRAMEWORKS for mode in _MODES for place in _PLACES],
         columns=["framework", "mode", "place"],
     )
-    columns = ["framework", "mode", "place", "gpus", "seed", *(name for name, _ in (_FINAL, _TRAINING, *_UTILISATION))]
+    measures = (_FINAL, _TRAINING, _CPU, _RAM, _GPU)
+    columns = ["framework", "mode", "place", "gpus", "seed", *(each.column for each in measures)]
     merged = every.merge(known[columns], on=["framework", "mode", "place"], how="left")
     names = {"Horovod": "Horovod (2 CPU ranks)"} if stand_in else {}
     merged["task"] = merged["mode"] + ", " + merged["place"].replace(names)
-    merged["name"] = merged["framework"].map(_FRAMEWORKS)
+    merged["colour"] = merged["framework"].map(display)
+    merged["hex"] = merged["framework"].map(lambda name: FRAMEWORKS[name][1])
+    merged["dash"] = merged["mode"]
+    merged["ran"] = merged["gpus"].notna()
+    merged["beside"] = bool(rows["shared"].any())
     return merged
 
 
-def _bars(
-    tasks: pd.DataFrame, column: tuple[str, str], goal: float | None, width: int = _WIDTH, by_framework: bool = False
-) -> alt.TopLevelMixin:
-    """Draw a bar for each task, its mean over seeds; a task without a number has a grey note in its place."""
-    value, title = column
-    keys = ["name", "task", "mode", "place"]
-    mean = tasks.groupby(keys, as_index=False, sort=False).agg(
-        value=(value, "mean"), seeds=(value, "count"), ran=("gpus", "count"), gpus=("gpus", "max")
-    )
-    why = mean["gpus"].eq(0).map({True: "no GPU in it", False: "no value"}) if value == "gpu_percent" else "did not end"
-    mean["note"] = pd.Series("not run", mean.index).mask(mean["ran"] > 0, why).mask(mean["value"].notna(), "")
-    top = max(float(mean["value"].max()) if mean["value"].notna().any() else 1.0, goal or 0.0)
-    x = alt.X("value:Q", title=title, scale=alt.Scale(domain=[0, top * 1.05 or 1.0]))
-    y = alt.Y("task:N", title=None, sort=list(dict.fromkeys(mean["task"])), axis=alt.Axis(labelLimit=260))
-    scale = alt.Scale(domain=list(_FRAMEWORKS.values()), range=COLOURS[:3])
-    tips = ["name", "task", alt.Tooltip("value", title=title, format=".4g"), "seeds"]
-    offset = alt.YOffset("name:N", sort=list(_FRAMEWORKS.values())) if by_framework else alt.Undefined
-    hue = alt.Color("name:N", scale=scale, title="framework", legend=alt.Legend() if by_framework else None)
-    base = alt.Chart(mean)
-    bars = base.mark_bar(opacity=0.9).encode(x=x, y=y, yOffset=offset, color=hue, tooltip=tips)
-    notes = base.mark_text(align="left", dx=4, color=GREY, fontStyle="italic", fontSize=11).encode(
-        x=alt.value(0), y=y, yOffset=offset, text="note:N"
-    )
-    layers: list[alt.Chart] = [bars, notes]
+def _figure(
+    number: int, title: str, measures: tuple[_Measure, ...], tasks: pd.DataFrame, goal: float | None = None
+) -> Figure | tuple[str, str]:
+    several = tasks["colour"].nunique() > 1
+    tasks = tasks.assign(line=tasks["colour"] + " " + tasks["task"] if several else tasks["task"])
+    heading = f"Figure {number}: {title}"
+    known = [each for each in measures if tasks[each.column].notna().any()]
+    if not known:
+        return heading, _why_empty(measures, tasks)
+    panels = tuple(_panel(each, tasks, goal, len(known) > 1) for each in known)
+    text = f"Figure {number} of the paper, from the runs of this dataset. {in_words(tasks, known[0].column, known[0].centre)}"
     if goal is not None:
-        rule = alt.Chart(pd.DataFrame({"goal": [goal]})).mark_rule(strokeDash=[4, 3], color=GREY)
-        layers.append(rule.encode(x=alt.X("goal:Q", title=title)))
-    return alt.layer(*layers).properties(width=width, height=_HEIGHT * (3 if by_framework else 1))
+        text += f" The dashed line is the goal, {goal:,g}."
+    if missing := list(dict.fromkeys(tasks.loc[~tasks["ran"], "line"])):
+        text += f" Not run: {'; '.join(missing)}."
+    if lost := [each for each in measures if each not in known]:
+        text += f" Without {', '.join(each.title for each in lost)}: {_why_empty(tuple(lost), tasks)}."
+    return Figure(f"sol-{number:02}", heading, text, panels, legend(tasks) if several else ())
 
 
-def _figure(number: int, title: str, chart: alt.TopLevelMixin, tasks: pd.DataFrame) -> Figure:
-    missing = tasks[tasks["gpus"].isna()]
-    text = f"Figure {number} of the paper, from the runs of this dataset; means over seeds."
-    if not missing.empty:
-        several = tasks["name"].nunique() > 1
-        names = missing["name"] + " " + missing["task"] if several else missing["task"]
-        text += f" Not run: {'; '.join(dict.fromkeys(names))}."
-    return Figure(f"sol-{number:02}", f"Figure {number}: {title}", text, chart)
+def _panel(measure: _Measure, tasks: pd.DataFrame, goal: float | None, titled: bool) -> Panel:
+    names = list(dict.fromkeys(tasks["line"]))
+    notes = {line: _note(measure, group) for line, group in tasks.groupby("line", sort=False)}
+    shown = {str(line): note for line, note in notes.items() if note}
+    top = max([goal or 0.0, float(np.nanmax(tasks[measure.column].to_numpy(float)))]) * 1.05 or 1.0
+    return dots(
+        tasks, measure.column, measure.title, measure.centre, goal, names, shown, measure.title if titled else "", [0.0, top]
+    )  # fmt: skip
+
+
+def _note(measure: _Measure, group: pd.DataFrame) -> str:
+    """Return what stands in place of a task's value; nothing where there is one."""
+    if group[measure.column].notna().any():
+        return ""
+    if not group["ran"].any():
+        return "not run"
+    if measure.column == "gpu_percent":
+        return "no GPU in it" if (group["gpus"] == 0).all() else "no value"
+    return "did not end"
+
+
+def _why_empty(measures: tuple[_Measure, ...], tasks: pd.DataFrame) -> str:
+    ran = tasks[tasks["ran"]]
+    if ran.empty:
+        return "nothing of it was run"
+    reasons = []
+    if any(each.machine for each in measures) and tasks["beside"].any():
+        reasons.append("cells ran side by side, so the machine's values are no cell's own")
+    if any(each.column == "gpu_percent" for each in measures) and (ran["gpus"] == 0).all():
+        reasons.append("no cell with a GPU was run")
+    return " and ".join(reasons) or "no value was recorded"

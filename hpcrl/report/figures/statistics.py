@@ -8,7 +8,21 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.figures.drawing import WIDTH, Figure, colour, dash, height, place_names, y_lines
+from hpcrl.report.design import in_short
+from hpcrl.report.figures.drawing import (
+    HEIGHT,
+    ROW,
+    Figure,
+    Panel,
+    by_place,
+    colour,
+    legend,
+    ordered,
+    rounded,
+    stroke,
+    y_lines,
+)
+from hpcrl.report.score import Score
 from hpcrl.report.statistics import bootstrap, interquartile_mean, performance_profile, probability_of_improvement
 
 _FEWEST = 2  # seeds of a line, for an interval
@@ -17,89 +31,132 @@ _HOLDS = {2: 50, 3: 72, 4: 80, 5: 87, 7: 90, 10: 93}
 _MOST_PAIRS = 12  # configurations in the matrix of improvement
 
 
-def figures(rows: pd.DataFrame, goal: float | None) -> list[Figure | None]:
+def figures(rows: pd.DataFrame, goal: float | None, score: Score) -> list[Figure | None]:
     known = rows[rows["final_score"].notna() & (rows["outcome"] == "completed")]
     counts = known.groupby("line")["final_score"].transform("size")
     known = known[counts >= _FEWEST]
     if known.empty:
         return []
-    return [_means(known), _profiles(known, goal), _improvement(known)]
+    return [_means(known, score), _profiles(known, goal, score), _improvement(known, score)]
 
 
-def _means(rows: pd.DataFrame) -> Figure:
+def _means(rows: pd.DataFrame, score: Score) -> Figure:
     estimates = []
-    for (line, hue), group in rows.groupby(["line", "colour"]):
+    for line, group in rows.groupby("line", sort=False):
         found = bootstrap(group["final_score"].to_numpy(float), interquartile_mean)
-        estimates.append({"line": line, "colour": hue, "value": found.value, "low": found.low, "high": found.high})
+        estimates.append(
+            {"line": line, "colour": group["colour"].iloc[0], "value": found.value, "low": found.low, "high": found.high,
+             "seeds": len(group), "text": in_short(found.value)}
+        )  # fmt: skip
     data = pd.DataFrame(estimates)
-    base = alt.Chart(data).encode(y=y_lines(data), color=colour(rows))
-    title = "interquartile mean of the final score"
-    tips = ["line", *(alt.Tooltip(name, format=".1f") for name in ("value", "low", "high"))]
-    bars = base.mark_bar(height=12, opacity=0.45).encode(x=alt.X("low:Q", title=title), x2="high:Q", tooltip=tips)
-    ticks = base.mark_tick(thickness=3, size=18).encode(x=alt.X("value:Q", title=title), tooltip=tips)
+    names = ordered(data["line"])
+    title = f"interquartile mean, {score.title}"
+    base = alt.Chart(rounded(data)).encode(y=y_lines(names), color=colour(rows))
+    tips = [
+        alt.Tooltip("line", title="configuration"),
+        *(alt.Tooltip(name, format=",.4~r") for name in ("value", "low", "high")),
+    ]
+    axis = alt.Axis(tickCount=5)
+    bars = base.mark_rule(strokeWidth=6, opacity=0.35).encode(
+        x=alt.X("low:Q", title=title, axis=axis), x2="high:Q", tooltip=tips
+    )
+    ticks = base.mark_tick(thickness=3, size=16).encode(x=alt.X("value:Q", title=title, axis=axis), tooltip=tips)
+    texts = alt.Chart(rounded(data)).mark_text(align="left", dx=8, fontSize=12)
+    values = texts.encode(x=alt.value("width"), y=y_lines(names), text="text:N")
+    chart = (bars + ticks + values).properties(
+        height=alt.Step(ROW), padding={"left": 4, "top": 4, "bottom": 4, "right": 62}
+    )
     fewest = int(rows.groupby("line")["final_score"].size().min())
-    text = "Mean of the middle half of the seeds, with 95 % percentile bootstrap intervals over seeds (Agarwal et al. 2021)."
+    text = (
+        "The tick is the mean of the middle half of the seeds, the bar its 95 % percentile bootstrap interval over seeds (Agarwal et "
+        "al. 2021)."
+    )
     if holds := next((share for most, share in _HOLDS.items() if fewest <= most), None):
         text += f" With {fewest} seeds such an interval holds the true value in about {holds} % of experiments."
-    chart = (bars + ticks).properties(width=WIDTH, height=height(data))
-    return Figure("interquartile-mean", "Interquartile mean", text, chart)
+    table = data.set_index("line").loc[names].reset_index()[["line", "value", "low", "high", "seeds"]]
+    table = table.set_axis(["configuration", title, "from", "to", "seeds"], axis=1)
+    return Figure(
+        "interquartile-mean", "Interquartile mean", text, (Panel(chart, table, "", len(names)),), legend(rows)
+    )
 
 
-def _profiles(rows: pd.DataFrame, goal: float | None) -> Figure:
-    top = max(float(rows["final_score"].max()), goal or 0.0)
-    thresholds = np.linspace(0, top, 101)
-    frames = []
-    for (place, what, hue, mode), group in rows.assign(place=place_names(rows)).groupby(
-        ["place", "what", "colour", "dash"]
-    ):
-        fractions = performance_profile(group["final_score"].to_numpy(float), thresholds - 1e-9 * top)
-        frame = pd.DataFrame({"score": thresholds, "fraction": fractions})
-        frames.append(frame.assign(place=str(place), what=str(what), colour=str(hue), dash=str(mode)))
-    data = pd.concat(frames, ignore_index=True)
-    chart = (
-        alt.Chart(data)
-        .mark_line(strokeWidth=2, interpolate="step-after")
-        .encode(
-            x=alt.X("score:Q", title="final score"),
-            y=alt.Y("fraction:Q", title="seeds that reach it", axis=alt.Axis(format="%")),
-            color=colour(data),
-            detail="what:N",
-            tooltip=["what", "place", alt.Tooltip("score", format=".0f"), alt.Tooltip("fraction", format=".0%")],
-            **dash(data),
+def _profiles(rows: pd.DataFrame, goal: float | None, score: Score) -> Figure:
+    low, top = min(float(rows["final_score"].min()), 0.0), max(float(rows["final_score"].max()), goal or 0.0)
+    thresholds = np.linspace(low, top, 101)
+    panels = []
+    for place, part in by_place(rows):
+        frames = []
+        for what, group in part.groupby("what"):
+            scores = group["final_score"].to_numpy(float)
+            fractions = performance_profile(scores, thresholds - 1e-9 * (top - low))
+            if not score.more_is_better:
+                fractions = 1 - performance_profile(scores, thresholds + 1e-9 * (top - low))
+            first = group.iloc[0]
+            frame = pd.DataFrame({"score": thresholds, "fraction": fractions}).assign(what=str(what))
+            frames.append(frame.assign(colour=first["colour"], hex=first["hex"], dash=first["dash"]))
+        data = pd.concat(frames, ignore_index=True)
+        kept = data[(data["fraction"].diff() != 0) | (data["what"] != data["what"].shift(-1))]  # where it steps
+        chart = (
+            alt.Chart(rounded(kept.drop(columns="hex")))
+            .mark_line(strokeWidth=2, interpolate="step-after")
+            .encode(
+                x=alt.X("score:Q", title=score.title, axis=alt.Axis(tickCount=6)),
+                y=alt.Y(
+                    "fraction:Q",
+                    title="seeds that reach it",
+                    axis=alt.Axis(format="%", tickCount=5),
+                    scale=alt.Scale(domain=[0, 1]),
+                ),
+                color=colour(data),
+                detail="what:N",
+                tooltip=["what", alt.Tooltip("score", format=",.4~r"), alt.Tooltip("fraction", format=".0%")],
+                **stroke(data),
+            )
+            .properties(height=HEIGHT)
         )
-        .properties(width=WIDTH // 2, height=200)
-    )
-    faceted = chart.facet(facet=alt.Facet("place:N", title=None), columns=2) if data["place"].nunique() > 1 else chart
-    text = (
-        "The share of seeds whose last policy scores at least as much (performance profile): a higher line is better."
-    )
-    return Figure("performance-profiles", "Performance profiles", text, faceted)
+        table = kept[["what", "score", "fraction"]].set_axis(["configuration", score.title, "share of seeds"], axis=1)
+        panels.append(Panel(chart, table, place))
+    reach = "at least" if score.more_is_better else "at most"
+    text = f"The share of seeds whose {score.title} is {reach} so much (performance profile): a higher line is better."
+    return Figure("performance-profiles", "Performance profiles", text, tuple(panels), legend(rows, lines=True))
 
 
-def _improvement(rows: pd.DataFrame) -> Figure | None:
+def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     scores = {str(line): group["final_score"].to_numpy(float) for line, group in rows.groupby("line")}
-    names = sorted(scores)[:_MOST_PAIRS]
+    sign = -1 if score.more_is_better else 1
+    best = sorted(ordered(rows["line"]), key=lambda name: sign * float(np.median(scores[name])))
+    names = best[:_MOST_PAIRS]
     if len(names) < 2:
         return None
     found = []
     for over, under in permutations(names, 2):
-        estimate = probability_of_improvement(scores[over], scores[under], repetitions=500)
+        first, second = (over, under) if score.more_is_better else (under, over)
+        estimate = probability_of_improvement(scores[first], scores[second], repetitions=500)
         low, high = (estimate.low, estimate.high) if estimate.low is not None else (np.nan, np.nan)
         found.append({"over": over, "under": under, "probability": estimate.value, "low": low, "high": high})
+    places = {name: str(number) for number, name in enumerate(names, start=1)}
     data = pd.DataFrame(found)
-    base = alt.Chart(data).encode(
-        x=alt.X("under:N", title=None, axis=alt.Axis(labelAngle=-40, labelLimit=260, labelOverlap=False)),
-        y=alt.Y("over:N", title=None, axis=alt.Axis(labelLimit=320, labelOverlap=False)),
+    data = data.assign(row=data["over"].map(places) + "  " + data["over"], column=data["under"].map(places))
+    rows_of = [f"{places[name]}  {name}" for name in names]
+    base = alt.Chart(rounded(data, 3)).encode(
+        x=alt.X(
+            "column:N", title="beats configuration number", sort=list(places.values()), axis=alt.Axis(labelAngle=0, labelOverlap=False)
+        ),
+        y=alt.Y("row:N", title=None, sort=rows_of, axis=alt.Axis(labelLimit=300, labelOverlap=False)),
         tooltip=["over", "under", *(alt.Tooltip(name, format=".2f") for name in ("probability", "low", "high"))],
-    )
+    )  # fmt: skip
     scale = alt.Scale(domain=[0, 0.5, 1], range=["#F0A070", "#f4f4f4", "#70B0E0"])
-    cells = base.mark_rect().encode(
-        color=alt.Color("probability:Q", scale=scale, title="probability", legend=alt.Legend(format=".1f"))
-    )
+    cells = base.mark_rect().encode(color=alt.Color("probability:Q", scale=scale, title="probability"))
     numbers = base.mark_text(fontSize=11, color="#111111").encode(text=alt.Text("probability:Q", format=".2f"))
-    size = max(120, 34 * len(names))
-    text = "The probability that a run of the configuration on the left scores higher than one of that below, ties counted half: 0.5 is no difference."
+    text = (
+        "The probability that a run of the configuration on the left scores better than one of the numbered column, ties counted "
+        "half: 0.5 is no difference. Configurations are numbered from the best median down."
+    )
     if len(scores) > len(names):
-        text += f" The first {len(names)} of {len(scores)} configurations."
-    chart = (cells + numbers).properties(width=size, height=28 * len(names))
-    return Figure("probability-of-improvement", "Probability of improvement", text, chart)
+        text += f" The best {len(names)} of {len(scores)} configurations."
+    chart = (cells + numbers).properties(height=alt.Step(30))
+    table = data[["over", "under", "probability", "low", "high"]]
+    table = table.set_axis(["configuration", "beats", "probability", "from", "to"], axis=1)
+    return Figure(
+        "probability-of-improvement", "Probability of improvement", text, (Panel(chart, table, "", len(names)),)
+    )

@@ -1,24 +1,27 @@
-"""What was used: processors, memory, GPUs, energy, and where the time went."""
+"""What was used: processors, memory, GPUs, energy."""
 
 from __future__ import annotations
 
-import altair as alt
 import pandas as pd
 
-from hpcrl.report.figures.drawing import Figure, bands, dots_and_means, stacked
-from hpcrl.report.groups import usage_curves
+from hpcrl.report.curves import band_in_words, usage
+from hpcrl.report.figures.drawing import Figure, legend, ordered
+from hpcrl.report.figures.marks import Centre, bands, dots, in_words
 
-_USAGE = (
-    ("cpu_percent", "CPU of the job (% of its cores)"),
-    ("machine_cpu_percent", "CPU of the whole machine (%)"),
-    ("rss_gib", "RAM of the job, peak (GiB)"),
-    ("machine_memory_percent", "RAM of the whole machine (%)"),
-    ("gpu_percent", "GPU (%)"),
-    ("gpu_memory_gib", "GPU memory, peak (GiB)"),
+_OWN: tuple[tuple[str, str, Centre], ...] = (
+    ("cpu_percent", "CPU of the job (% of its cores)", "median"),
+    ("rss_gib", "RAM of the job, peak (GiB)", "median"),
+    ("gpu_percent", "GPU (%)", "median"),
+    ("gpu_memory_gib", "GPU memory, peak (GiB)", "median"),
 )
+_MACHINE: tuple[tuple[str, str, Centre], ...] = (
+    ("machine_cpu_percent", "CPU of the whole machine (%)", "median"),
+    ("machine_memory_percent", "RAM of the whole machine (%)", "median"),
+)
+SHARED = "Cells ran side by side on one machine, so what the whole machine did is no cell's own: CPU and RAM of the machine are not drawn."
 
 
-def figures(rows: pd.DataFrame, samples: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
+def figures(rows: pd.DataFrame, samples: pd.DataFrame) -> list[Figure | None]:
     rows = rows.assign(
         rss_gib=rows["rss_peak"] / 1024**3,
         cpu_percent=rows["cpu_utilisation"] * 100,
@@ -29,73 +32,62 @@ def figures(rows: pd.DataFrame, samples: pd.DataFrame, phases: pd.DataFrame) -> 
         _over_time(rows, samples, "cpu", "CPU of the job (cores in use)"),
         _over_time(rows, samples, "memory", "RAM of the job (GiB)"),
         _over_time(rows, samples, "gpu", "utilisation of the job's GPUs (%)"),
-        _phases(rows, phases),
         _energy(rows),
     ]
 
 
 def _utilisation(rows: pd.DataFrame) -> Figure | None:
-    panels = [
-        dots_and_means(rows[rows[column].notna()], rows, column, title, width=250)
-        for column, title in _USAGE
+    shared = bool(rows["shared"].any())
+    columns = [*_OWN, *(() if shared else _MACHINE)]
+    names = ordered(rows["line"])
+    panels = tuple(
+        dots(
+            rows[rows[column].notna()],
+            column,
+            title,
+            centre,
+            names=names,
+            panel=title,
+            domain=[0.0, max(100.0, float(rows[column].max()))] if "%" in title else None,
+        )
+        for column, title, centre in columns
         if rows[column].notna().any()
-    ]
+    )
     if not panels:
         return None
-    text = "The job's own processes beside the whole machine; bars are means over seeds, dots are seeds."
+    text = f"The job's own processes{'' if shared else ' beside the whole machine'}. {in_words(rows, 'cpu_percent', 'median')}"
+    if shared:
+        text += f" {SHARED}"
     if not rows["gpu_percent"].notna().any():
         text += " No GPU was read."
-    return Figure("utilisation", "CPU, RAM and GPU utilisation", text, alt.concat(*panels, columns=2, spacing=28))
+    return Figure("utilisation", "CPU, RAM and GPU utilisation", text, panels, legend(rows))
 
 
 def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str) -> Figure | None:
-    data = usage_curves(rows, samples, what)
+    data = usage(rows, samples, what)
     if data.empty:
         return None
     name = {"cpu": "CPU against time", "memory": "Memory against time", "gpu": "GPU against time"}[what]
     whose = "GPUs" if what == "gpu" else "own processes"
-    text = f"The job's {whose} on its first node, from the start of the record: imports and compiling are in it. Lines are means over seeds, bands span the seeds."
-    return Figure(f"{what}-by-time", name, text, bands(data, "wall time (s)", title, y_format=".2f", logarithmic=True))
-
-
-# phase -> name and colour
-_PHASES = {
-    "env_step": ("environment", "#56B4E9"),
-    "act": ("acting", "#0072B2"),
-    "replay": ("replay", "#009E73"),
-    "transfer": ("transfer", "#F0E442"),
-    "update": ("update", "#D55E00"),
-    "communicate": ("communication", "#CC79A7"),
-    "fused": ("compiled loop", "#8C510A"),
-    "evaluate": ("evaluation", "#E69F00"),
-    "other": ("other", "#BBBBBB"),
-}
-
-
-def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
-    keys = ["plan", "cell", "attempt"]
-    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_PHASES)]
-    whole = rows[rows["outcome"] == "completed"]
-    long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
-    if long.empty:
-        return None
-    # A phase that a seed never entered took it no time.
-    wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
-    long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
-    used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
-    chart = stacked(long, rows, used, "time (s), mean over seeds")
-    text = "Training time by phase, of the first rank of completed cells. Work that a GPU still has to do is counted where it is waited for, unless the study says precise_phases."
-    return Figure("phases", "Where the time goes", text, chart)
+    text = f"The job's {whose} on its first node: imports and compiling are in it. {band_in_words(data)}"
+    panels = bands(data, "time since the record's start (s)", title, logarithmic=True)
+    return Figure(f"{what}-by-time", name, text, panels, legend(data, lines=True))
 
 
 def _energy(rows: pd.DataFrame) -> Figure | None:
     known = rows[rows["energy"].notna()]
     if known.empty:
         return None
-    panels = [dots_and_means(known, rows, "energy", "energy of the GPUs (J)", width=250)]
+    names = ordered(known["line"])
+    title = "energy of the GPUs (J)"
+    panels = [dots(known, "energy", title, "geometric mean", names=names, panel=title)]
     stepped = known[known["steps"] > 0]  # a command need not report any
     if not stepped.empty:
         stepped = stepped.assign(per_steps=stepped["energy"] / stepped["steps"] * 1000)
-        panels.append(dots_and_means(stepped, rows, "per_steps", "energy of the GPUs per 1,000 steps (J)", width=250))
-    text = "NVML's energy counters over the whole record, of the GPUs alone: processors and memory are not in it."
-    return Figure("energy", "Energy", text, alt.concat(*panels, columns=2, spacing=28))
+        title = "energy of the GPUs per 1,000 steps (J)"
+        panels.append(dots(stepped, "per_steps", title, "geometric mean", names=names, panel=title))
+    text = (
+        "NVML's energy counters over the whole record, of the GPUs alone: processors and memory are not in it. "
+        + in_words(known, "energy", "geometric mean")
+    )
+    return Figure("energy", "Energy", text, tuple(panels), legend(known))

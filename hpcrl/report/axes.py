@@ -1,0 +1,61 @@
+"""The axes of a study as columns: what a large study is searched, filtered, grouped and drawn by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from hpcrl.report.design import natural
+
+_RESOURCES = ("cluster", "cpus", "gpus", "gpu_type", "nodes", "tasks", "parallelism")
+_COUNTED = {"cpus": "cores", "tasks": "ranks"}
+
+
+def axes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a column for each axis of which the cells of a study have several values, in the order of the study.
+
+    Args:
+        rows: cells of one study. Resources are axes like any other; the seed is none.
+    """
+    flat = [
+        {
+            name: value
+            for name, value in json.loads(text).items()
+            if name != "seed" and not isinstance(value, dict | list)
+        }
+        for text in rows["config"]
+    ]
+    table = pd.DataFrame(flat, index=rows.index)
+    for name in _RESOURCES:
+        if name not in table:
+            table[_COUNTED.get(name, name)] = rows[name]
+    several = [name for name in table.columns if table[name].nunique(dropna=False) > 1]
+    return table[sorted(several, key=lambda name: name not in ("framework", "execution"))]
+
+
+def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:
+    """Return the axes whose values are all numbers, of which there are at least `fewest`; those with most values first."""
+    found = [
+        str(name)
+        for name in table.columns
+        if pd.api.types.is_numeric_dtype(table[name])
+        and not pd.api.types.is_bool_dtype(table[name])
+        and table[name].notna().all()
+        and table[name].nunique() >= fewest
+    ]
+    return sorted(found, key=lambda name: -table[name].nunique())
+
+
+def values(column: pd.Series[Any]) -> list[str]:
+    """Return the values of an axis as text, in natural order."""
+    return sorted({text_of(value) for value in column}, key=natural)
+
+
+def text_of(value: object) -> str:
+    if value is None or value != value:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,138 @@
+"""What changes in the course of a run, over seeds: returns, evaluations, processors and memory in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.groups import KEYS
+from hpcrl.report.statistics import Values, interval_of_median
+
+By = Literal["episode", "step", "time"]
+_NAMES = [*KEYS, "line", "colour", "hex", "dash"]
+_COLUMNS = ["x", "median", "low", "high", "seeds", "level", *_NAMES]
+
+
+def first_step(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the seconds from the start of each record to the first step; a command times itself from the start."""
+    before = rows["setup_time"].fillna(0.0) + rows["compile_time"].fillna(0.0)
+    return before.where(rows["workload"] != "command", 0.0)
+
+
+def returns(
+    rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 120, window: int = 20, name: str = "return"
+) -> pd.DataFrame:
+    """Return training returns against `by`, as :func:`banded` does; each seed's are averaged over the last `window` episodes.
+
+    Time is counted from the start of the record.
+
+    Args:
+        name: of the value that is reported, of a command that reports no returns.
+    """
+    wanted = episodes[(episodes["name"] == name) & (episodes["kind"].isin(["train", "value"]))]
+
+    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
+        ordered = seed.sort_values("time")
+        return _positions(ordered, by), ordered["value"].rolling(window, min_periods=1).mean().to_numpy(float)
+
+    return banded(rows, wanted, series, points)
+
+
+def evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 60) -> pd.DataFrame:
+    """Return evaluations of the greedy policy against `by`, as :func:`banded` does."""
+    wanted = episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
+
+    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
+        ordered = seed.sort_values("time")
+        return _positions(ordered, by), ordered["value"].to_numpy(float)
+
+    return banded(rows, wanted, series, points)
+
+
+def _positions(ordered: pd.DataFrame, by: By) -> Values:
+    if by == "episode":
+        return np.arange(1.0, len(ordered) + 1)
+    if by == "step":
+        return np.asarray(ordered["step"].to_numpy(float))
+    return np.asarray((ordered["time"] + ordered["first_step"]).to_numpy(float))
+
+
+def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
+    """Return what a job used against time, as :func:`banded`.
+
+    Args:
+        what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
+    """
+    column = {"cpu": "cpu_seconds", "memory": "rss", "gpu": "gpu_percent"}[what]
+    # A job of many processes is not looked at in every sample, and most have no GPU.
+    first = samples[(samples["rank"] == 0) & samples[column].notna()]
+
+    def series(seed: pd.DataFrame) -> tuple[Values, Values]:
+        ordered = seed.sort_values("time")
+        x, y = ordered["time"].to_numpy(float), ordered[column].to_numpy(float)
+        if what == "memory":
+            return x, y / 1024**3
+        if what == "gpu":
+            return x, y
+        apart = max(1, len(x) // 60)  # differences over a second say little more than noise
+        return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
+
+    return banded(rows, first, series)
+
+
+def banded(
+    rows: pd.DataFrame,
+    table: pd.DataFrame,
+    series: Callable[[pd.DataFrame], tuple[Values, Values]],
+    points: int = 120,
+) -> pd.DataFrame:
+    """Return the median over seeds and its interval of one series for each seed, for each line of the comparison.
+
+    The series are read off on a common grid that ends where the shortest seed of the line ends, so that no median
+    changes its seeds on the way. The interval is one of order statistics, at each point: see `statistics.median`.
+
+    Args:
+        rows: attempts with the columns of `with_groups`, and `line`.
+        series: gives x and y of one seed from its rows of `table`.
+    """
+    keys = ["plan", "cell", "attempt"]
+    named = table.merge(rows[[*keys, *_NAMES]].assign(first_step=first_step(rows)), on=keys)
+    out = []
+    groups = named.groupby(_NAMES, sort=True)
+    points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # many lines are told apart no better by more
+    for group_key, group in groups:
+        found = []
+        for _, seed in group.groupby(keys, sort=True):
+            x, y = series(seed)
+            good = np.isfinite(x) & np.isfinite(y)
+            if good.sum() > 1:
+                found.append((x[good], y[good]))
+        if not found:
+            continue
+        start, end = max(x[0] for x, _ in found), min(x[-1] for x, _ in found)
+        if end <= start:
+            continue
+        grid = np.linspace(start, end, points)
+        values = np.sort(np.array([np.interp(grid, x, y) for x, y in found]), axis=0)
+        cut, level = interval_of_median(len(found))
+        frame = pd.DataFrame(
+            {"x": grid, "median": np.median(values, 0), "low": values[cut], "high": values[len(found) - 1 - cut]}
+        ).assign(seeds=len(found), level=level)
+        for name, value in zip(_NAMES, group_key, strict=True):
+            frame[name] = str(value)
+        out.append(frame)
+    return pd.concat(out, ignore_index=True)[_COLUMNS] if out else pd.DataFrame(columns=_COLUMNS)
+
+
+def band_in_words(data: pd.DataFrame) -> str:
+    """Say what lines and bands of :func:`banded` are."""
+    level: Any = data["level"].min()
+    if data["seeds"].max() < 2:
+        return "Lines are single seeds."
+    return (
+        "Lines are medians over seeds. Bands are intervals of order statistics, which at each point hold the median of all "
+        f"seeds in {100 * level:.0f} % of cases or more. A line ends where its shortest seed ends."
+    )

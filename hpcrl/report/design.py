@@ -1,0 +1,73 @@
+"""What all tables and figures share: names, colours and line styles, the order of names, and how numbers are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+# Of Okabe and Ito's colours, which readers with any common colour blindness tell apart. A framework keeps its colour
+# in every figure, whatever else is drawn.
+FRAMEWORKS = {
+    "torch": ("PyTorch", "#D55E00"),
+    "tensorflow": ("TensorFlow", "#0072B2"),
+    "jax": ("JAX", "#009E73"),
+    "mxnet": ("MXNet", "#CC79A7"),
+    "numpy": ("NumPy", "#E69F00"),
+}
+OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+GREY = "#7F7F7F"
+# mode of execution -> lengths of strokes and gaps of its lines
+DASHES = {"": (1, 0), "eager": (1, 0), "lazy": (6, 3), "fused": (2, 2), "xla": (8, 3, 2, 3)}
+_OTHER_DASH = (4, 4)
+_WORDS = {"horovod": "Horovod"}
+_DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+
+
+def display(value: object) -> str:
+    """Return the name that readers see of a framework, of a kind of parallelism, or of any other value."""
+    text = str(value)
+    if text in FRAMEWORKS:
+        return FRAMEWORKS[text][0]
+    return f"{value:g}" if isinstance(value, float) else _WORDS.get(text, text)
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """Give each display name its colour: a framework's own, to others the free ones in the order of their names."""
+    known = {name: colour for name, colour in FRAMEWORKS.values()}
+    ordered = sorted(set(names), key=natural)
+    taken = {known[name] for name in ordered if name in known}
+    free = [colour for colour in OTHERS if colour not in taken] or list(OTHERS)
+    others = [name for name in ordered if name not in known]
+    given = {name: free[place % len(free)] for place, name in enumerate(others)}
+    return {name: known.get(name) or given[name] for name in ordered}
+
+
+def dash(mode: str) -> list[int]:
+    return list(DASHES.get(mode, _OTHER_DASH))
+
+
+def natural(name: object) -> tuple[tuple[bool, float, str], ...]:
+    """Return a key that sorts `2 cores` before `10 cores`."""
+    parts = _DIGITS.split(str(name).lower())
+    return tuple((place % 2 == 0, float(part) if place % 2 else 0.0, part) for place, part in enumerate(parts) if part)
+
+
+def in_short(value: float) -> str:
+    """Write a number with three digits that count, and commas between thousands."""
+    if value != value:
+        return ""
+    size = abs(value)
+    if size >= 1e7 or 0 < size < 1e-3:
+        return f"{value:.2e}"
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.{decimals}f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: `1 cell`, `10,000 cells`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def spread(names: Mapping[str, int]) -> str:
+    """Join counted names: `5 timeout, 1 failed`."""
+    return ", ".join(f"{number:,} {name}" for name, number in names.items())

@@ -1,0 +1,148 @@
+"""Large studies: score and time against a numeric axis, and over two axes as a heat map."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from hpcrl.report.axes import numeric
+from hpcrl.report.design import in_short
+from hpcrl.report.figures.drawing import (
+    HEIGHT,
+    Figure,
+    Key,
+    Panel,
+    axis_title,
+    colour,
+    legend,
+    ordered,
+    rounded,
+    scale_of,
+    stroke,
+)
+from hpcrl.report.score import Score
+
+_MOST_AXES = 4
+_MOST_VALUES = 40  # of an axis of a heat map
+_MOST_MAPS = 6
+_FEW = 60  # cells of a heat map that have room for a number
+
+
+def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure | None]:
+    """Draw every numeric axis of a study with at least three values.
+
+    Args:
+        rows: all attempts of the study with the columns of `with_groups`; axes: its axes, on the same index.
+    """
+    names = numeric(axes)
+    measures = [
+        ("final_score", "score", score.title, rows[rows["final_score"].notna()]),
+        ("training_time", "time", "training time (s)", rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]),
+    ]  # fmt: skip
+    if not rows["training_time"].notna().any():
+        measures[1] = (
+            "wall_time",
+            "time",
+            "wall time (s)",
+            rows[(rows["outcome"] == "completed") & (rows["wall_time"] > 0)],
+        )
+    found: list[Figure | None] = []
+    for axis in names[:_MOST_AXES]:
+        for column, name, title, known in measures:
+            found.append(_against(known, axes, axis, column, name, title, names))
+    for first, second in list(combinations(names, 2))[:1]:
+        for column, name, title, known in measures:
+            found.append(_map(known, axes, (first, second), column, name, title))
+    return found
+
+
+def _against(
+    known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str, names: list[str]
+) -> Figure | None:
+    data = known.assign(x=axes.loc[known.index, axis].astype(float), value=known[column])
+    if data["x"].nunique() < 2:
+        return None
+    keys = ["colour", "hex", "dash", "x"]
+    grouped = data.groupby(keys)["value"]
+    parts = {name: grouped.quantile(share) for name, share in (("low", 0.25), ("median", 0.5), ("high", 0.75))}
+    middle = pd.DataFrame({**parts, "runs": grouped.size()}).reset_index()
+    label = axis.replace("_", " ")
+    x_scale, x_log = scale_of(middle["x"], zero=False)
+    y_scale, y_log = scale_of(pd.concat([middle["low"], middle["high"]]))
+    series = middle.assign(series=(middle["colour"] + " " + middle["dash"]).str.strip())
+    x = alt.X("x:Q", title=axis_title(label, x_log), scale=x_scale, axis=alt.Axis(tickCount=6))
+    y = alt.Y("median:Q", title=axis_title(title, y_log), scale=y_scale, axis=alt.Axis(tickCount=6))
+    tips = ["series", alt.Tooltip("x", title=label), alt.Tooltip("median", title=title, format=",.4~r"), "runs"]
+    base = alt.Chart(rounded(series.drop(columns="hex"))).encode(x=x, color=colour(series), detail="series:N")
+    band = base.mark_area(opacity=0.12).encode(
+        y=alt.Y("low:Q", scale=y_scale, title=axis_title(title, y_log)), y2="high:Q"
+    )
+    line = base.mark_line(strokeWidth=2).encode(y=y, tooltip=tips, **stroke(series))
+    points = base.mark_circle(size=36).encode(y=y, tooltip=tips)
+    table = series[["series", "x", "median", "low", "high", "runs"]]
+    table = table.set_axis(["runs of", axis, f"{title}, median", "lower quartile", "upper quartile", "runs"], axis=1)
+    others = [each.replace("_", " ") for each in axes.columns if each not in (axis, "framework", "execution")]
+    text = (
+        f"Lines are medians over all runs with the same {label}"
+        + (f", whatever their {', '.join(others)} and seed" if others else " over seeds")
+        + "; bands go from the lower to the upper quartile of these runs."
+    )
+    return Figure(
+        f"{name}-by-{axis}", f"{_heading(title)} against {label}", text,
+        (Panel((band + line + points).properties(height=HEIGHT), table),), legend(series, lines=True),
+    )  # fmt: skip
+
+
+def _map(
+    known: pd.DataFrame, axes: pd.DataFrame, pair: tuple[str, str], column: str, name: str, title: str
+) -> Figure | None:
+    first, second = pair
+    labels = [name.replace("_", " ") for name in pair]
+    data = known.assign(x=axes.loc[known.index, first], y=axes.loc[known.index, second], value=known[column])
+    if data.empty or max(data["x"].nunique(), data["y"].nunique()) > _MOST_VALUES:
+        return None
+    names = ordered(data["colour"])
+    by_colour = 1 < len(names) <= _MOST_MAPS
+    parts = [(each, data[data["colour"] == each]) for each in names] if by_colour else [("", data)]
+    middles = [(each, part.groupby(["x", "y"], as_index=False)["value"].median()) for each, part in parts]
+    values = pd.concat([middle["value"] for _, middle in middles])
+    low, high = float(values.min()), float(values.max())
+    logarithmic = low > 0 and high > 20 * low
+    scale = alt.Scale(scheme="cividis", domain=[low, high], type="log" if logarithmic else "linear")
+    panels = []
+    for each, middle in middles:
+        xs, ys = sorted(middle["x"].unique().tolist()), sorted(middle["y"].unique().tolist(), reverse=True)
+        middle = middle.assign(
+            text=[in_short(value) for value in middle["value"]], dark=middle["value"] < (low + high) / 2
+        )
+        base = alt.Chart(rounded(middle)).encode(
+            x=alt.X("x:O", title=labels[0], sort=xs, axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("y:O", title=labels[1], sort=ys),
+        )
+        tips = [
+            alt.Tooltip("x", title=labels[0]),
+            alt.Tooltip("y", title=labels[1]),
+            alt.Tooltip("value", title=title, format=",.4~r"),
+        ]
+        chart: Any = base.mark_rect().encode(color=alt.Color("value:Q", scale=scale, title=title), tooltip=tips)
+        if len(xs) * len(ys) <= _FEW and len(xs) <= 8:
+            ink = alt.condition("datum.dark", alt.value("#ffffff"), alt.value("#000000"))
+            chart = alt.layer(chart, base.mark_text(fontSize=11).encode(text="text:N", color=ink))
+        table = middle[["x", "y", "value"]].set_axis([first, second, f"{title}, median"], axis=1)
+        panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, each))
+    scheme = [Key(f"{in_short(low)} (dark)", "#00224e"), Key(f"{in_short(high)} (bright)", "#fee838")]
+    text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, whatever else they differ in."
+    if logarithmic:
+        text += " Colours are logarithmic."
+    return Figure(
+        f"{name}-map", f"{_heading(title)} over {labels[0]} and {labels[1]}", text, tuple(panels), tuple(scheme)
+    )
+
+
+def _heading(title: str) -> str:
+    """Return a figure's title of an axis's: a capital, and no unit."""
+    words = title.partition(" (")[0]
+    return f"{words[:1].upper()}{words[1:]}"

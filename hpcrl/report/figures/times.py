@@ -1,0 +1,234 @@
+"""What runs took: wall time and training time, phases, start-up, break-even points, scaling."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from hpcrl.report.break_even import break_evens, costs
+from hpcrl.report.figures.drawing import (
+    HEIGHT,
+    Figure,
+    Key,
+    Panel,
+    by_place,
+    colour,
+    legend,
+    ordered,
+    rounded,
+    stroke,
+)
+from hpcrl.report.figures.marks import dots, in_words, stacked
+
+_MOST_PANELS = 6  # of break-even points
+
+# column -> name and colour, in the order in which they happen
+_START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": ("compile, warm up", "#D55E00")}
+_PHASES = {
+    "setup": ("set-up", "#DDAA33"),
+    "compile": ("compile", "#994F00"),
+    "env_step": ("environment", "#56B4E9"),
+    "act": ("acting", "#0072B2"),
+    "replay": ("replay", "#009E73"),
+    "transfer": ("transfer", "#F0E442"),
+    "update": ("update", "#D55E00"),
+    "communicate": ("communication", "#CC79A7"),
+    "fused": ("compiled loop", "#8C510A"),
+    "evaluate": ("evaluation", "#E69F00"),
+    "other": ("other", "#BBBBBB"),
+}
+
+
+def figures(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
+    return [
+        wall(rows),
+        training(rows),
+        _break_even(rows),
+        *_phases(rows, phases),
+        _start(rows),
+        _scaling(rows),
+        _normalised(rows),
+    ]
+
+
+def wall(rows: pd.DataFrame) -> Figure | None:
+    known = rows[rows["wall_time"].notna() & (rows["outcome"] == "completed")]
+    text = "Time of whole runs, from the start of the record to its end: imports, compiling, training, evaluations. Completed cells."
+    return _times(rows, known, "wall_time", "wall-time", "Wall time", "time since the record's start (s)", text)
+
+
+def training(rows: pd.DataFrame) -> Figure | None:
+    known = rows[rows["training_time"].notna() & (rows["outcome"] == "completed")]
+    text = "Time of training alone, from the first step. Completed cells."
+    return _times(rows, known, "training_time", "training-time", "Training time", "training time (s)", text)
+
+
+def _times(
+    rows: pd.DataFrame, known: pd.DataFrame, column: str, name: str, title: str, axis: str, text: str
+) -> Figure | None:
+    if known.empty:
+        return None
+    names = ordered(rows["line"])
+    done = set(known["line"])
+    notes = {line: "did not complete" for line in names if line not in done}
+    panel = dots(known, column, axis, "geometric mean", names=names, notes=notes)
+    return Figure(name, title, f"{text} {in_words(known, column, 'geometric mean')}", (panel,), legend(known))
+
+
+def _break_even(rows: pd.DataFrame) -> Figure | None:
+    """Draw wall time against the number of steps for the modes of each framework whose lines cross."""
+    done = rows[rows["outcome"] == "completed"]
+    panels: list[Panel] = []
+    drawn = []
+    more = 0
+    for place, part in by_place(done):
+        found = costs(part)
+        crossings = break_evens(found)
+        for framework in dict.fromkeys(each.late.framework for each in crossings):
+            crossed = [each for each in crossings if each.late.framework == framework]
+            own = [each for each in found if any(each in (cross.early, cross.late) for cross in crossed)]
+            if len(panels) == _MOST_PANELS:
+                more += 1
+                continue
+            reach = max(1.5 * max(each.steps for each in crossed), max(each.steps for each in own))
+            lines = pd.DataFrame(
+                [
+                    {"what": each.what, "colour": each.framework, "hex": each.hex, "dash": each.dash,
+                     "steps": steps, "seconds": each.after(steps)}
+                    for each in own for steps in (0.0, reach)
+                ]
+            )  # fmt: skip
+            points = pd.DataFrame(
+                [
+                    {"what": f"{each.late.what} pays beside {each.early.what}", "steps": each.steps,
+                     "seconds": each.late.after(each.steps)} for each in crossed
+                ]
+            )  # fmt: skip
+            ends = pd.DataFrame([{"what": each.what, "steps": each.steps, "seconds": each.wall} for each in own])
+            x = alt.X("steps:Q", title="environment steps", axis=alt.Axis(tickCount=5))
+            y = alt.Y("seconds:Q", title="time since the record's start (s)", axis=alt.Axis(tickCount=5))
+            tips = ["what", alt.Tooltip("steps", format=",.3~r"), alt.Tooltip("seconds", format=",.3~r")]
+            line = alt.Chart(rounded(lines)).mark_line(strokeWidth=2).encode(
+                x=x, y=y, color=colour(lines), detail="what:N", tooltip=tips, **stroke(lines)
+            )  # fmt: skip
+            ran = (
+                alt.Chart(rounded(ends))
+                .mark_point(size=40, color="#7F7F7F", filled=True)
+                .encode(x=x, y=y, tooltip=tips)
+            )
+            cross = (
+                alt.Chart(rounded(points))
+                .mark_point(size=120, shape="diamond", color="#7F7F7F", strokeWidth=2)
+                .encode(x=x, y=y, tooltip=tips)
+            )
+            table = pd.concat([points.assign(kind="break-even"), ends.assign(kind="as run")], ignore_index=True)
+            drawn.append(lines)
+            title = " · ".join(filter(None, [framework, place]))
+            panels.append(Panel((line + ran + cross).properties(height=HEIGHT), table, title))
+    if not panels:
+        return None
+    text = (
+        "Wall time of so many steps: the mean time outside of training, and the mean time of a step. Where lines cross (diamond), "
+        "the mode that starts later has paid. Grey dots are the runs as they were, means over completed seeds; beyond them lines are "
+        "extrapolated."
+    )
+    if more:
+        text += f" {_MOST_PANELS} of {_MOST_PANELS + more} frameworks and places are drawn, the first by name."
+    modes = tuple(key for key in legend(pd.concat(drawn), lines=True) if key.dash)
+    return Figure("break-even", "From how many steps a mode pays", text, tuple(panels), modes)
+
+
+def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
+    keys = ["plan", "cell", "attempt"]
+    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_PHASES)]
+    whole = rows[rows["outcome"] == "completed"]
+    long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
+    if long.empty:
+        return []
+    # A phase that a seed never entered took it no time.
+    wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
+    long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
+    used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
+    keyed = tuple(Key(name, colour=hue) for name, hue in used.values())
+    names = ordered(long["line"])
+    note = (
+        "Of the first rank of completed cells. Work that a GPU still has to do is counted where it is waited for, unless the study "
+        "says precise_phases. Bars are arithmetic means over seeds, so that the parts add up."
+    )
+    seconds = stacked(long, used, "time (s)", names)
+    share = stacked(long, used, "share of time (%)", names, share=True)
+    return [
+        Figure("phases", "Where the time goes", f"Seconds by phase. {note}", (seconds,), keyed),
+        Figure("phase-share", "Share of time by phase", f"The same, of 100 %. {note}", (share,), keyed),
+    ]
+
+
+def _start(rows: pd.DataFrame) -> Figure | None:
+    known = rows[rows["compile_time"].notna()]
+    if known.empty:
+        return None
+    long = known.melt(id_vars=["line"], value_vars=list(_START), var_name="part")
+    panel = stacked(long, _START, "time until the first step (s)", ordered(known["line"]))
+    text = (
+        "What a run pays before it learns anything. Compilers start from nothing in every cell: no cache is shared. "
+        "Bars are arithmetic means over seeds, so that the parts add up."
+    )
+    return Figure("start-up", "Start-up and compilation", text, (panel,), _keys(_START))
+
+
+def _keys(parts: dict[str, tuple[str, str]]) -> tuple[Key, ...]:
+    return tuple(Key(name, colour=hue) for name, hue in parts.values())
+
+
+def _scaling(rows: pd.DataFrame) -> Figure | None:
+    """Draw throughput against cores, where some configuration ran on several numbers of them."""
+    known = rows[(rows["training_time"] > 0) & (rows["steps"] > 0) & (rows["outcome"] == "completed")]
+    known = known.assign(
+        resources=(known["cpus"] * known["tasks"]).where(known["gpus"] == 0, known["gpus"]),
+        unit=known["gpus"].map(lambda gpus: "GPUs" if gpus else "cores"),
+        rate=known["steps"] / known["training_time"],
+    )
+    several = known.groupby(["cluster", "what", "unit"])["resources"].transform("nunique") > 1
+    if known.empty or not several.any():
+        return None
+    keys = ["cluster", "what", "colour", "hex", "dash", "unit", "parallelism", "resources"]
+    middle = known[several].groupby(keys, as_index=False).agg(rate=("rate", "median"), seeds=("rate", "size"))
+    panels = []
+    for cluster, part in middle.groupby("cluster"):
+        base = alt.Chart(rounded(part)).encode(
+            x=alt.X(
+                "resources:Q",
+                title="cores or GPUs of the cell",
+                scale=alt.Scale(type="log", base=2),
+                axis=alt.Axis(format="d", values=sorted(part["resources"].unique().tolist())),
+            ),
+            y=alt.Y("rate:Q", title="environment steps a second", axis=alt.Axis(tickCount=6)),
+            color=colour(part),
+            detail=["what:N", "unit:N"],
+            tooltip=["what", "parallelism", "resources", "unit", alt.Tooltip("rate", format=",.0f")],
+        )
+        chart = base.mark_line().encode(**stroke(part)) + base.mark_circle(size=60)
+        table = part.drop(columns=["cluster", "colour", "hex", "dash"])
+        several_clusters = middle["cluster"].nunique() > 1
+        panels.append(Panel(chart.properties(height=HEIGHT), table, str(cluster) if several_clusters else ""))
+    text = (
+        "Steps of all ranks together, medians over seeds; points of one configuration are joined. Several ranks share one batch, so a "
+        "flat line is what a small network shows."
+    )
+    return Figure("scaling", "Scaling", text, tuple(panels), legend(middle, lines=True))
+
+
+def _normalised(rows: pd.DataFrame) -> Figure | None:
+    """Draw throughput in terms of the machine's own speed, where there are several clusters to compare."""
+    known = rows[(rows["outcome"] == "completed") & rows["steps"].notna() & (rows["training_time"] > 0)]
+    known = known[known["calibration_environment"].notna()]
+    if known["cluster"].nunique() < 2:
+        return None
+    known = known.assign(rate=known["steps"] / known["training_time"] / known["calibration_environment"])
+    panel = dots(known, "rate", "environment steps, for each step of the calibration", "geometric mean")
+    text = (
+        "Environment steps a second of training, divided by the CartPole steps a second that one core of the same node made in its "
+        "calibration: what is left of a difference between clusters is not their cores' speed. "
+        + in_words(known, "rate", "geometric mean")
+    )
+    return Figure("normalised-speed", "Speed in terms of the machine's own", text, (panel,), legend(known))

@@ -1,0 +1,123 @@
+"""The three or four findings that answer a study's question, each in one sentence with its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.design import in_short
+from hpcrl.report.statistics import Estimate, Values, geometric_mean, median, ratio
+from hpcrl.report.summary import score_differences
+
+MOST = 4
+_MODE = "eager"  # the other modes are compared with it
+
+
+def findings(rows: pd.DataFrame, score: str = "final score", more_is_better: bool = True) -> list[str]:
+    """Return at most four sentences about the place with most configurations, each computed from completed cells.
+
+    Args:
+        rows: attempts of one study with the columns of `with_groups`.
+        score: what the study calls its score.
+    """
+    column = "training_time" if rows["training_time"].notna().any() else "wall_time"
+    done = rows[rows["outcome"] == "completed"]
+    if done.empty:
+        return []
+    places = done.groupby(["cluster", "where"])["what"].nunique().sort_values(ascending=False, kind="stable")
+    cluster, where = places.index[0]
+    part = done[(done["cluster"] == cluster) & (done["where"] == where)]
+    place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
+    found = [
+        _speed(part, place, column),
+        _modes(part, place),
+        _scores(part, place, score, more_is_better),
+        _memory(part, place),
+    ]
+    return [text for text in found if text][:MOST]
+
+
+def _groups(part: pd.DataFrame, column: str) -> dict[str, Values]:
+    known = part[part[column].notna()]
+    return {str(what): np.asarray(group.to_numpy(float)) for what, group in known.groupby("what")[column]}
+
+
+def _speed(part: pd.DataFrame, place: str, column: str) -> str:
+    times = {what: values for what, values in _groups(part, column).items() if values.min() > 0}
+    if not times:
+        return ""
+    ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)
+    first, last = ordered[0], ordered[-1]
+    verb = "trains" if column == "training_time" else "ends"
+    text = f"Fastest{place}: {first} {verb} in {_with(geometric_mean(times[first]), ' s')}"
+    if first == last:
+        return text + "."
+    text += f"; slowest is {last}, which takes {_with(ratio(times[last], times[first]), ' times')} as long"
+    second = ordered[1]
+    if second != last:
+        beside = ratio(times[second], times[first])
+        shown = beside.low is not None and beside.low > 1
+        text += (
+            f". Next is {second}, with {_with(beside, ' times')}"
+            if shown
+            else f". That {first} beats {second} is not shown ({_with(beside, ' times')})"
+        )
+    return text + "."
+
+
+def _modes(part: pd.DataFrame, place: str) -> str:
+    """Say how much faster other modes of a framework are than its eager one."""
+    if not (part["dash"] == _MODE).any():
+        return ""
+    said = []
+    for framework, own in part.groupby("colour", sort=True):
+        times = {str(mode): _groups(group, "training_time") for mode, group in own.groupby("dash")}
+        eager = times.get(_MODE, {})
+        for mode, others in times.items():
+            if mode == _MODE or len(eager) != 1 or len(others) != 1:
+                continue
+            before, after = next(iter(eager.values())), next(iter(others.values()))
+            if min(before.min(), after.min()) <= 0:
+                continue
+            said.append(f"{framework} {mode} {_with(ratio(before, after), '')}")
+    return f"Times as fast in training as eager{place}: {'; '.join(said)}." if said else ""
+
+
+def _scores(part: pd.DataFrame, place: str, score: str, more_is_better: bool) -> str:
+    values = _groups(part, "final_score")
+    if not values:
+        return ""
+    sign = -1 if more_is_better else 1
+    best = sorted(values, key=lambda what: sign * float(np.median(values[what])))
+    top = median(values[best[0]])
+    equal = [what for what in best if float(np.median(values[what])) == top.value]
+    interval = "" if top.low is None or top.high is None else f", {100 * top.level:.0f} % interval {_span(top)}"
+    who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations share it"
+    text = f"Best median {score}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
+    differences = score_differences({what: values[what] for what in best[:12]})
+    return text + (f"; {differences}" if differences else ".")
+
+
+def _memory(part: pd.DataFrame, place: str) -> str:
+    peaks = {what: values for what, values in _groups(part, "rss_peak").items() if values.min() > 0}
+    if len(peaks) < 2:
+        return ""
+    ordered = sorted(peaks, key=lambda what: geometric_mean(peaks[what]).value)
+    least, most = ordered[0], ordered[-1]
+    more = ratio(peaks[most], peaks[least])
+    if more.low is None or more.low <= 1:
+        return ""  # not shown to differ
+    return (
+        f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak; "
+        f"most is {most}, with {_with(more, ' times')} as much."
+    )
+
+
+def _with(estimate: Estimate, unit: str) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{in_short(estimate.value)}{unit} (one run)"
+    return f"{in_short(estimate.value)}{unit} (95 % interval {_span(estimate)})"
+
+
+def _span(estimate: Estimate) -> str:
+    return f"{in_short(estimate.low or 0.0)} to {in_short(estimate.high or 0.0)}"

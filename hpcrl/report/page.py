@@ -1,0 +1,80 @@
+"""The page: templates of `templates/report/`, found along the search path as every other template, filled with a study each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+import hpcrl
+from hpcrl.errors import SpecError
+from hpcrl.report.comparison import WORDS
+from hpcrl.report.figures.drawing import Figure, as_table, for_screen
+from hpcrl.report.sections import Section
+from hpcrl.spec.document import display
+from hpcrl.spec.library import Library, packaged
+
+ROWS = 100  # of a table, on one of its pages
+
+
+def render(
+    library: Library, sections: Sequence[Section], baseline: Path | None = None, template: str = "report", **more: Any
+) -> str:
+    """Return the HTML of some studies; it needs no network.
+
+    Raises:
+        SpecError: a template has a fault, with its file and line.
+    """
+    import vl_convert
+
+    environment = _environment(library)
+    drawn = {_id(section, figure): figure for section in sections for figure in section.figures.every}
+    panels = {
+        f"{name}-{number}": for_screen(panel, " · ".join(filter(None, [figure.title, panel.title])))
+        for name, figure in drawn.items()
+        for number, panel in enumerate(figure.panels)
+    }
+    environment.globals |= {"figure_id": _id, "values_of": as_table}
+    try:
+        return environment.get_template(f"report/{template}.html.j2").render(
+            sections=sections,
+            baseline=baseline,
+            specs=_script(panels),
+            tables=_script(
+                {section.study: {"rows": section.table.rows, "axes": section.table.axes} for section in sections}
+            ),
+            library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]
+            version=hpcrl.__version__,
+            words=WORDS,
+            page_rows=ROWS,
+            **more,
+        )
+    except jinja2.TemplateSyntaxError as error:
+        where = display(Path(error.filename)) if error.filename else str(error.name)
+        raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
+    except jinja2.UndefinedError as error:
+        raise SpecError([f"report/{template}.html.j2: template: {error}"]) from None
+
+
+def _environment(library: Library) -> jinja2.Environment:
+    loader = jinja2.ChoiceLoader(
+        [
+            jinja2.FileSystemLoader(library.template_directories()),
+            jinja2.PrefixLoader({"packaged": jinja2.FileSystemLoader(packaged() / "templates")}),
+        ]
+    )
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _id(section: Section, figure: Figure) -> str:
+    return f"figure-{section.study}-{figure.name}"
+
+
+def _script(value: Any) -> str:
+    """Return JSON that can stand in a script: "</" would end the element."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str).replace("</", "<\\/")

@@ -1,0 +1,157 @@
+"""One study as the page shows it: what was compared, findings, table, figures, problems, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from hpcrl.report.advice import advice
+from hpcrl.report.axes import axes as axes_of
+from hpcrl.report.axes import values
+from hpcrl.report.baseline import Change
+from hpcrl.report.comparison import Table, for_page
+from hpcrl.report.design import counted, display, spread
+from hpcrl.report.figures import Figures, figures
+from hpcrl.report.findings import findings
+from hpcrl.report.groups import Line, lines
+from hpcrl.report.machines import in_one_line, measuring, provenance
+from hpcrl.report.score import Score, score_of
+from hpcrl.report.summary import sentences
+
+MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has them all
+_MOST_NAMES = 8
+_MOST_VALUES = 6
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study on the page.
+
+    Args:
+        compared: what was compared, in one sentence; ran_on: on which machines; failed: what did not complete or was not run.
+        claims: what the paper says beside what was measured, for `claims.html.j2`; None for a study without known claims.
+    """
+
+    study: str
+    title: str
+    compared: str
+    ran_on: str
+    failed: str
+    findings: list[str]
+    lines: list[Line]
+    table: Table
+    score: Score
+    score_level: float | None
+    sentences: list[str]
+    advice: list[str]
+    figures: Figures
+    problems: list[dict[str, Any]]
+    more_problems: int
+    notes: list[str]
+    compiled: list[tuple[str, str]]
+    collectives: list[tuple[str, str]]
+    provenance: list[dict[str, str]]
+    measuring: str
+    changes: list[Change] = field(default_factory=list)
+    claims: Any = None
+
+
+def make_section(name: str, rows: pd.DataFrame, tables: Mapping[str, pd.DataFrame], study: dict[str, Any]) -> Section:
+    """Sum up one study.
+
+    Args:
+        rows: its attempts with the columns of `with_groups`, and `shared`.
+        tables: `episodes`, `samples` and `phases` of the dataset.
+        study: what the dataset's index says of it.
+    """
+    score = score_of(study, command=bool((rows["workload"] == "command").all()))
+    compared = lines(rows)
+    axes = axes_of(rows)
+    drawn = figures(rows, **tables, study=study, score=score)
+    bad = rows[rows["outcome"] != "completed"]
+    columns = ["cluster", "what", "where", "seed", "outcome", "reason", "cell"]
+    return Section(
+        study=name,
+        title=str(study.get("title") or name),
+        compared=_compared(rows, axes, compared),
+        ran_on=in_one_line(rows),
+        failed=_failed(rows, bad, drawn),
+        findings=findings(rows, score.title, score.more_is_better),
+        lines=compared,
+        table=for_page(compared, rows, axes, score),
+        score=score,
+        score_level=min(
+            (line.final.level for line in compared if line.final and line.final.low is not None), default=None
+        ),
+        sentences=sentences(rows),
+        advice=advice(rows),
+        figures=drawn,
+        problems=[
+            {str(key): value for key, value in row.items()}
+            for row in bad[columns]
+            .head(MOST_PROBLEMS)
+            .astype(object)
+            .where(bad[columns].notna(), "")
+            .to_dict("records")
+        ],
+        more_problems=max(0, len(bad) - MOST_PROBLEMS),
+        notes=_notes(rows),
+        compiled=_said(rows, "compiled"),
+        collectives=_said(rows, "collective"),
+        provenance=provenance(rows),
+        measuring=measuring(rows),
+    )
+
+
+def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line]) -> str:
+    """Say what differs among the cells: how many configurations, and of which axes."""
+    parts = []
+    for name in axes.columns:
+        told = [display(value) for value in values(axes[name])]
+        label = str(name).replace("_", " ")
+        if len(told) > _MOST_VALUES:
+            parts.append(f"{len(told)} values of {label} from {told[0]} to {told[-1]}")
+        else:
+            parts.append(f"{label} ({', '.join(told)})")
+    seeds = rows.groupby(["cluster", "what", "where"])["seed"].nunique()
+    few, many = int(seeds.min()), int(seeds.max())
+    of_seeds = f"{few} to {many} seeds" if few != many else counted(many, "seed")
+    text = f"{counted(len(compared), 'configuration')} with {of_seeds} each, {counted(len(rows), 'cell')} in all"
+    return f"{text}: {'; '.join(parts)}." if parts else f"{text}."
+
+
+def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
+    if bad.empty:
+        text = f"All {len(rows):,} cells completed."
+    else:
+        names = (bad["what"] + " on " + bad["where"]).value_counts()
+        told = [f"{name} ({number:,})" for name, number in list(names.items())[:_MOST_NAMES]]
+        more = f" and {len(names) - _MOST_NAMES:,} more configurations" if len(names) > _MOST_NAMES else ""
+        outcomes = spread({str(name): int(number) for name, number in bad["outcome"].value_counts().items()})
+        text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
+    if not_run := [title.partition(":")[0] for title, why in drawn.empty if "run" in why]:
+        text += f" Of the paper nothing could be drawn for {', '.join(not_run)}."
+    return text
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    """Return what records say besides numbers, and of how many cells."""
+    notes = rows["notes"].dropna().value_counts()
+    told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
+    if repeated := int((rows["repeats"] > 1).sum()):
+        told.append(f"run in several plans, of which the newest run counts ({counted(repeated, 'cell')})")
+    if shared := int(rows["shared"].sum()):
+        told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
+    return told
+
+
+def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
+    """Return what a column says of each configuration, and of its place where ranks average."""
+    found = set()
+    for row in rows[rows[column].notna()][["what", "parallelism", column]].drop_duplicates().to_dict("records"):
+        who = f"{row['what']}, {display(row['parallelism'])}" if column == "collective" else row["what"]
+        found.add((str(who), str(row[column])))
+    return sorted(found)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hpcrl.report.design import colours, display, in_short, natural
+
+
+def test_a_framework_has_one_name_and_one_colour_whatever_is_drawn_beside_it() -> None:
+    assert [display(name) for name in ("torch", "tensorflow", "jax", "mxnet", "numpy")] == [
+        "PyTorch", "TensorFlow", "JAX", "MXNet", "NumPy",
+    ]  # fmt: skip
+    whole = colours(["PyTorch", "TensorFlow", "JAX", "MXNet", "NumPy"])
+    assert len(set(whole.values())) == 5
+    for some in (["JAX"], ["NumPy", "JAX"], ["MXNet", "PyTorch", "mine"]):
+        assert {name: hue for name, hue in colours(some).items() if name in whole} == {
+            name: whole[name] for name in some if name in whole
+        }
+    assert colours(["JAX", "mine"])["mine"] not in whole["JAX"]
+
+
+def test_other_configurations_have_the_colours_of_their_order_not_of_their_arrival() -> None:
+    names = [f"variant {number}" for number in range(7)]
+    mixed = random.Random(0).sample(names, len(names))
+    assert colours(names) == colours(mixed)
+    assert len(set(colours(names).values())) == 7
+
+
+def test_natural_order() -> None:
+    names = ["10 cores", "2 cores", "1 core", "lr 0.01", "lr 0.001", "lr 1e-05"]
+    assert sorted(names, key=natural) == ["1 core", "2 cores", "10 cores", "lr 1e-05", "lr 0.001", "lr 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(30_000, "30,000"), (901.4, "901"), (46.0001, "46.0"), (5, "5"), (0.1624, "0.162"), (1e9, "1.00e+09"),
+     (float("nan"), ""), (-1234.6, "-1,235"), (0.00001, "1.00e-05")],
+)  # fmt: skip
+def test_numbers_are_written_one_way(value: float, text: str) -> None:
+    assert in_short(value) == text

@@ -1,0 +1,92 @@
+"""Scores of commands: a reported return, or the value that the study names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.errors import SpecError
+from hpcrl.report.write import write_report
+from hpcrl.spec.library import Library
+from tests.builders import cells_of, command_study, planned, write_yaml
+from tests.builders import write_record as write_plain
+from tests.collect.gathering import no_slurm, rewritten
+
+
+def reported(directory: Path, entries: dict[str, list[float]], **changes: Any) -> Path:
+    """A dataset of a command with two variants of three seeds, which reported these values; the second variant ten times as much."""
+    study = command_study(["program"], axes={"variant": ["a", "b"]}, seeds=3, **changes)
+    plan = planned(directory / "plan", study)
+    for cell in cells_of(plan):
+        factor = (10 if cell["config"]["variant"] == "b" else 1) + 0.01 * cell["config"]["seed"]
+        path = write_plain(plan, cell, returns=())
+        with rewritten(path, workload="command") as writer:
+            for place in range(len(next(iter(entries.values())))):
+                values = {name: factor * series[place] for name, series in entries.items()}
+                writer.write("values", {"entries": [{"time": place + 1.0, "step": 10 * place, "values": values}]})
+            writer.write("footer", {"outcome": "completed", "wall_time": 4.0 + factor})
+    collect([plan], directory / "dataset", no_slurm())
+    return directory / "dataset"
+
+
+def test_a_reported_return_is_a_score(tmp_path: Path) -> None:
+    given = reported(tmp_path, {"episode_return": [1.0, 9.0, 5.0], "loss": [3.0, 2.0, 1.0]})
+    cells = hpcrl.load(given).sort_values("final_score")
+    assert cells["final_score"].round(6).tolist() == [5.05, 5.1, 5.15, 50.05, 50.1, 50.15]
+    assert cells["best_score"].round(6).tolist()[0] == 9.09
+    done = write_report(given, None, tmp_path / "r", ())
+    assert "final" in done.columns
+    text = done.html.read_text()
+    for title in (
+        "Final score",
+        "Wall time",
+        "Interquartile mean",
+        "Return against environment steps",
+        "Return against steps",
+    ):
+        assert (title in text) == (title != "Return against environment steps"), title
+
+
+def test_a_study_names_its_score_and_which_way_is_better(tmp_path: Path) -> None:
+    given = reported(tmp_path, {"loss": [3.0, 1.0, 2.0]}, score="loss", better="lower")
+    cells = hpcrl.load(given).sort_values("final_score")
+    assert cells["final_score"].round(6).tolist() == [2.02, 2.04, 2.06, 20.02, 20.04, 20.06]
+    assert cells["best_score"].round(6).tolist()[0] == 1.01
+    text = write_report(given, None, tmp_path / "r", ()).html.read_text()
+    assert "Best median loss: 2.04 (variant a, " in text
+    assert "lower is better" in text
+    for title in ("Loss against steps", "Loss against time", "Interquartile mean", "Fastest: variant a ends in"):
+        assert title in text
+
+
+def test_without_either_there_is_no_score(tmp_path: Path) -> None:
+    given = reported(tmp_path, {"loss": [3.0, 1.0]})
+    assert hpcrl.load(given)["final_score"].isna().all()
+    text = write_report(given, None, tmp_path / "r", ()).html.read_text()
+    assert "Wall time" in text
+    assert "Interquartile mean" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"better": "lower"}, "`better` is of a `score`"),
+        ({"score": "loss", "better": "less"}, "better"),
+        (
+            {
+                "score": "loss",
+                "workload": {"algorithm": "dqn", "environment": "CartPole-v1"},
+                "axes": {"framework": ["numpy"]},
+            },
+            "`score` is for commands",
+        ),
+    ],
+)
+def test_scores_that_a_study_cannot_have(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    file = write_yaml(tmp_path / "study.yaml", command_study(["program"], **changes))
+    with pytest.raises(SpecError, match=text):
+        Library().study(str(file))
