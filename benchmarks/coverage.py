@@ -70,7 +70,7 @@ def _dataset(
             "what": np.repeat([f"configuration {number}" for number in range(configurations)], seeds),
             "training_time": 10 * slower * np.exp(generator.normal(0, noise, count)),
             "compile_time": np.exp(generator.normal(0, 2 * noise, count)),
-            "rss_peak": 2.0**30 * np.exp(generator.normal(0, noise / 4, count)),
+            "memory": 2.0**30 * np.exp(generator.normal(0, noise / 4, count)),
             "final_score": _bimodal(generator, count),
         }
     )  # fmt: skip

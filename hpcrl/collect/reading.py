@@ -131,8 +131,20 @@ class Reader:
             data.phases = _phases(frame.payload)
         for frame in frames["footer"]:
             data.footer = _footer(frame.payload)
+        if version < 4:
+            self._from_the_start(data)
         data.wall_time = (data.footer or {}).get("wall_time") or self._last_time(path, data, version)
         return data
+
+    @staticmethod
+    def _from_the_start(data: RecordData) -> None:
+        """Count times from the start of the record, where they were training times; they are unknown without a footer."""
+        footer = data.footer or {}
+        before = footer.get("setup_time", np.nan) + footer.get("compile_time", 0.0)
+        for kind in ("episodes", "evaluations"):
+            table = data.tables[kind].copy()
+            table[:, TABLES[kind].index("time")] += before
+            data.tables[kind] = table
 
     def _last_time(self, path: str | Path, data: RecordData, version: int) -> float:
         """Return when the last sample was taken or, where nothing else tells it, when progress was made."""

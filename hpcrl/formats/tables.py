@@ -21,7 +21,7 @@ from hpcrl.formats.runs import runs
 if TYPE_CHECKING:
     import pandas
 
-VERSION = 3
+VERSION = 4
 INDEX = "dataset.json"
 QUARANTINE = "quarantine.json"
 
@@ -183,7 +183,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("name", _WORD, "`return`, or the name of a reported value"),
             _field("episode", _I64, "number of the episode, from 1"),
             _field("step", _I64, "environment steps taken by then"),
-            _field("time", _F64, "training time by then (a command's own: wall time)", "s"),
+            _field("time", _F64, "since the start of the record", "s"),
             _field("value", _F64, "the return, or the reported value"),
             _field("length", _I64, "steps of the episode"),
         ]

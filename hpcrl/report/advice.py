@@ -20,7 +20,7 @@ OTHERS_BUSY = 0.15  # of the whole machine, in use by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
 _USED = (
-    "cpus", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "rss_peak", "time_limit", "wall_time", "cpu_seconds",
+    "cpus", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
     "threads", "machine_cpu_percent", "setup_time", "compile_time",
 )  # fmt: skip
 
@@ -81,7 +81,7 @@ def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     gpu = float(group["gpu_percent"].mean()) / 100
     if first["gpus"] > 0 and gpu < GPU_LOW:
         yield _Waste("gpu", gpu)
-    asked, peak = float(first["memory_mib"] * first["tasks"]) / 1024, float(group["rss_peak"].max()) / 1024**3
+    asked, peak = float(first["memory_mib"] * first["tasks"]) / 1024, float(group["memory"].max()) / 1024**3
     if asked > MEMORY_SMALL and peak < MEMORY_LOW * asked:
         yield _Waste("memory", peak, asked)
     limit, longest = float(first["time_limit"]) / 60, float(group["wall_time"].max()) / 60

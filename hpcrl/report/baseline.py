@@ -15,7 +15,7 @@ from hpcrl.report.statistics import CONFIDENCE, Estimate, Values, holm, least_p,
 MEASURES = {
     "training_time": ("training time", False),
     "compile_time": ("compile time", False),
-    "rss_peak": ("memory", False),
+    "memory": ("memory", False),
     "final_score": ("final score", True),
 }
 SMALL = 0.02  # a change of less than this part is not spoken of, however sure it is

@@ -102,7 +102,7 @@ def _plain(line: Line) -> dict[str, object]:
         "setup_seconds_median": line.setup_time,
         "compile_seconds_median": line.compile_time,
         "cpu_percent_median": line.cpu,
-        "rss_peak_bytes_median": line.rss,
+        "memory_peak_bytes_median": line.memory,
         "gpu_percent_median": line.gpu,
     }
 
@@ -147,6 +147,6 @@ def _row(line: Line, with_interval: bool) -> list[str]:
         number(line.setup_time),
         number(line.compile_time),
         number(line.cpu),
-        number(line.rss / 1024**3 if line.rss else None),
+        number(line.memory / 1024**3 if line.memory else None),
         number(line.gpu),
     ]

@@ -16,12 +16,6 @@ _NAMES = [*KEYS, "line", "colour", "hex", "dash"]
 _COLUMNS = ["x", "median", "low", "high", "seeds", "level", *_NAMES]
 
 
-def first_step(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return the seconds from the start of each record to the first step; a command times itself from the start."""
-    before = rows["setup_time"].fillna(0.0) + rows["compile_time"].fillna(0.0)
-    return before.where(rows["workload"] != "command", 0.0)
-
-
 def returns(
     rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 120, window: int = 20, name: str = "return"
 ) -> pd.DataFrame:
@@ -57,7 +51,7 @@ def _positions(ordered: pd.DataFrame, by: By) -> Values:
         return np.arange(1.0, len(ordered) + 1)
     if by == "step":
         return np.asarray(ordered["step"].to_numpy(float))
-    return np.asarray((ordered["time"] + ordered["first_step"]).to_numpy(float))
+    return np.asarray(ordered["time"].to_numpy(float))
 
 
 def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -66,7 +60,7 @@ def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
     Args:
         what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
     """
-    column = {"cpu": "cpu_seconds", "memory": "rss", "gpu": "gpu_percent"}[what]
+    column = {"cpu": "cpu_seconds", "memory": "pss", "gpu": "gpu_percent"}[what]
     # A job of many processes is not looked at in every sample, and most have no GPU.
     first = samples[(samples["rank"] == 0) & samples[column].notna()]
 
@@ -99,7 +93,7 @@ def banded(
         series: gives x and y of one seed from its rows of `table`.
     """
     keys = ["plan", "cell", "attempt"]
-    named = table.merge(rows[[*keys, *_NAMES]].assign(first_step=first_step(rows)), on=keys)
+    named = table.merge(rows[[*keys, *_NAMES]], on=keys)
     out = []
     groups = named.groupby(_NAMES, sort=True)
     points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # many lines are told apart no better by more

@@ -16,7 +16,7 @@ from hpcrl.formats.tables import SCHEMAS, load_table
 # Columns of a cell that are its results; the others say what it was.
 _METRICS = (
     "wall_time", "training_time", "setup_time", "compile_time", "steps", "episodes", "final_score", "best_score",
-    "goal_step", "goal_time", "cpu_seconds", "cpu_utilisation", "rss_peak", "pss_peak", "gpu_percent", "gpu_memory_peak",
+    "goal_step", "goal_time", "cpu_seconds", "cpu_utilisation", "memory_peak", "rss_peak", "pss_peak", "gpu_percent", "gpu_memory_peak",
     "energy",
 )  # fmt: skip
 _PARAMETERS = (

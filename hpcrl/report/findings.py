@@ -99,7 +99,7 @@ def _scores(part: pd.DataFrame, place: str, score: str, more_is_better: bool) ->
 
 
 def _memory(part: pd.DataFrame, place: str) -> str:
-    peaks = {what: values for what, values in _groups(part, "rss_peak").items() if values.min() > 0}
+    peaks = {what: values for what, values in _groups(part, "memory").items() if values.min() > 0}
     if len(peaks) < 2:
         return ""
     ordered = sorted(peaks, key=lambda what: geometric_mean(peaks[what]).value)

@@ -25,7 +25,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
 
     A cell is what it computes: one that several plans have run is one seed, not several, and its newest run counts.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
-    any subset of the rows. Also `repeats` (in how many plans it ran) and `threads`, of the whole machine.
+    any subset of the rows. Also `repeats` (in how many plans it ran), `threads` (of the whole machine) and `memory`: the
+    peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
     """
     rows = cells[cells["latest"].astype(bool)]
     keys = ["study", "cluster", "cell"]
@@ -46,6 +47,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["hex"] = [named[place][1] for place in range(len(rows))]
     threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
     rows["threads"] = rows["hardware"].map(threads).astype(float)
+    rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
 
@@ -101,7 +103,7 @@ class Line:
         final: the median score; its interval holds the median of all seeds as often as its `level` says.
         training, wall: geometric means over completed cells in seconds, with 95 % intervals of t on logarithms.
         setup_time, compile_time, goal_time, goal_wall_time: medians, in seconds.
-        cpu, gpu: medians, in percent. rss: median of the peaks, in bytes.
+        cpu, gpu: medians, in percent. memory: median of the peaks, in bytes.
     """
 
     study: str
@@ -120,7 +122,7 @@ class Line:
     setup_time: float | None
     compile_time: float | None
     cpu: float | None
-    rss: float | None
+    memory: float | None
     gpu: float | None
 
 
@@ -138,7 +140,7 @@ def lines(rows: pd.DataFrame) -> list[Line]:
         "setup_time",
         "compile_time",
         "cpu",
-        "rss_peak",
+        "memory",
         "gpu_percent",
     )
     keys = list(KEYS)
@@ -171,7 +173,7 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 setup_time=half["setup_time"],
                 compile_time=half["compile_time"],
                 cpu=half["cpu"],
-                rss=half["rss_peak"],
+                memory=half["memory"],
                 gpu=half["gpu_percent"],
             )
         )

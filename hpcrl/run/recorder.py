@@ -60,14 +60,13 @@ class Recorder:
     # What the training loop calls.
 
     def episode(self, step: int, value: float, length: int) -> None:
-        self._add("episodes", (step, self.training_time(), value, length))
+        self._add("episodes", (step, time.monotonic() - self._start, value, length))
         self.flush_if_due()
 
     def evaluation(self, step: int, value: float) -> None:
-        at = self.training_time()
+        at = time.monotonic() - self._start
         if self.goal is not None and self.goal_time is None and value >= self.goal:
-            self.goal_time = at
-            self.goal_wall_time = time.monotonic() - self._start
+            self.goal_time, self.goal_wall_time = self.training_time(), at
         self._add("evaluations", (step, at, value))
 
     def progress(self, step: int, total: int) -> None:

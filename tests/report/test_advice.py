@@ -14,7 +14,7 @@ def cells(**changes: Any) -> pd.DataFrame:
     """Two cells that use well what they have."""
     row = {
         "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "gpus": 0,
-        "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "rss_peak": 2.0 * GIB, "time_limit": 3600,
+        "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
         "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
         "compile_time": 1.0,
     }  # fmt: skip
@@ -30,7 +30,7 @@ def test_nothing_is_said_of_what_is_used_well() -> None:
     [
         ({"cpu_utilisation": 0.3}, "30% of the 2 cores in use"),
         ({"gpus": 1, "gpu_percent": 4.0}, "the GPUs are busy 4% of the time"),
-        ({"rss_peak": 0.5 * GIB}, "at most 0.5 of the 4 GiB of memory asked for in use"),
+        ({"memory": 0.5 * GIB}, "at most 0.5 of the 4 GiB of memory asked for in use"),
         ({"wall_time": 300.0, "cpu_seconds": 540.0}, "over after 5.0 of the 60 minutes asked for"),
         ({"machine_cpu_percent": 95.0}, "others used 50% of the machine"),
         ({"setup_time": 1500.0}, "75% of the time passes before the first step"),
@@ -46,7 +46,7 @@ def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
     "changes",
     [
         {"cpu_utilisation": 0.3, "cpus": 1},
-        {"rss_peak": 0.1 * GIB, "memory_mib": 1024},
+        {"memory": 0.1 * GIB, "memory_mib": 1024},
         {"wall_time": 10.0, "time_limit": 600, "cpu_seconds": 18.0},
         {"outcome": "failed", "cpu_utilisation": 0.1},
     ],

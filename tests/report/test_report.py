@@ -70,7 +70,7 @@ def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
         }
     )  # fmt: skip
     found = returns(rows, episodes, "time", points=5)
-    assert (found["x"].min(), found["x"].max()) == (3, 5)  # from the record's start, two seconds before the first step
+    assert (found["x"].min(), found["x"].max()) == (1, 3)
     np.testing.assert_allclose(found["median"], 3)
     np.testing.assert_allclose(found["low"], 1)
     np.testing.assert_allclose(found["high"], 11)

@@ -10,7 +10,7 @@ from hpcrl.report.figures.marks import Centre, bands, dots, in_words
 
 _OWN: tuple[tuple[str, str, Centre], ...] = (
     ("cpu_percent", "CPU of the job (% of its cores)", "median"),
-    ("rss_gib", "RAM of the job, peak (GiB)", "median"),
+    ("memory_gib", "RAM of the job, peak (GiB)", "median"),
     ("gpu_percent", "GPU (%)", "median"),
     ("gpu_memory_gib", "GPU memory, peak (GiB)", "median"),
 )
@@ -23,7 +23,7 @@ SHARED = "Cells ran side by side on one machine, so what the whole machine did i
 
 def figures(rows: pd.DataFrame, samples: pd.DataFrame) -> list[Figure | None]:
     rows = rows.assign(
-        rss_gib=rows["rss_peak"] / 1024**3,
+        memory_gib=rows["memory"] / 1024**3,
         cpu_percent=rows["cpu_utilisation"] * 100,
         gpu_memory_gib=rows["gpu_memory_peak"] / 1024**3,
     )
