@@ -75,8 +75,7 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"which of {faster} and {slower} is faster is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    text = "; ".join(texts)
-    return f"{text[:1].upper()}{text[1:]}."
+    return "; ".join(texts).replace("which", "Which", int(texts[0].startswith("which of "))) + "."
 
 
 def score_differences(scores: dict[str, Values]) -> str:

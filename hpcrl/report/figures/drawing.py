@@ -178,7 +178,13 @@ _CONFIG: dict[str, Any] = {
         "gridOpacity": 0.45,
         "titlePadding": 8,
     },
-    "legend": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelLimit": 260},
+    "legend": {
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 260,
+        "symbolOpacity": 1,
+    },
     "title": {"fontSize": 12.5, "fontWeight": "normal"},
 }
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pandas as pd
+
+from hpcrl.report.findings import MOST, findings
+
+GIB = 1024**3
+
+
+def rows(times: dict[str, list[float]], scores: dict[str, list[float]], memory: float = 1.0) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "cluster": "c", "where": "1 core", "what": what, "colour": what.partition(" ")[0], "dash": what.partition(" ")[2],
+                "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number],
+                "rss_peak": GIB * (memory if "lazy" in what else 1.0),
+            }
+            for what, each in times.items()
+            for number, time in enumerate(each)
+        ]
+    )  # fmt: skip
+
+
+TIMES = {
+    "JAX eager": [100.0, 101, 99, 100],
+    "JAX lazy": [10.0, 10.1, 9.9, 10],
+    "PyTorch eager": [10.1, 10.0, 9.8, 10.2],
+}
+SCORES = {"JAX eager": [5.0, 6, 7, 8], "JAX lazy": [90.0, 91, 92, 93], "PyTorch eager": [1.0, 2, 3, 4]}
+
+
+def test_findings_have_their_intervals_and_say_what_is_not_shown() -> None:
+    speed, modes, scores, memory = findings(rows(TIMES, SCORES, memory=3.0))
+    assert speed.startswith(
+        "Fastest: JAX lazy trains in 10.0 s (95 % interval 9.87 to 10.1); slowest is JAX eager, which takes "
+    )
+    assert "takes 10.0 times (95 % interval 9.86 to 10.1) as long" in speed
+    assert "That JAX lazy beats PyTorch eager is not shown (1.00 times (95 % interval 0.9" in speed
+    assert modes.startswith("Times as fast in training as eager: JAX lazy 10.0 (95 % interval ")
+    assert "PyTorch" not in modes  # it was not run in another mode
+    assert scores.startswith("Best median final score: 91.5 (JAX lazy, 88 % interval 90 to 93)")
+    assert "with 4 seeds no difference of scores could be shown among 3 pairs of configurations: 5 seeds each" in scores
+    assert memory.startswith("Least memory: JAX eager, 1.00 GiB at its peak; most is JAX lazy, with 3.00 times")
+
+
+def test_what_is_not_shown_is_no_finding_of_memory() -> None:
+    assert not [text for text in findings(rows(TIMES, SCORES)) if "memory" in text]
+
+
+def test_a_lower_score_may_be_the_better_one() -> None:
+    (text,) = [text for text in findings(rows(TIMES, SCORES), "loss", False) if "loss" in text]
+    assert text.startswith("Best median loss: 2.50 (PyTorch eager, ")
+
+
+def test_single_runs_claim_no_interval_and_failed_ones_nothing() -> None:
+    one = rows({name: each[:1] for name, each in TIMES.items()}, SCORES)
+    assert "(one run)" in findings(one)[0]
+    assert "95 %" not in " ".join(findings(one))
+    assert findings(one.assign(outcome="failed")) == []
+
+
+def test_a_command_has_wall_times() -> None:
+    command = rows(TIMES, SCORES).assign(training_time=float("nan"), dash="")
+    found = findings(command)
+    assert found[0].startswith("Fastest: JAX lazy ends in 11.0 s")
+    assert len(found) <= MOST
