@@ -16,6 +16,7 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.advice import advice
 from hpcrl.report.baseline import Change, compare, judge
+from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import for_page, for_terminal, to_latex
 from hpcrl.report.figures import figures
 from hpcrl.report.figures.drawing import style, to_pdf, to_png, to_svg
@@ -35,12 +36,13 @@ _CALIBRATION = {
 
 @dataclass(frozen=True)
 class Written:
-    """The report's main file, its table for the terminal, and what became worse than the baseline."""
+    """The report's main file, its table for the terminal, what became worse than the baseline, and the claims judged."""
 
     html: Path
     columns: list[str]
     rows: list[list[str]]
     changes: list[Change] = field(default_factory=list)
+    claims: list[Verdict] = field(default_factory=list)
 
 
 def write_report(
@@ -93,6 +95,7 @@ def write_report(
                 "sentences": sentences(rows),
                 "advice": advice(rows),
                 "figures": drawn,
+                "claims": verdicts(rows, name, studies.get(name, {})),
                 **_problems(rows),
                 "notes": _notes(rows),
                 "compiled": _said(rows, "compiled"),
@@ -107,8 +110,11 @@ def write_report(
     html = output / "report.html"
     write_atomically(html, _html(sections, baseline))
     write_atomically(output / "summary.csv", pd.DataFrame(map(vars, everything)).to_csv(index=False))
+    claims = [verdict for section in sections for verdict in section["claims"]]
+    if claims:
+        write_atomically(output / "claims.csv", pd.DataFrame(map(vars, claims)).to_csv(index=False))
     write_atomically(output / "cells.csv", cells.to_csv(index=False))
-    return Written(html, *for_terminal(everything), changes)
+    return Written(html, *for_terminal(everything), changes, claims)
 
 
 def _cells(dataset: Path, study: str | None) -> pd.DataFrame:
