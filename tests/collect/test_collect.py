@@ -306,6 +306,56 @@ def test_what_a_reader_should_know_is_noted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_command_s_values_are_its_episodes(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        for step, name in ((10, "episode_return"), (20, "return"), (30, "loss")):
+            writer.write("values", {"entries": [{"time": 1.0, "step": step, "values": {name: float(step)}}]})
+        writer.write("footer", {"outcome": "completed"})
+    gathered(tmp_path / "d", plan)
+    episodes = hpcrl.load(tmp_path / "d", "episodes")
+    assert episodes[["kind", "name", "step", "value"]].to_numpy().tolist() == [
+        ["value", "return", 10, 10.0],
+        ["value", "return", 20, 20.0],
+        ["value", "loss", 30, 30.0],
+    ]
+    assert list(hpcrl.load(tmp_path / "d")["steps"]) == [30]
+
+
+def test_a_run_that_did_not_end_keeps_its_best_evaluation(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        writer.write("evaluations", {"table": np.array([[1.0, 1.0, 30.0], [2.0, 2.0, 90.0], [3.0, 3.0, 10.0]])})
+    gathered(tmp_path / "d", plan)
+    assert list(hpcrl.load(tmp_path / "d")["best_score"]) == [90]
+    episodes = hpcrl.load(tmp_path / "d", "episodes")
+    assert list(episodes["kind"]) == ["evaluation"] * 3
+
+
+def test_means_are_over_what_was_read_and_ranks_add_up(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "cpus": 1, "memory": "1G"}), "sol")
+    (cell,) = cells_of(plan)
+    slow = {"calibration": {"python": 20.0, "matrix": 5.0, "unix_time": 1.0}}
+    fast = {"calibration": {"python": 40.0, "matrix": 4.0, "unix_time": 1.0}}
+    for rank, (facts, wall, rss) in enumerate(((slow, 4.0, 3e8), (fast, 8.0, 1e8))):
+        table = np.full((3, len(SAMPLE_COLUMNS)), np.nan)
+        table[:, :2] = np.arange(3)[:, None]
+        table[1:, SAMPLE_COLUMNS.index("machine_cpu_percent")] = [40, 60]
+        table[:, SAMPLE_COLUMNS.index("cpu_seconds")] = [0, 1, 2]
+        table[:, SAMPLE_COLUMNS.index("rss")] = rss
+        with rewritten(write_record(plan, cell, rank=rank), **facts) as writer:
+            writer.write("samples", {"table": table})
+            writer.write("footer", {"outcome": "completed", "wall_time": wall})
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert row["machine_cpu_percent"] == 50
+    assert (row["wall_time"], row["cpu_seconds"], row["rss_peak"]) == (8, 4, 3e8)
+    assert row["cpu_utilisation"] == 4 / (8 * 2)
+    assert (row["calibration_python"], row["calibration_matrix"]) == (20, 4)
+
+
 def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 2, "memory": "1G"}), "sol")
     (cell,) = cells_of(plan)
