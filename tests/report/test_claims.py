@@ -10,6 +10,7 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.errors import SpecError
 from hpcrl.report.claims import Verdict, judge
+from hpcrl.report.machine import not_alone
 from hpcrl.report.write import write_report
 from hpcrl.spec.claims import read_claims
 from hpcrl.spec.document import read_document
@@ -215,6 +216,16 @@ def test_a_measure_of_the_machine_needs_the_machine_alone(tmp_path: Path) -> Non
     eager[1]["machine_cpu_percent"] = 60.0
     found = verdict(tmp_path, MACHINE, *lazy, *eager)
     assert found.measured == "Not tested: other programs ran on the machine at that time."
+
+
+def test_every_one_of_those_that_ran_at_once_is_told() -> None:
+    """A long run beside two short ones, and one after all of them; on another host nothing is beside it."""
+    rows = pd.DataFrame(runs("torch", "lazy", 100.0, 10.0, 10.0, 10.0, 100.0))
+    rows["started"] = [0.0, 20.0, 60.0, 200.0, 0.0]
+    rows.loc[4, "hardware"] = json.dumps({"host": "another"})
+    assert (not_alone(rows) != "").tolist() == [True, True, True, False, False]
+    rows["hardware"] = None  # nobody knows which machine it was
+    assert not (not_alone(rows) != "").any()
 
 
 def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:

@@ -17,13 +17,15 @@ pytestmark = pytest.mark.slow
 def test_what_is_stored_when_it_learns_and_how_it_goes_on(tmp_path: Path) -> None:
     worker = tmp_path / "worker.zip"
     worker.write_bytes(worker_zip())
-    facts = json.loads(run_program(built_environment("jax"), worker, "tests.rl.fused_program").splitlines()[-1])
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is most of the time
+    out = run_program(built_environment("jax"), worker, "tests.rl.fused_program", **quick)
+    facts = json.loads(out.splitlines()[-1])
     # CartPole cannot fall in five steps: each episode was cut off, and none ended.
     assert facts["cut off"] == [0, 18]
     assert facts["follows"]
     assert (facts["learnt at 90"], facts["learnt at 180"]) == (False, True)
     assert facts["target renewed"]
-    assert facts["last rate"] == [False, True]  # the only update is at the last step, where the rate is the final one
+    assert not facts["one update at the last step"]  # where the learning rate has fallen to 0
     assert facts["stretches differ"] and facts["seeds differ"]
     assert facts["exploring"] == pytest.approx(0.5, abs=0.2)
     assert facts["resumed"]

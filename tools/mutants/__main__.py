@@ -1,4 +1,4 @@
-"""``python tools/mutants [--only WORDS]``: does a test notice each of the mistakes that are kept in this directory?
+"""``python tools/mutants [AREA ...] [--only WORDS]``: does a test notice each of the mistakes that are kept in this directory?
 
 Each mistake is planted alone in a copy of the tree, and the tests that are named beside it must fail then. First all of
 these tests must pass on the copy as it is. The exit code is 1 where a mistake survives, where a text is no longer found
@@ -88,14 +88,23 @@ def kept() -> Iterator[Mutant]:
 def main(arguments: Sequence[str]) -> int:
     """Plant what is asked for, print what became of each, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python tools/mutants", description=__doc__.partition("\n")[0])
+    areas = sorted(path.stem for path in HERE.glob("*.yaml"))
+    parser.add_argument(
+        "areas", nargs="*", metavar="AREA", help=f"lists to plant from: {', '.join(areas)}; default: all"
+    )
     parser.add_argument(
         "--only", metavar="WORDS", default="", help="those whose area, file or description has all words"
     )
     parser.add_argument("--list", action="store_true", help="say which there are, and plant none")
     options = parser.parse_args(arguments)
+    if unknown := set(options.areas) - set(areas):
+        parser.error(f"no area {min(unknown)!r}; there are: {', '.join(areas)}")
     words = options.only.lower().split()
     chosen = [
-        each for each in kept() if all(word in f"{each.area} {each.file} {each.breaks}".lower() for word in words)
+        each
+        for each in kept()
+        if each.area in (options.areas or areas)
+        and all(word in f"{each.area} {each.file} {each.breaks}".lower() for word in words)
     ]
     if options.list:
         for each in chosen:
