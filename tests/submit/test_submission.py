@@ -71,7 +71,7 @@ class FakeSlurm:
             live = [key for key, state in self.states.items() if state in ("PENDING", "RUNNING")]
             return Completed(0, "\n".join([*live, *["9"] * self.others]), "")
         lines = [
-            f"{key}|{state}|None|{self.names[key.partition('_')[0]]}"
+            f"{key}|{state}|None||{self.names[key.partition('_')[0]]}"
             for key, state in self.states.items()
             if state in ("PENDING", "RUNNING")
         ]
