@@ -291,7 +291,7 @@ def test_the_report_holds_the_verdicts(tmp_path: Path, monkeypatch: pytest.Monke
     collect([plan], tmp_path / "d", no_slurm())
     monkeypatch.chdir(tmp_path)
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
-    assert "The paper says, we measured" in page and "<strong>contradicted</strong>" in page
+    assert '<h3 id="claims-short">The paper says, we measured</h3>' in page and "<strong>contradicted</strong>" in page
     assert "0 agrees, 1 contradicted, 0 no difference shown, 0 cannot be tested here." in page
     assert "&lt;b&gt;too slow&lt;/b&gt;" in page
     table = pd.read_csv(tmp_path / "r/claims.csv")
