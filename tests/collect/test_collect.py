@@ -396,6 +396,29 @@ def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
     assert (row["slurm_memory_peak"], row["slurm_energy"], row["slurm_nodes"]) == (4096 * 1024, 500, "c[1-2]")
 
 
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [("TIMEOUT", "timeout"), ("OUT_OF_MEMORY", "oom"), ("NODE_FAIL", "node_fail"), ("FAILED", "failed")],
+)
+def test_who_ended_a_job_has_the_last_word(tmp_path: Path, state: str, outcome: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    claimed = ledger.intend(granted(plan, "0"))
+    ledger.submitted(claimed.token, "7")
+    ledger.close()
+    write_record(plan, cell, "7_0-0", outcome="failed", reason="a file was gone")
+
+    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
+        known = "sacct" in arguments and "--noconvert" not in arguments
+        return Completed(0, f"7_0|{state}|0:15|9|htc|c1|{claimed.name}\n" if known else "", "")
+
+    collect([plan], tmp_path / "d", Slurm(answer))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert row["outcome"] == outcome
+    assert row["reason"] == ("a file was gone" if state == "FAILED" else f"the scheduler says {state}")
+
+
 def test_provenance_has_its_columns(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
