@@ -79,6 +79,11 @@ def command(
         reasons = Counter(each.why for each in unjudged)
         told = "; ".join(f"{number} x {why}" for why, number in reasons.items())
         click.echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
+    if done.claims:
+        judged_as = Counter(str(each.verdict) for each in done.claims)
+        click.echo(
+            f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}."
+        )
     click.echo(f"Report: {done.html}")
     return int(bool(worse))
 

@@ -9,6 +9,8 @@ import pandas as pd
 
 ATTEMPT = ["plan", "cell", "attempt"]
 _TOGETHER = 0.02  # of a cell's own time, beside others: less than that is one cell's end and the next one's start
+# Of the CPU time that a run itself used: less is the system's own and the sampler's.
+_MOST_OF_OTHERS = 0.1
 _CALIBRATION = {
     "calibration_matrix": "{:,.0f} GFLOP/s",
     "calibration_memory": "{:.1f} GB/s",
@@ -44,6 +46,22 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
             if end > last_end:
                 last_end, last_index = end, index
     return shared
+
+
+def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return for each attempt what else ran on its machine, or an empty text.
+
+    Another cell is told first, then CPU time of the machine that is not the attempt's own.
+
+    Args:
+        rows: attempts with the columns of `with_groups`, and `shared` (:func:`side_by_side`).
+    """
+    found = pd.Series("", index=rows.index, dtype=object)
+    own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * rows["nodes"].fillna(1))
+    others = rows["machine_cpu_percent"] / 100 - own
+    found[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
+    found[rows["shared"]] = "two cells ran on one machine at once"
+    return found
 
 
 def in_one_line(rows: pd.DataFrame) -> str:

@@ -12,6 +12,7 @@ from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.axes import values
 from hpcrl.report.baseline import Change
+from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
 from hpcrl.report.design import counted, display, spread
 from hpcrl.report.figures import Figures, figures
@@ -20,6 +21,7 @@ from hpcrl.report.groups import Line, lines
 from hpcrl.report.machines import in_one_line, measuring, provenance
 from hpcrl.report.score import Score, score_of
 from hpcrl.report.summary import sentences
+from hpcrl.spec.library import Library
 
 MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has them all
 _MOST_NAMES = 8
@@ -32,7 +34,7 @@ class Section:
 
     Args:
         compared: what was compared, in one sentence; ran_on: on which machines; failed: what did not complete or was not run.
-        claims: what the paper says beside what was measured, for `claims.html.j2`; None for a study without known claims.
+        claims: what the paper says beside what was measured; none of a study without known claims.
     """
 
     study: str
@@ -56,16 +58,19 @@ class Section:
     provenance: list[dict[str, str]]
     measuring: str
     changes: list[Change] = field(default_factory=list)
-    claims: Any = None
+    claims: list[Verdict] = field(default_factory=list)
 
 
-def make_section(name: str, rows: pd.DataFrame, tables: Mapping[str, pd.DataFrame], study: dict[str, Any]) -> Section:
+def make_section(
+    name: str, rows: pd.DataFrame, tables: Mapping[str, pd.DataFrame], study: dict[str, Any], library: Library
+) -> Section:
     """Sum up one study.
 
     Args:
         rows: its attempts with the columns of `with_groups`, and `shared`.
         tables: `episodes`, `samples` and `phases` of the dataset.
         study: what the dataset's index says of it.
+        library: where claims of papers are found.
     """
     score = score_of(study, command=bool((rows["workload"] == "command").all()))
     compared = lines(rows)
@@ -103,6 +108,7 @@ def make_section(name: str, rows: pd.DataFrame, tables: Mapping[str, pd.DataFram
         collectives=_said(rows, "collective"),
         provenance=provenance(rows),
         measuring=measuring(rows),
+        claims=verdicts(rows, name, study, library),
     )
 
 

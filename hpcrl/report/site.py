@@ -46,7 +46,7 @@ def write_site(
     places: list[str] = []
     entries = []
     for dataset, cells in every:
-        for section in make_sections(dataset, cells):
+        for section in make_sections(dataset, cells, library):
             several = names.count(section.study) > 1
             place = f"{section.study}-{dataset.resolve().name}" if several else section.study
             if place in places:

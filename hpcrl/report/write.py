@@ -12,6 +12,7 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.baseline import Change, compare, judge
+from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
 from hpcrl.report.figures.drawing import FORMATS, for_paper
 from hpcrl.report.groups import Line, with_groups
@@ -23,12 +24,13 @@ from hpcrl.spec.library import Library
 
 @dataclass(frozen=True)
 class Written:
-    """The report's main file, its table for the terminal, and what became worse than the baseline."""
+    """The report's main file, its table for the terminal, what became worse than the baseline, and the claims judged."""
 
     html: Path
     columns: list[str]
     rows: list[list[str]]
     changes: list[Change] = field(default_factory=list)
+    claims: list[Verdict] = field(default_factory=list)
 
 
 def write_report(
@@ -50,8 +52,9 @@ def write_report(
         UsageError: there is no dataset, no such study, or nothing in it yet.
         HpcrlError: the report cannot be written.
     """
+    library = library or Library()
     cells = read_cells(dataset, study)
-    sections = list(make_sections(dataset, cells))
+    sections = list(make_sections(dataset, cells, library))
     changes: list[Change] = []
     if baseline:
         older = with_groups(read_cells(baseline, study))
@@ -68,10 +71,11 @@ def write_report(
     for section in sections:
         _write_figures(section, output, formats)
     html = output / "report.html"
-    write_atomically(html, render(library or Library(), sections, baseline))
+    write_atomically(html, render(library, sections, baseline))
     every = [line for section in sections for line in section.lines]
-    _write_tables(every, cells, output)
-    return Written(html, *for_terminal(every), changes)
+    claims = [verdict for section in sections for verdict in section.claims]
+    _write_tables(every, cells, claims, output)
+    return Written(html, *for_terminal(every), changes, claims)
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
@@ -94,23 +98,25 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
     return with_groups(cells)
 
 
-def make_sections(dataset: Path, cells: pd.DataFrame) -> Iterator[Section]:
+def make_sections(dataset: Path, cells: pd.DataFrame, library: Library) -> Iterator[Section]:
     """Sum up each study of a dataset; `cells` are those of :func:`read_cells`."""
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
     studies = read_index(dataset)["studies"]
     for key, rows in cells.groupby("study", sort=True):
-        yield make_section(str(key), rows, tables, studies.get(str(key), {}))
+        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library)
 
 
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str]) -> None:
     """Write what lies beside the page of one study: figures, tables, its cells."""
     _write_figures(section, output, formats)
-    _write_tables(section.lines, cells, output)
+    _write_tables(section.lines, cells, section.claims, output)
 
 
-def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, output: Path) -> None:
+def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, claims: Sequence[Verdict], output: Path) -> None:
     write_atomically(output / "summary.csv", to_csv(lines))
     write_atomically(output / "cells.csv", cells.drop(columns=["hex"]).to_csv(index=False))
+    if claims:
+        write_atomically(output / "claims.csv", pd.DataFrame(map(vars, claims)).to_csv(index=False))
 
 
 def _write_figures(section: Section, output: Path, formats: Sequence[str]) -> None:

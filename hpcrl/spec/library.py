@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
 
-Kind = Literal["clusters", "jobs", "envs", "templates"]
+Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
 _WORDS: dict[Kind, str] = {
     "clusters": "cluster profile",
     "jobs": "study",
+    "jobs/claims": "paper's claims",
     "envs": "environment",
     "templates": "template",
 }
@@ -44,9 +46,11 @@ class Library:
         found: dict[str, Path] = {}
         for base in self.path:
             folder = base / kind
+            others = [base / other for other in _WORDS if other.startswith(f"{kind}/")]
             if folder.is_dir():
                 for file in sorted(folder.rglob(f"*{suffix}")):
-                    found.setdefault(str(file.relative_to(folder)).removesuffix(suffix), file)
+                    if not any(file.is_relative_to(other) for other in others):
+                        found.setdefault(str(file.relative_to(folder)).removesuffix(suffix), file)
         return dict(sorted(found.items()))
 
     def find(self, kind: Kind, name: str, skip: Sequence[Path] = ()) -> Path:
@@ -91,6 +95,9 @@ class Library:
 
     def study(self, name: str) -> Study:
         return validate(Study, self.document("jobs", name))
+
+    def claims(self, paper: str) -> Claims:
+        return read_claims(self.document("jobs/claims", paper))
 
     def environment(self, name: str) -> SoftwareEnvironment:
         return validate(SoftwareEnvironment, self.document("envs", name))

@@ -163,7 +163,7 @@ def test_profiles_without_sources_are_found(hpcrl: Call, in_tmp: Path) -> None:
     assert hpcrl("cluster", "check").code == 0
 
 
-@pytest.mark.parametrize("kind", ["cluster", "study", "environment"])
+@pytest.mark.parametrize("kind", ["cluster", "study", "environment", "claims"])
 def test_schemas_are_json(hpcrl: Call, kind: str) -> None:
     assert "properties" in json.loads(hpcrl("schema", kind).out)
 

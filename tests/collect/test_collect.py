@@ -322,6 +322,56 @@ def test_what_a_reader_should_know_is_noted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_command_s_values_are_its_episodes(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        for step, name in ((10, "episode_return"), (20, "return"), (30, "loss")):
+            writer.write("values", {"entries": [{"time": 1.0, "step": step, "values": {name: float(step)}}]})
+        writer.write("footer", {"outcome": "completed"})
+    gathered(tmp_path / "d", plan)
+    episodes = hpcrl.load(tmp_path / "d", "episodes")
+    assert episodes[["kind", "name", "step", "value"]].to_numpy().tolist() == [
+        ["value", "return", 10, 10.0],
+        ["value", "return", 20, 20.0],
+        ["value", "loss", 30, 30.0],
+    ]
+    assert list(hpcrl.load(tmp_path / "d")["steps"]) == [30]
+
+
+def test_a_run_that_did_not_end_keeps_its_best_evaluation(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell, outcome=None)) as writer:
+        writer.write("evaluations", {"table": np.array([[1.0, 1.0, 30.0], [2.0, 2.0, 90.0], [3.0, 3.0, 10.0]])})
+    gathered(tmp_path / "d", plan)
+    assert list(hpcrl.load(tmp_path / "d")["best_score"]) == [90]
+    episodes = hpcrl.load(tmp_path / "d", "episodes")
+    assert list(episodes["kind"]) == ["evaluation"] * 3
+
+
+def test_means_are_over_what_was_read_and_ranks_add_up(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "cpus": 1, "memory": "1G"}), "sol")
+    (cell,) = cells_of(plan)
+    slow = {"calibration": {"python": 20.0, "matrix": 5.0, "unix_time": 1.0}}
+    fast = {"calibration": {"python": 40.0, "matrix": 4.0, "unix_time": 1.0}}
+    for rank, (facts, wall, rss) in enumerate(((slow, 4.0, 3e8), (fast, 8.0, 1e8))):
+        table = np.full((3, len(SAMPLE_COLUMNS)), np.nan)
+        table[:, :2] = np.arange(3)[:, None]
+        table[1:, SAMPLE_COLUMNS.index("machine_cpu_percent")] = [40, 60]
+        table[:, SAMPLE_COLUMNS.index("cpu_seconds")] = [0, 1, 2]
+        table[:, SAMPLE_COLUMNS.index("rss")] = rss
+        with rewritten(write_record(plan, cell, rank=rank), **facts) as writer:
+            writer.write("samples", {"table": table})
+            writer.write("footer", {"outcome": "completed", "wall_time": wall})
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert row["machine_cpu_percent"] == 50
+    assert (row["wall_time"], row["cpu_seconds"], row["rss_peak"]) == (8, 4, 3e8)
+    assert row["cpu_utilisation"] == 4 / (8 * 2)
+    assert (row["calibration_python"], row["calibration_matrix"]) == (20, 4)
+
+
 def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 2, "memory": "1G"}), "sol")
     (cell,) = cells_of(plan)
@@ -360,6 +410,29 @@ def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
     (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
     assert (row["slurm_state"], row["slurm_elapsed"], row["slurm_cpu_seconds"]) == ("COMPLETED", 9, 3723.5)
     assert (row["slurm_memory_peak"], row["slurm_energy"], row["slurm_nodes"]) == (4096 * 1024, 500, "c[1-2]")
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [("TIMEOUT", "timeout"), ("OUT_OF_MEMORY", "oom"), ("NODE_FAIL", "node_fail"), ("FAILED", "failed")],
+)
+def test_who_ended_a_job_has_the_last_word(tmp_path: Path, state: str, outcome: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    claimed = ledger.intend(granted(plan, "0"))
+    ledger.submitted(claimed.token, "7")
+    ledger.close()
+    write_record(plan, cell, "7_0-0", outcome="failed", reason="a file was gone")
+
+    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
+        known = "sacct" in arguments and "--noconvert" not in arguments
+        return Completed(0, f"7_0|{state}|0:15|9|htc|c1|{claimed.name}\n" if known else "", "")
+
+    collect([plan], tmp_path / "d", Slurm(answer))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert row["outcome"] == outcome
+    assert row["reason"] == ("a file was gone" if state == "FAILED" else f"the scheduler says {state}")
 
 
 def test_provenance_has_its_columns(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
             write_record(plan, cell, final_score=score)
     collect(plans, tmp_path / "d", no_slurm())
     cells = hpcrl.load(tmp_path / "d")
-    cells["started"] = cells["final_score"] / 100  # the order of plans is that of their ids
+    cells["started"] = cells["final_score"]  # the order of plans is that of their ids
     (line,) = lines(with_groups(cells))
     assert line.final is not None
     assert (line.cells, line.final.value) == (2, 200.0)

@@ -305,3 +305,14 @@ def test_ranks_that_start_from_different_networks_are_told(monkeypatch: pytest.M
         run(SMALL, Silent(), collective=Odd(0))
     with pytest.raises(HpcrlError, match="rank 0 of 2: its first weights differ from those of other ranks"):
         run(SMALL, Silent(), collective=Odd(2))
+
+
+def test_the_target_network_stays_as_it_is_until_it_is_renewed() -> None:
+    learner = Learner(NETWORK, weights64(), DqnSettings(), dtype=np.float64)
+    first = learner.weights()
+    learner.update(batch(), 0.01)
+    state = learner.state()
+    assert all((state[f"target/{name}"] == each).all() for name, each in first.items())
+    learner.sync_target()
+    state = learner.state()
+    assert all((state[f"target/{name}"] == each).all() for name, each in learner.weights().items())

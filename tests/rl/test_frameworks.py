@@ -63,9 +63,21 @@ def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, 
     """Weights of about 0.5 in float32 have a spacing of 6e-8: 5e-8 after one update is half of it, 1e-6 after ten."""
     # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
     part = "some" if (framework, execution) == ("torch", "lazy") else "all"
+    check_parity(worker, framework, execution, part)
+
+
+@pytest.mark.parametrize(
+    ("framework", "execution"), [("torch", "eager"), ("tensorflow", "lazy"), ("jax", "lazy"), ("mxnet", "lazy")]
+)
+def test_a_few_cases_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
+    """Nearly every option once: what tools/mutants runs for each mistake in a learner."""
+    check_parity(worker, framework, execution, "few")
+
+
+def check_parity(worker: Path, framework: str, execution: str, part: str) -> None:
     out = run_program(built_environment(framework), worker, "tests.rl.parity_program", framework, execution, part)
     cases = json.loads(out.splitlines()[-1])
-    assert len(cases) == (32 if part == "all" else 7)
+    assert len(cases) == {"all": 32, "some": 7, "few": 2}[part]
     for case in cases:
         assert case["one"] < 5e-8, case
         assert case["ten"] < 1e-6, case

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import Cell
-from hpcrl.run.allocation import read_allocation, start_of
+from hpcrl.run.allocation import limit_threads, read_allocation, start_of
 
 
 def test_a_task_of_an_array_on_a_named_node() -> None:
@@ -43,3 +47,19 @@ def test_two_starts_of_one_job_differ_and_ranks_of_one_do_not() -> None:
     # A site's own template sets no mark: each srun has a port of its own.
     assert start(SLURM_SRUN_COMM_PORT="4001").mark != start(SLURM_SRUN_COMM_PORT="4002").mark
     assert start(None, SLURM_RESTART_COUNT="2") == Start("c", "7_3", 2, "7_3", "7_3-2")
+
+
+@pytest.mark.parametrize(
+    ("named", "rank", "cores"),
+    [("", 0, [1, 2]), ("", 1, [4, 6]), ("", 2, [8]), ("4,8", 0, [4, 8]), ("4,9", 1, [4, 6])],
+)
+def test_each_rank_is_bound_to_cores_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, named: str, rank: int, cores: list[int]
+) -> None:
+    bound: list[list[int]] = []
+    monkeypatch.setattr(os, "environ", {"HPCRL_CORES": named, "OMP_NUM_THREADS": "64"})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 2, 4, 6, 8})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, given: bound.append(list(given)))
+    limit_threads(2, rank)
+    assert bound == [cores]
+    assert os.environ["OMP_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "2"

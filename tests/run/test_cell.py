@@ -303,6 +303,22 @@ def test_a_diverged_run_keeps_what_it_recorded(tmp_path: Path) -> None:
     assert len(data.column("episodes", "step")) > 5
 
 
+def test_a_framework_that_runs_out_of_memory(tmp_path: Path) -> None:
+    (tmp_path / "greedy.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control.cartpole import CartPoleEnv\n\n"
+        "class Greedy(CartPoleEnv):\n    def step(self, action):\n"
+        "        raise RuntimeError('CUDA out of memory. Tried to allocate 20.00 GiB')\n\n"
+        "gymnasium.register('Greedy-v0', Greedy)\n"
+    )
+    study = dqn_study()
+    study["workload"]["environment"] = "greedy:Greedy-v0"
+    plan = planned(tmp_path / "p", study)
+    assert run_task(plan, JOB, PYTHONPATH=f"{plan / 'worker.zip'}:{tmp_path}").returncode == 1
+    footer = only_record(plan).footer
+    assert footer is not None
+    assert (footer["outcome"], footer["reason"][:32]) == ("oom", "RuntimeError: CUDA out of memory")
+
+
 def start(plan: Path, job: str, **variables: str) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(plan / "worker.zip")} | variables
     arguments = [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job, "--interval", "0.1"]
@@ -333,7 +349,8 @@ def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path) -> No
     assert first.footer is not None
     assert first.footer["outcome"] == "preempted"
     assert 0 < first.footer["steps"] < 40_000
-    assert len(list((plan / "checkpoints").iterdir())) == 1
+    (kept,) = (plan / "checkpoints").iterdir()
+    assert kept.stem == first.header["cell"]  # other cells must not go on from it
     assert run_task(plan, JOB, HPCRL_ATTEMPT="local-2_0").returncode == 0
     second = read_record(next((plan / "records").glob("*local-2_0*")))
     assert second.footer is not None

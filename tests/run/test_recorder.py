@@ -3,13 +3,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpcrl.formats.record import read_frames
+from hpcrl.formats.record import SAMPLE_COLUMNS, read_frames
 from hpcrl.run.recorder import Recorder
+from hpcrl.telemetry import phases
 from hpcrl.telemetry.phases import PhaseClock
 
 
@@ -83,3 +85,78 @@ def test_a_killed_rank_leaves_the_phases_of_its_last_flush(tmp_path: Path) -> No
     assert set(phases["seconds"]) == {"setup", "act", "update"}
     assert phases["counts"] == {"setup": 1, "act": 1, "update": 1}
     assert clock.phase == "update"
+
+
+class Ticks:
+    """A clock that a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(phases, "perf_counter", lambda: self.now)
+        self.clock = PhaseClock()
+
+    def spend(self, phase: str, seconds: float) -> None:
+        self.clock.switch(phase)
+        self.now += seconds
+
+
+def test_training_time_begins_with_the_first_step_and_the_goal_is_timed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = Ticks(monkeypatch)
+    recorder = Recorder(tmp_path / "a.rec", ticks.clock)
+    recorder.header({})
+    recorder.goal = 10.0
+    ticks.spend("setup", 5.0)
+    ticks.spend("compile", 3.0)
+    assert recorder.training_time() == 0
+    for value, seconds in ((9.0, 2.0), (10.0, 4.0), (3.0, 8.0), (12.0, 16.0)):
+        ticks.spend("act", seconds)
+        ticks.spend("evaluate", 1.0)
+        recorder.evaluation(1, value)
+    assert recorder.goal_time == 2 + 4
+    assert recorder.training_time() == 30
+    recorder.footer("completed", None, {})
+    frames = {frame.kind: frame.payload for frame in read_frames(tmp_path / "a.rec")}
+    assert frames["phases"]["seconds"]["setup"] == 5
+
+
+def test_without_a_goal_none_is_reached(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.evaluation(1, 1e9)
+    assert recorder.goal_time is None
+
+
+def test_samples_hold_what_was_read_and_nothing_else(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock(), cpu_before=4.0)
+    recorder.header({})
+    recorder.sample({"monotonic": 0.0, "cpu_seconds": 10.0, "rss": 7})
+    recorder.sample({"monotonic": 1.0, "machine_cpu_percent": 3})
+    recorder.footer("completed", None, {})
+    (table,) = [frame.payload["table"] for frame in read_frames(tmp_path / "a.rec") if frame.kind == "samples"]
+    first, second = (dict(zip(SAMPLE_COLUMNS, row, strict=True)) for row in table)
+    assert (first["cpu_seconds"], first["rss"]) == (6, 7)
+    assert first["gpu_energy"] != first["gpu_energy"]  # not a number: nobody read it
+    assert second["cpu_seconds"] != second["cpu_seconds"] and second["machine_cpu_percent"] == 3
+
+
+def test_reported_values_are_timed_from_the_start_of_the_record(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.header({})
+    recorder.value({"time": time.time() + 50, "step": 1, "loss": 2.0})
+    recorder.value({"time": None, "step": None, "loss": 3.0})
+    recorder.footer("completed", None, {})
+    (entries,) = [frame.payload["entries"] for frame in read_frames(tmp_path / "a.rec") if frame.kind == "values"]
+    assert 50 <= entries[0]["time"] < 500
+    assert 0 <= entries[1]["time"] < 500
+    assert entries[0]["values"] == {"loss": 2.0}
+
+
+def test_more_values_than_a_frame_holds_are_all_kept(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.header({})
+    for step in range(450):
+        recorder.value({"time": None, "step": step, "loss": 1.0})
+    recorder.footer("completed", None, {})
+    found = [frame.payload["entries"] for frame in read_frames(tmp_path / "a.rec") if frame.kind == "values"]
+    assert [entry["step"] for entries in found for entry in entries] == list(range(450))

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from hpcrl.formats.record import read_frames
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run import training
+from hpcrl.run.placeholders import fill
+from hpcrl.run.recorder import Recorder
+from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.test_loop import Rank
 
 
 @pytest.mark.parametrize(
@@ -26,3 +34,94 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
     monkeypatch.setattr(training, "visible_gpus", lambda: dict.fromkeys(map(str, range(there)), "A100"))
     training.before_import({"framework": "numpy"}, {"cpus": 1, **resources}, Group(rank=1, ranks=2, local_rank=1))
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+WORKLOAD: dict[str, Any] = {
+    "environment": "CartPole-v1",
+    "max_episode_steps": 7,
+    "hyperparameters": {"total_steps": 300, "hidden": [8], "evaluation_interval": 100, "evaluation_episodes": 2},
+}
+
+
+class Trained:
+    """A NumPy cell, trained here."""
+
+    def __init__(self, directory: Path, goal: float | None = None, **config: Any) -> None:
+        directory.mkdir()
+        self.clock = PhaseClock()
+        recorder = Recorder(directory / "a.rec", self.clock)
+        recorder.header({})
+        values = {"framework": "numpy", "seed": 1, **config}
+        asked = iter(range(10**9))
+
+        def stop() -> bool:
+            return next(asked) > 1_000  # more steps than any of these cells takes
+
+        ended = training.train_cell(
+            WORKLOAD, values, {"cpus": 1}, goal, recorder, self.clock, stop, directory / "c.npz", Group()
+        )
+        recorder.footer(ended.outcome, ended.reason, ended.facts)
+        self.facts = ended.facts
+        self.frames = {frame.kind: frame.payload for frame in read_frames(directory / "a.rec")}
+
+    @property
+    def episodes(self) -> Any:
+        return self.frames["episodes"]["table"]
+
+
+def test_a_cell_trains_as_its_study_and_its_own_axes_say(tmp_path: Path) -> None:
+    plain = Trained(tmp_path / "plain")
+    shorter = Trained(tmp_path / "shorter", total_steps=200, notes="not a hyperparameter")
+    assert (plain.facts["steps"], shorter.facts["steps"]) == (300, 200)
+    assert plain.episodes[:, 3].max() == 7  # max_episode_steps
+    assert plain.facts["final_score"] == 7
+    assert plain.facts["goal_step"] is None
+
+
+def test_two_seeds_are_two_cells(tmp_path: Path) -> None:
+    """Without the limit of steps episodes end when they will."""
+    long = WORKLOAD | {"max_episode_steps": None}
+    tables = []
+    for number, seed in enumerate((1, 1, 2)):
+        clock = PhaseClock()
+        recorder = Recorder(tmp_path / f"{number}.rec", clock)
+        config = {"framework": "numpy", "seed": seed}
+        training.train_cell(long, config, {"cpus": 1}, None, recorder, clock, lambda: False, tmp_path / "c", Group())
+        recorder.footer("completed", None, {})
+        (table,) = [
+            each.payload["table"] for each in read_frames(tmp_path / f"{number}.rec") if each.kind == "episodes"
+        ]
+        tables.append(table[:, [0, 2, 3]])
+    np.testing.assert_array_equal(tables[0], tables[1])
+    assert tables[0].tolist() != tables[2].tolist()
+
+
+def test_the_goal_of_a_study_is_its_cells_goal(tmp_path: Path) -> None:
+    found = Trained(tmp_path / "a", goal=7.0)
+    assert found.facts["goal_step"] == 100
+    first = found.frames["evaluations"]["table"][0]
+    assert found.facts["goal_wall_time"] == first[1]
+    assert found.facts["goal_time"] < found.facts["training_time"]
+    assert found.facts["goal_time"] < found.facts["goal_wall_time"]
+    apart = sum(found.clock.seconds[phase] for phase in ("setup", "compile", "evaluate"))
+    assert found.facts["training_time"] < found.clock.total() - apart
+    assert found.facts["evaluation_time"] == found.clock.seconds["evaluate"] > 0
+    assert found.facts["setup_time"] == found.clock.seconds["setup"] > 0
+
+
+def test_averaging_is_a_phase_of_its_own_once_training_has_begun() -> None:
+    clock = PhaseClock()
+    waited = []
+    timed = training.TimedCollective(Rank(0), clock, lambda vector: waited.append(clock.phase))
+    for phase in ("setup", "evaluate"):
+        clock.switch(phase)
+        timed.average_array(np.zeros(1, np.float32))
+        assert (clock.counts["communicate"], clock.phase) == (0, phase)
+    clock.switch("update")
+    timed.average(np.zeros(1, np.float32))
+    assert (clock.counts["communicate"], clock.phase) == (1, "update")
+    assert waited == ["update", "communicate"]  # for the gradient, and for the mean
+
+
+def test_what_is_no_axis_stays_as_it_is() -> None:
+    assert fill("{a} {b} {} {{a}}", {"a": 1}) == "1 {b} {} {1}"

@@ -71,7 +71,7 @@ class FakeSlurm:
             live = [key for key, state in self.states.items() if state in ("PENDING", "RUNNING")]
             return Completed(0, "\n".join([*live, *["9"] * self.others]), "")
         lines = [
-            f"{key}|{state}|None|{self.names[key.partition('_')[0]]}"
+            f"{key}|{state}|None||{self.names[key.partition('_')[0]]}"
             for key, state in self.states.items()
             if state in ("PENDING", "RUNNING")
         ]
@@ -457,3 +457,66 @@ def test_progress_counts_cells_here_and_on_slurm(
         plan = planned(tmp_path / executor, study(seeds=3, chain="staged"), "sol")
         submit(plan, executor, Slurm(fake), NONE, lambda done, total, name: told.append((done, total)))
     assert told == [(3, 3), (3, 3)]
+
+
+def test_the_throttle_holds_for_what_is_submitted_again(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=6, max_parallel=2), "sol")
+    sent(plan, fake)
+    settle_all(plan, fake, {1: "FAILED", 2: "FAILED", 4: "FAILED"})
+    sent(plan, fake)
+    settle_all(plan, fake, {1: "FAILED", 2: "FAILED"})
+    sent(plan, fake)
+    # Where no more are left than may run at once, nothing needs to be said.
+    assert [fake.option(number, "array") for number in range(3)] == ["0-5%2", "0-2%2", "0-1"]
+
+
+def test_stages_wait_for_what_they_need(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=2, chain="staged"), "sol")
+    sent(plan, fake)
+    told = {fake.names[str(100 + number)].split(".")[0]: words for number, words in enumerate(fake.submitted)}
+    waits = {
+        name.removeprefix("mine-"): (fake._option(words, "dependency"), "--kill-on-invalid-dep=yes" in words)
+        for name, words in told.items()
+    }
+    assert waits == {
+        "environments": ("", False),
+        "numpy-cpu-1": ("afterok:100", True),
+        "collect": ("afterany:101", True),
+        "report": ("afterok:102", True),
+    }
+
+
+def test_in_a_sequential_chain_jobs_come_one_after_another(tmp_path: Path, fake: FakeSlurm) -> None:
+    axes = {"cpus": [1, 2, 3]}
+    for chain, waits in (("sequential", ["", "afterany:100", "afterany:101"]), ("parallel", ["", "", ""])):
+        fake.submitted.clear()
+        sent(planned(tmp_path / chain, study(axes=axes, chain=chain), "sol"), fake)
+        assert [fake.option(number, "dependency") for number in range(3)] == waits
+
+
+def test_a_retry_asks_for_the_memory_of_all_ranks_and_its_hours_count(tmp_path: Path, fake: FakeSlurm) -> None:
+    retry = {"oom": {"memory": "x1.5"}, "timeout": {"time": "x2"}}
+    resources = {"memory": "1G", "time": "01:00:00", "tasks": 2}
+    plan = planned(tmp_path / "p", study(seeds=2, retry=retry, resources=resources), "sol")
+    sent(plan, fake)
+    settle_all(plan, fake, {0: "OUT_OF_MEMORY", 1: "TIMEOUT"})
+    # Four core-hours so far; two more for the one, and twice as many for the other, which may take two hours.
+    with pytest.raises(UsageError, match=r"asks for up to 10 core-hours \(4 of them for attempts so far\)"):
+        sent(plan, fake, Choice(retry=True), Budget(core_hours=9))
+    sent(plan, fake, Choice(retry=True), Budget(core_hours=10))
+    assert {fake.option(1, "mem"), fake.option(2, "mem")} == {"3072M", ""}
+
+
+def test_the_ledger_says_what_became_of_each_call(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(), "sol")
+    fake.refuse = "Invalid qos specification"
+    with pytest.raises(HpcrlError):
+        sent(plan, fake)
+    fake.refuse = None
+    sent(plan, fake)
+    ledger = Ledger(plan)
+    assert [(each.state, tuple(each.job_ids)) for each in ledger.submissions()] == [
+        ("refused", ()),
+        ("submitted", ("100",)),
+    ]
+    ledger.close()

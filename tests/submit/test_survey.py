@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -64,6 +65,8 @@ class Scene:
         answer = self.queue if "squeue" in arguments else self.accounting
         if isinstance(answer, Exception):
             raise answer
+        if "squeue" in arguments:
+            answer = re.sub(r"\|(?=[^|\n]*$)", "||", answer, flags=re.MULTILINE)  # of no node yet
         return Completed(0, answer.replace("NAME", self.first.name), "")
 
     def look(self) -> Survey:

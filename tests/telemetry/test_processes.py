@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +57,33 @@ def test_readings_agree_with_psutil(family: subprocess.Popen[str]) -> None:
     shared = tree.pss()
     assert shared is not None
     assert 1e6 < shared < found["rss"]
+
+
+def test_grandchildren_are_the_job_s_own_and_who_reads_is_not() -> None:
+    words = ["bash", "-c", "bash -c 'sleep 600 & echo up; wait' & wait"]
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "up\n"
+        found = ProcessTree(first.pid).processes()
+        assert len(found) == 3
+        assert set(found) == {first.pid, *(each.pid for each in psutil.Process(first.pid).children(recursive=True))}
+        around = ProcessTree(os.getppid()).processes()
+        assert first.pid in around
+        assert os.getpid() not in around
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.communicate()
+
+
+def test_a_process_that_ends_while_it_is_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ProcessTree(os.getpid())
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(tree, "processes", lambda: [ended.pid, os.getpid()])
+    found = tree.read()
+    assert found["processes"] == 1
+    assert found["rss"] > 1e7
 
 
 def test_a_process_that_is_gone_is_left_out(family: subprocess.Popen[str]) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -61,3 +64,11 @@ def test_all_that_is_read_of_a_large_job_costs_little(monkeypatch: pytest.Monkey
     assert clocks.spent - spent < 0.0032 * (clocks.now - start)
     assert reads["tree"] > 300
     assert reads["pss"] > 20
+
+
+def test_the_shortest_run_has_a_sample() -> None:
+    """Standard input ends at once: whoever started the sampler is gone long before the first interval is over."""
+    words = [sys.executable, "-m", "hpcrl.telemetry.sampler", str(os.getpid()), "3600"]
+    done = subprocess.run(words, input="", capture_output=True, text=True, check=True, timeout=120)
+    (sample,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sample["rss"] > 1e7 and sample["machine_memory_percent"] > 0

@@ -1,0 +1,31 @@
+"""JAX's compiled loop, in JAX's environment, where it can be looked into: between two calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcrl.formats.worker import worker_zip
+from tests.builders import built_environment
+from tests.rl.test_frameworks import run_program
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_is_stored_when_it_learns_and_how_it_goes_on(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.zip"
+    worker.write_bytes(worker_zip())
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # compiling is most of the time
+    out = run_program(built_environment("jax"), worker, "tests.rl.fused_program", **quick)
+    facts = json.loads(out.splitlines()[-1])
+    # CartPole cannot fall in five steps: each episode was cut off, and none ended.
+    assert facts["cut off"] == [0, 18]
+    assert facts["follows"]
+    assert (facts["learnt at 90"], facts["learnt at 180"]) == (False, True)
+    assert facts["target renewed"]
+    assert not facts["one update at the last step"]  # where the learning rate has fallen to 0
+    assert facts["stretches differ"] and facts["seeds differ"]
+    assert facts["exploring"] == pytest.approx(0.5, abs=0.2)
+    assert facts["resumed"]

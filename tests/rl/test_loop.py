@@ -1,0 +1,402 @@
+"""The training loop, seen from outside: environments whose values and steps are known, and a learner that is watched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
+from hpcrl.rl.envs.probes import Probe
+from hpcrl.rl.evaluation import evaluate
+from hpcrl.rl.frameworks.numpy.dqn import Learner
+from hpcrl.rl.learner import Batch, Network, Weights, initial_weights
+from hpcrl.telemetry.phases import PhaseClock
+
+Observation = NDArray[np.float32]
+
+
+class Counter:
+    """Shows how many steps an episode has had; a reward of 1 a step; ends by itself, or is cut off, after `most`.
+
+    It keeps the seeds of its resets and the actions that were taken.
+    """
+
+    def __init__(self, most: int = 4, cut: bool = False) -> None:
+        self.observation_space, self.action_space = SimpleNamespace(shape=(1,)), SimpleNamespace(n=2)
+        self.spec = None
+        self._most, self._cut, self._taken = most, cut, 0
+        self.seeds: list[int | None] = []
+        self.actions: list[int] = []
+
+    def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        self.seeds.append(seed)
+        self._taken = 0
+        return self._shown(), {}
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self.actions.append(action)
+        self._taken += 1
+        over = self._taken == self._most
+        return self._shown(), 1.0, over and not self._cut, over and self._cut, {}
+
+    def _shown(self) -> Observation:
+        return np.array([self._taken], np.float32)
+
+
+class Blind(Counter):
+    """Shows nothing: its value is one number."""
+
+    def _shown(self) -> Observation:
+        return np.zeros(1, np.float32)
+
+
+class Numbered(Counter):
+    """Pays the number of the step, counted over all episodes, so that every transition is told by its reward."""
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        shown, _, over, cut, facts = super().step(action)
+        return shown, float(len(self.actions)), over, cut, facts
+
+
+class Watched(Learner):
+    """The NumPy learner; keeps what it was asked, from the end of its warming up."""
+
+    def __init__(self, network: Network, weights: Weights, config: DqnConfig) -> None:
+        super().__init__(network, weights, config.learner_settings())
+        self.rates: list[float] = []
+        self.batches: list[Batch] = []
+        self.syncs = self.acts = self.waits = 0
+
+    def load_state(self, state: Weights) -> None:
+        super().load_state(state)
+        self.rates, self.batches, self.syncs, self.acts = [], [], 0, 0
+
+    def update(self, batch: Batch, learning_rate: float) -> None:
+        super().update(batch, learning_rate)
+        self.rates.append(learning_rate)
+        self.batches.append(batch)
+
+    def sync_target(self) -> None:
+        super().sync_target()
+        self.syncs += 1
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+    def act(self, observations: Observation) -> NDArray[np.int64]:
+        self.acts += 1
+        return super().act(observations)
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, float, int]] = []
+        self.evaluations: list[tuple[int, float]] = []
+
+    def episode(self, step: int, value: float, length: int) -> None:
+        self.episodes.append((step, value, length))
+
+    def evaluation(self, step: int, value: float) -> None:
+        self.evaluations.append((step, value))
+
+    def progress(self, step: int, total: int) -> None: ...
+
+
+class Rank:
+    """One of several ranks, without the others: a mean is then its own value."""
+
+    name = "nobody"
+
+    def __init__(self, rank: int, ranks: int = 2) -> None:
+        self.rank, self.ranks = rank, ranks
+
+    def average(self, vector: Any) -> Any:
+        return vector
+
+    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values
+
+    def close(self) -> None: ...
+
+
+SMALL = DqnConfig(
+    total_steps=400,
+    hidden=(16,),
+    learning_rate=1e-2,
+    batch_size=32,
+    learning_starts=100,
+    train_interval=10,
+    updates=5,
+    gamma=0.5,
+    evaluation_interval=100,
+    evaluation_episodes=3,
+)
+
+
+class Run:
+    """One training: its result, its learner, and all environments that it made, the first of which it trains in."""
+
+    def __init__(self, config: DqnConfig = SMALL, environment: Any = Counter, seed: int = 1, **extra: Any) -> None:
+        self.environments: list[Any] = []
+        self.learners: list[Watched] = []
+        self.reports, self.clock = Reports(), PhaseClock()
+
+        def make(network: Network, stream: np.random.Generator) -> Watched:
+            self.first = dict(initial_weights(network, stream))
+            self.learners.append(Watched(network, self.first, config))
+            return self.learners[0]
+
+        def make_environment() -> Any:
+            self.environments.append(environment())
+            return self.environments[-1]
+
+        self.result: Result = train(config, make_environment, make, seed, self.reports, self.clock, **extra)
+
+    @property
+    def learner(self) -> Watched:
+        return self.learners[0]
+
+    @property
+    def actions(self) -> list[int]:
+        return list(self.environments[0].actions)
+
+
+def same(first: Weights, second: Weights) -> bool:
+    return all(each.tobytes() == second[name].tobytes() for name, each in first.items())
+
+
+def test_an_episode_that_is_cut_off_is_not_one_that_ended() -> None:
+    """A reward of 1 for ever is worth 1 / (1 - 0.5) = 2; with truncation taken for an end it would be worth 1.7."""
+    config = replace(SMALL, total_steps=800, final_learning_rate=1e-4, updates=10)
+    endless = Run(config, lambda: Blind(5, cut=True))
+    q = endless.learner.weights()
+    value = np.maximum(q["layers.0.bias"], 0) @ q["layers.1.weight"].T + q["layers.1.bias"]
+    np.testing.assert_allclose(value, 2.0, atol=0.05)
+    assert not any(batch.terminated.any() for batch in endless.learner.batches)
+    assert endless.reports.episodes == [(step, 5.0, 5) for step in range(5, 801, 5)]
+    ended = Run(config, lambda: Blind(5))
+    assert np.mean([batch.terminated.mean() for batch in ended.learner.batches]) == pytest.approx(1 / 5, abs=0.03)
+
+
+def test_transitions_are_those_of_one_episode() -> None:
+    """What follows the last step is what that step showed, and not the next episode's start."""
+    for batch in Run().learner.batches:
+        np.testing.assert_array_equal(batch.next_observations, batch.observations + 1)
+        np.testing.assert_array_equal(batch.terminated, batch.next_observations[:, 0] == 4)
+        assert (batch.rewards == 1).all()
+
+
+def test_every_transition_is_drawn_as_often_as_any_other() -> None:
+    config = replace(SMALL, total_steps=600, learning_starts=600, updates=500)
+    run = Run(config, Numbered)
+    drawn = np.concatenate([batch.rewards for batch in run.learner.batches])
+    assert set(drawn) == set(range(1, 601))
+    assert drawn.mean() == pytest.approx(300.5, abs=8)
+    assert len({batch.rewards.tobytes() for batch in run.learner.batches}) == 500
+
+
+def test_updates_begin_when_they_should_and_come_as_often_as_they_should() -> None:
+    run = Run()
+    assert len(run.learner.rates) == 31 * 5  # at steps 100, 110 ... 400
+    assert run.learner.syncs == 40
+    assert {len(batch.actions) for batch in run.learner.batches} == {32}
+    late = Run(replace(SMALL, learning_starts=401))
+    assert late.learner.rates == []
+
+
+def test_the_learning_rate_falls_to_its_last_value() -> None:
+    rates = Run(replace(SMALL, final_learning_rate=1e-3)).learner.rates
+    wanted = [1e-2 + (1e-3 - 1e-2) * step / 400 for step in range(100, 401, 10) for _ in range(5)]
+    np.testing.assert_allclose(rates, wanted)
+
+
+def test_warming_up_leaves_no_trace() -> None:
+    """Without an update of the training the last weights are the first ones, bit by bit, and so is the optimiser."""
+    config = replace(SMALL, learning_starts=401, target_interval=1_000)
+    run = Run(config)
+    assert same(run.learner.weights(), run.first)
+    state = run.learner.state()
+    assert state["steps"][0] == 0
+    assert not any(each.any() for name, each in state.items() if name.startswith(("first/", "second/")))
+    assert all(state[f"target/{name}"].tobytes() == each.tobytes() for name, each in run.first.items())
+
+
+def test_exploring_falls_from_always_to_seldom() -> None:
+    config = replace(SMALL, total_steps=2_000, learning_starts=2_001, evaluation_interval=2_000, final_epsilon=0.1)
+    run = Run(replace(config, exploration_fraction=0.5))
+    greedy = run.learner.acts - sum(environment.actions != [] for environment in run.environments[1:2]) * 4
+    # Of the first half of the steps 55 % are random on average, of the second 10 %.
+    assert greedy == pytest.approx(1_000 * 0.45 + 1_000 * 0.9, abs=60)
+    always = Run(replace(config, initial_epsilon=1.0, final_epsilon=1.0))
+    assert np.mean(always.actions) == pytest.approx(0.5, abs=0.05)
+    never = Run(replace(config, initial_epsilon=0.0, final_epsilon=0.0))
+    assert never.learner.acts == 2_000 + 4
+
+
+def test_one_seed_is_one_run_and_another_is_another() -> None:
+    random = replace(SMALL, initial_epsilon=1.0, final_epsilon=1.0)
+    first, again, other = (Run(random, seed=seed) for seed in (1, 1, 2))
+    assert same(first.learner.weights(), again.learner.weights())
+    assert first.actions == again.actions
+    assert first.actions != other.actions
+    assert not same(first.first, other.first)
+    assert first.environments[0].seeds[0] != other.environments[0].seeds[0]
+    drawn = [[batch.observations.tobytes() for batch in run.learner.batches] for run in (first, other)]
+    assert drawn[0] != drawn[1]
+    assert first.environments[1].seeds[0] != other.environments[1].seeds[0]
+
+
+def test_an_environment_is_seeded_once() -> None:
+    seeds = Run().environments[0].seeds
+    assert seeds[0] is not None
+    assert seeds[1:] == [None] * 100
+
+
+def test_evaluations_see_the_same_starts_which_are_not_those_of_the_training() -> None:
+    run = Run()
+    own = [environment.seeds for environment in run.environments[1:]]
+    assert [len(set(seeds)) for seeds in own] == [1, 1, 1]
+    assert len({seeds[0] for seeds in own} | {run.environments[0].seeds[0]}) == 4
+    assert all(len(seeds) == 4 for seeds in own)  # steps 100, 200, 300, 400
+
+
+def test_a_score_is_the_mean_of_its_episodes() -> None:
+    """Probe 2 pays what it shows, whatever is done: the mean is known, and is neither the best nor the last."""
+    environments = [Probe(2) for _ in range(9)]
+    shown = [Probe(2).reset(seed=40 + index)[0][0] for index in range(9)]
+    assert evaluate(lambda seen: np.zeros(len(seen), np.int64), environments, 40).tolist() == shown
+    config = replace(SMALL, evaluation_episodes=9)
+    run = Run(config, lambda: Probe(2), seed=3)
+    mean = run.result.final_score
+    assert mean is not None and abs(mean) < 1
+    assert [value for _, value in run.reports.evaluations] == [mean] * 4
+
+
+def test_an_evaluation_plays_whole_episodes_greedily() -> None:
+    class Long(Counter):
+        def step(self, action: int) -> Any:
+            shown, reward, over, cut, facts = super().step(action)
+            return shown, reward * (1 + action), over, cut, facts
+
+    def act(seen: Observation) -> NDArray[np.int64]:
+        return (seen[:, 0] >= 2).astype(np.int64)
+
+    assert evaluate(act, [Long(3), Long(5), Long(4, cut=True)], 0).tolist() == [1 + 1 + 2, 1 + 1 + 6, 1 + 1 + 4]
+
+
+class Falling(Counter):
+    """Evaluations that score 3, 5, 2 and 4 in turn: each plays as many steps."""
+
+    LENGTHS = (3, 5, 2, 4)
+
+    def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        shown = super().reset(seed)
+        self._most = self.LENGTHS[(len(self.seeds) - 1) % 4]
+        return shown
+
+
+def test_goal_best_and_last_score_are_told_apart() -> None:
+    run = Run(environment=Falling, goal=3.0)
+    assert run.reports.evaluations == [(100, 3.0), (200, 5.0), (300, 2.0), (400, 4.0)]
+    assert (run.result.goal_step, run.result.best_score, run.result.final_score) == (100, 5.0, 4.0)
+    assert Run(environment=Falling, goal=4.5).result.goal_step == 200
+    assert Run(environment=Falling, goal=5.5).result.goal_step is None
+
+
+def test_episodes_are_reported_with_their_ends_returns_and_lengths() -> None:
+    run = Run(environment=lambda: Counter(7))
+    assert run.reports.episodes == [(7 * number, 7.0, 7) for number in range(1, 58)]
+    assert run.result.episodes == 57
+
+
+def test_acting_in_numpy_is_acting_by_the_learner() -> None:
+    """NumPy is the learner's framework here, so that both runs must be the same to the last bit."""
+    by_learner, by_numpy = (Run(replace(SMALL, acting=acting), lambda: Probe(5)) for acting in ("framework", "numpy"))
+    assert by_learner.reports.episodes == by_numpy.reports.episodes
+    assert same(by_learner.learner.weights(), by_numpy.learner.weights())
+    assert by_numpy.result.final_score == by_learner.result.final_score == 1.0
+    assert (by_numpy.learner.acts, by_learner.learner.acts > 300) == (0, True)
+
+
+@pytest.mark.parametrize("acting", ["framework", "numpy"])
+@pytest.mark.parametrize("stop", [57, 213])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int, acting: str) -> None:
+    """To the last bit, where an episode is one step long: an environment's own state is not in a checkpoint."""
+    config = replace(SMALL, acting=acting, buffer_size=90, final_epsilon=0.5)
+
+    def environment() -> Probe:
+        return Probe(4)
+
+    whole = Run(config, environment, goal=1.0)
+    asked = iter(range(10**6))
+    file = tmp_path / "c.npz"
+    first = Run(config, environment, goal=1.0, stop=lambda: next(asked) == stop, checkpoint_file=file)
+    assert (first.result.outcome, first.result.steps) == ("preempted", stop)
+    second = Run(config, environment, goal=1.0, checkpoint_file=file)
+    assert same(second.learner.weights(), whole.learner.weights())
+    wanted, found = whole.learner.state(), second.learner.state()
+    assert all(found[name].tobytes() == each.tobytes() for name, each in wanted.items())
+    assert first.reports.episodes + second.reports.episodes == whole.reports.episodes
+    assert first.reports.evaluations + second.reports.evaluations == whole.reports.evaluations
+    assert second.result == whole.result
+
+
+def test_a_resumed_run_keeps_its_best_score_and_its_goal(tmp_path: Path) -> None:
+    asked = iter(range(10**6))
+    file = tmp_path / "c.npz"
+    Run(environment=Falling, goal=4.5, stop=lambda: next(asked) == 250, checkpoint_file=file)
+    rest = Run(environment=lambda: Counter(1), goal=0.5, checkpoint_file=file)
+    assert (rest.result.best_score, rest.result.goal_step, rest.result.steps) == (5.0, 200, 400)
+
+
+def test_the_starts_of_a_resumed_run_are_new_ones(tmp_path: Path) -> None:
+    asked = iter(range(10**6))
+    file = tmp_path / "c.npz"
+    first = Run(stop=lambda: next(asked) == 50, checkpoint_file=file)
+    assert first.environments[0].seeds[0] != Run(checkpoint_file=file).environments[0].seeds[0]
+
+
+def test_time_is_counted_where_it_is_spent() -> None:
+    run = Run(environment=lambda: Counter(4))
+    counts = run.clock.counts
+    assert counts["env_step"] == 400 + 100
+    assert counts["act"] == run.learner.acts - 4 * 4
+    assert counts["update"] == counts["transfer"] == 155
+    assert counts["replay"] == 400 + 155
+    assert counts["evaluate"] == 4
+    assert counts["compile"] == 1
+
+
+def test_precise_phases_wait_after_every_update() -> None:
+    plain, precise = (Run(precise_phases=wait).learner.waits for wait in (False, True))
+    assert precise - plain == 155
+
+
+def test_two_ranks_share_a_run_and_nothing_else() -> None:
+    random = replace(SMALL, initial_epsilon=1.0, final_epsilon=1.0)
+    first, second = (Run(random, collective=Rank(rank)) for rank in (0, 1))
+    assert same(first.first, second.first)
+    assert first.actions != second.actions
+    assert first.environments[0].seeds[0] != second.environments[0].seeds[0]
+    drawn = [[batch.observations.tobytes() for batch in run.learner.batches] for run in (first, second)]
+    assert drawn[0] != drawn[1]
+    assert (first.result.steps, len(first.actions), len(second.actions)) == (400, 200, 200)
+    assert {len(batch.actions) for batch in first.learner.batches} == {16}
+    assert len(first.learner.rates) == len(Run(random).learner.rates)
+    assert len(first.reports.evaluations) == 4
+    assert second.reports.evaluations == []  # rank 0 evaluates
+
+
+def test_a_full_replay_of_two_ranks_holds_half_each() -> None:
+    config = replace(SMALL, buffer_size=40, learning_starts=400, updates=50)
+    alone, shared = (Run(config, Numbered, collective=each).learner.batches for each in (None, Rank(0)))
+    for batches, held in ((alone, 40), (shared, 20)):
+        drawn = {reward for batch in batches for reward in batch.rewards}
+        assert len(drawn) == held
+        assert max(drawn) - min(drawn) == held - 1
