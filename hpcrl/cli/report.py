@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="An older dataset: name what became slower, larger or worse since, beyond noise; the exit code is then 1.",
 )
+@click.option(
+    "--grid-intensity",
+    type=click.FloatRange(0),
+    help="Grams of CO2 equivalent for each kilowatt-hour of the site: estimate emissions from the energy that was counted.",
+)
 @path_option
 def command(
     datasets: tuple[Path, ...],
@@ -49,6 +54,7 @@ def command(
     figures: str | None,
     site: Path | None,
     baseline: Path | None,
+    grid_intensity: float | None,
     paths: tuple[Path, ...],
 ) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
@@ -64,10 +70,10 @@ def command(
     if site:
         if baseline:
             raise UsageError("--baseline: is of one report: leave out --site")
-        return _site(datasets, site, study, formats, Library(paths))
+        return _site(datasets, site, study, formats, Library(paths), grid_intensity)
     if len(datasets) > 1:
         raise UsageError("one dataset has one report: give one, or --site DIR for the reports of several")
-    done = write_report(datasets[0], study, output, formats, baseline, Library(paths))
+    done = write_report(datasets[0], study, output, formats, baseline, Library(paths), grid_intensity)
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
@@ -88,10 +94,17 @@ def command(
     return int(bool(worse))
 
 
-def _site(datasets: tuple[Path, ...], site: Path, study: str | None, formats: tuple[str, ...], library: Library) -> int:
+def _site(
+    datasets: tuple[Path, ...],
+    site: Path,
+    study: str | None,
+    formats: tuple[str, ...],
+    library: Library,
+    grid_intensity: float | None,
+) -> int:
     from hpcrl.report.site import write_site
 
-    entries = write_site(datasets, site, study, formats, library)
+    entries = write_site(datasets, site, study, formats, library, grid_intensity)
     print_table(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hpcrl.report import energy
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.axes import values
@@ -57,12 +58,18 @@ class Section:
     collectives: list[tuple[str, str]]
     provenance: list[dict[str, str]]
     measuring: str
+    energy: str
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
 
 
 def make_section(
-    name: str, rows: pd.DataFrame, tables: Mapping[str, pd.DataFrame], study: dict[str, Any], library: Library
+    name: str,
+    rows: pd.DataFrame,
+    tables: Mapping[str, pd.DataFrame],
+    study: dict[str, Any],
+    library: Library,
+    grid_intensity: float | None = None,
 ) -> Section:
     """Sum up one study.
 
@@ -71,6 +78,7 @@ def make_section(
         tables: `episodes`, `samples` and `phases` of the dataset.
         study: what the dataset's index says of it.
         library: where claims of papers are found.
+        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
     """
     score = score_of(study, command=bool((rows["workload"] == "command").all()))
     compared = lines(rows)
@@ -108,6 +116,7 @@ def make_section(
         collectives=_said(rows, "collective"),
         provenance=provenance(rows),
         measuring=measuring(rows),
+        energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, name, study, library),
     )
 

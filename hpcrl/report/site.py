@@ -28,6 +28,7 @@ def write_site(
     study: str | None = None,
     formats: Sequence[str] = (),
     library: Library | None = None,
+    grid_intensity: float | None = None,
 ) -> list[Entry]:
     """Write `output/index.html`, and for each study `output/PLACE/index.html` with its tables; return the studies.
 
@@ -35,6 +36,7 @@ def write_site(
 
     Args:
         study: only this one of each dataset.
+        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
 
     Raises:
         UsageError: there is no dataset, no such study, or a study of two datasets of one name.
@@ -46,7 +48,7 @@ def write_site(
     places: list[str] = []
     entries = []
     for dataset, cells in every:
-        for section in make_sections(dataset, cells, library):
+        for section in make_sections(dataset, cells, library, grid_intensity):
             several = names.count(section.study) > 1
             place = f"{section.study}-{dataset.resolve().name}" if several else section.study
             if place in places:

@@ -40,6 +40,7 @@ def write_report(
     formats: tuple[str, ...] = tuple(FORMATS),
     baseline: Path | None = None,
     library: Library | None = None,
+    grid_intensity: float | None = None,
 ) -> Written:
     """Write the report of a dataset, or of one of its studies.
 
@@ -47,6 +48,7 @@ def write_report(
         formats: of the figures' files, some of :data:`FORMATS`.
         baseline: an older dataset to compare with.
         library: where templates are found.
+        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
 
     Raises:
         UsageError: there is no dataset, no such study, or nothing in it yet.
@@ -54,7 +56,7 @@ def write_report(
     """
     library = library or Library()
     cells = read_cells(dataset, study)
-    sections = list(make_sections(dataset, cells, library))
+    sections = list(make_sections(dataset, cells, library, grid_intensity))
     changes: list[Change] = []
     if baseline:
         older = with_groups(read_cells(baseline, study))
@@ -98,12 +100,14 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
     return with_groups(cells)
 
 
-def make_sections(dataset: Path, cells: pd.DataFrame, library: Library) -> Iterator[Section]:
+def make_sections(
+    dataset: Path, cells: pd.DataFrame, library: Library, grid_intensity: float | None = None
+) -> Iterator[Section]:
     """Sum up each study of a dataset; `cells` are those of :func:`read_cells`."""
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
     studies = read_index(dataset)["studies"]
     for key, rows in cells.groupby("study", sort=True):
-        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library)
+        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity)
 
 
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str]) -> None:

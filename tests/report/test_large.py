@@ -17,6 +17,7 @@ from hpcrl.report.figures import figures
 from hpcrl.report.page import ROWS
 from hpcrl.report.sections import Section, make_section
 from hpcrl.report.write import read_cells, write_report
+from hpcrl.spec.library import Library
 from tests.report.browser import found, opened, until
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def section(dataset: Path) -> Section:
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
-    return make_section("large", read_cells(dataset, None), tables, read_index(dataset)["studies"]["large"])
+    return make_section("large", read_cells(dataset, None), tables, read_index(dataset)["studies"]["large"], Library())
 
 
 @pytest.fixture(scope="module")

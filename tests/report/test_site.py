@@ -96,4 +96,4 @@ def test_the_page_of_claims_is_a_partial_that_need_not_be_there(tmp_path: Path, 
     given = dataset(tmp_path, "one")
     options = ("--figures", "none", "-o", tmp_path / "r", "--path", tmp_path / "mine")
     assert hpcrl("report", given, *options).code == 0
-    assert "claims of one: None" in (tmp_path / "r/report.html").read_text()
+    assert "claims of one: []" in (tmp_path / "r/report.html").read_text()
