@@ -16,6 +16,7 @@ from hpcrl.report.choice import chosen
 from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import figures
 from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of
+from hpcrl.report.figures.marks import bands
 from hpcrl.report.groups import with_groups
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
@@ -221,3 +222,37 @@ def test_of_many_configurations_those_that_matter_are_drawn_and_the_rule_is_said
     assert (len(fewer), nothing) == (20, "")
     low, _ = chosen(rows, more_is_better=False)
     assert low["final_score"].nsmallest(3).tolist() == [0, 0, 0]
+
+
+def test_panels_of_a_figure_on_paper_share_their_colours_and_dashes() -> None:
+    """Vega-Lite would keep the first panel's: the second framework would have the first one's colour."""
+    ends = {
+        "where": "1 core",
+        "cluster": "c",
+        "what": "w",
+        "line": "w",
+        "study": "s",
+        "seeds": 3,
+        "level": 0.9,
+        "low": 0.0,
+        "high": 1.0,
+    }
+    panels = []
+    for framework, hue, mode in (("JAX", "#009E73", "lazy"), ("PyTorch", "#D55E00", "eager")):
+        data = pd.DataFrame(
+            [ends | {"x": x, "median": x, "colour": framework, "hex": hue, "dash": mode} for x in (1.0, 2.0)]
+        )
+        panels += bands(data, "time (s)", "return")
+    spec = for_paper(Figure("f", "F", "text", tuple(panels), ()))
+    for channel, values in (("color", {"JAX": "#009E73", "PyTorch": "#D55E00"}), ("strokeDash", None)):
+        scales = [
+            layer["encoding"][channel]["scale"]
+            for part in spec["concat"]
+            for layer in part["layer"]
+            if channel in layer.get("encoding", {})
+        ]
+        assert len(scales) > 1
+        assert all(scale == scales[0] for scale in scales)
+        assert len(scales[0]["domain"]) == len(scales[0]["range"]) == 2
+        if values:
+            assert dict(zip(scales[0]["domain"], scales[0]["range"], strict=True)) == values

@@ -210,8 +210,12 @@ def for_paper(figure: Figure) -> dict[str, Any]:
         if panel.title:
             part["title"] = panel.title
         parts.append(part)
+    config = _CONFIG
+    if any(panel.rows for panel in figure.panels):  # values stand to the right of the rows
+        config = _CONFIG | {"legend": _CONFIG["legend"] | {"offset": 64}}
     if len(parts) == 1:
-        return {**parts[0], "config": _CONFIG}
+        return {**parts[0], "config": config}
+    _share_scales(parts)
     datasets: dict[str, Any] = {}
     for part in parts:
         datasets |= part.pop("datasets", {})
@@ -223,8 +227,30 @@ def for_paper(figure: Figure) -> dict[str, Any]:
         "columns": 2,
         "spacing": 64 if any(panel.rows for panel in figure.panels) else 28,
         "datasets": datasets,
-        "config": _CONFIG,
+        "config": config,
     }
+
+
+def _share_scales(parts: list[dict[str, Any]]) -> None:
+    """Give all panels one scale of colours and one of dashes: Vega-Lite unites their domains, and keeps the first range."""
+    for channel in ("color", "strokeDash"):
+        scales = [scale for part in parts for scale in _scales(part, channel)]
+        values = {name: value for scale in scales for name, value in zip(scale["domain"], scale["range"], strict=True)}
+        for scale in scales:
+            scale |= {"domain": list(values), "range": list(values.values())}
+
+
+def _scales(spec: Any, channel: str) -> list[dict[str, Any]]:
+    """Return the scales of a channel, in all layers, that name their values one by one."""
+    if isinstance(spec, list):
+        return [scale for each in spec for scale in _scales(each, channel)]
+    if not isinstance(spec, dict):
+        return []
+    found = [scale for name, each in spec.items() if name != "datasets" for scale in _scales(each, channel)]
+    own = spec.get(channel)
+    if isinstance(own, dict) and isinstance(scale := own.get("scale"), dict) and {"domain", "range"} <= set(scale):
+        found.append(scale)
+    return found
 
 
 def _specification(panel: Panel) -> dict[str, Any]:
