@@ -483,7 +483,7 @@ def test_datasets_that_cannot_be(tmp_path: Path) -> None:
     gathered(tmp_path / "d", plan)
     index = tmp_path / "d" / "dataset.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"version": 99}))
-    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 3"):
+    with pytest.raises(UsageError, match="dataset format 99, but this hpcrl reads format 4"):
         gathered(tmp_path / "d", plan)
 
 
