@@ -99,14 +99,16 @@ def _room(directory: Path) -> str:
 def counted(failures: Iterable[tuple[str | None, TaskStatus]]) -> dict[str, int]:
     """Count failures (cell or None for a stage, status) by cause, the most frequent first; ids, nodes and addresses split no cause."""
     counts: Counter[str] = Counter()
-    examples: dict[str, str] = {}
+    alike: dict[str, set[str]] = {}
     for cell, status in failures:
         cause = f"{status.state}: {_general(cell, status)}" if status.reason else status.state
         counts[cause] += 1
-        if counts[cause] == 1 and status.reason:
-            examples[cause] = f"{status.state}: {status.reason}"
-    # One of its kind is told as it stands.
-    return {examples.get(cause, cause) if number == 1 else cause: number for cause, number in counts.most_common()}
+        if len(told := alike.setdefault(cause, set())) < 2:
+            told.add(f"{status.state}: {status.reason}" if status.reason else status.state)
+    # Where all say the same, it is told as it stands: what it says to do must be right to the letter.
+    return {
+        next(iter(alike[cause])) if len(alike[cause]) == 1 else cause: number for cause, number in counts.most_common()
+    }
 
 
 def _general(cell: str | None, status: TaskStatus) -> str:

@@ -106,6 +106,8 @@ class Selection:
             return "never submitted" if self._choice.failed else Ask()
         if status.state == COMPLETED:
             return Ask("again") if self._choice.again else None
+        if self._choice.failed and status.state == "CANCELLED":
+            return "cancelled: `--failed` leaves out what was cancelled"
         if self._choice.fed:
             return f"{status.state.lower()}: `hpcrl submit` tries it again"
         if self._choice.retry:

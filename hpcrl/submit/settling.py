@@ -239,9 +239,12 @@ def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
     for note in notes:
         say(f"{note}: so hpcrl could not check there whether this plan was submitted before")
     if jobs:
-        where = sorted({each.directory for each in jobs if each.directory})
+        here = str(directory.resolve())
+        where = sorted({each.directory for each in jobs if each.directory} - {here})
         live = sum(each.live for each in jobs)
+        told = f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted"
+        if where:
+            raise HpcrlError(f"{told} from {', '.join(where)}: go on there, or run all of it here too with --again")
         raise HpcrlError(
-            f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted "
-            f"from {', '.join(where) or 'an unknown directory'}: go on there, or run all of it here too with --again"
+            f"{told} from a plan that stood here and is gone with its records: run all of it anew with --again"
         )

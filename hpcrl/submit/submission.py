@@ -19,7 +19,7 @@ from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell,
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
-from hpcrl.submit.judging import COMPLETED, LIVE, UNSETTLED
+from hpcrl.submit.judging import COMPLETED, LIVE, UNSETTLED, TaskStatus
 from hpcrl.submit.retrying import Ask
 from hpcrl.submit.room import Room
 from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, Wanted, check_budget
@@ -159,9 +159,26 @@ class _Submitting:
                 if status.state != "PENDING" or self._executor == "local":
                     continue
                 # It waits for the cells of before only: it must wait for the new ones too.
-                self._slurm.cancel([status.key] if status.key else [])
+                self._withdraw(job, status)
             again = True
             yield Wanted(job, Ask(), [(0, status.attempt + 1)])
+
+    def _withdraw(self, job: Job, status: TaskStatus) -> None:
+        """Cancel a stage that waits, where it is this user's: another user's runs after the cells that it waits for."""
+        user = status.submission.user if status.submission else _user()
+        if user == _user():
+            self._slurm.cancel([status.key] if status.key else [])
+        else:
+            self._say(f"{job.name}: job {status.key} of {user} stays as it is; one more follows the new cells")
+
+    def _script(self, job: Job) -> str:
+        path = self._directory / job.script
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise HpcrlError(
+                f"{path}: cannot be read: {error.strerror}: `hpcrl plan` into this directory again restores it"
+            ) from None
 
     def _intend(self, wanted: Wanted) -> Submission:
         self._lease.check()
@@ -250,11 +267,12 @@ class _Submitting:
         """
         job = wanted.job
         for attempt in range(1, _TRIES + 1):
+            script = self._script(job)
             made = self._intend(wanted)
             self._lease.check()  # this process may have been suspended since
             try:
                 job_id = executor.submit_script(
-                    (self._directory / job.script).read_text(encoding="utf-8"),
+                    script,
                     [*self._options(job, wanted.ask, made), *options],
                     [made.token, *_environments()],
                 )
@@ -350,8 +368,8 @@ _CARRIED = ("HPCRL_PATH", "HPCRL_SITE", "HPCRL_ENVIRONMENTS", "XDG_CONFIG_HOME")
 
 
 def _write_shim(directory: Path) -> None:
-    """Write ./hpcrl, by which the later stages call the installation that submitted them."""
-    path = directory / "hpcrl"
+    """Write what the later stages of this user call: the installation that submitted them."""
+    path = directory / "launchers" / str(os.getuid())
     carried = [f"export {name}={_quoted(os.environ[name])}\n" for name in _CARRIED if name in os.environ]
     text = f'#!/bin/sh\n{"".join(carried)}exec {_quoted(sys.executable)} -m hpcrl "$@"\n'
     if not path.exists() or path.read_text(errors="replace") != text:

@@ -67,6 +67,8 @@ def test_ids_nodes_and_addresses_do_not_split_a_cause() -> None:
         for n in range(5)
     ]
     assert counted(reasons) == {"FAILED: /scratch/job_N/CELL on NODE: no file at 0xN (process N)": 5}
+    advice = "the environment was not built: run hpcrl env create --plan /tmp/mine/plan"
+    assert counted([(f"cell{n}", failed(advice, n)) for n in range(3)]) == {f"FAILED: {advice}": 3}
     assert counted([("a", failed("x ended with exit code 1", 1)), ("b", failed("x ended with exit code 2", 2))]) == {
         "FAILED: x ended with exit code 1": 1,
         "FAILED: x ended with exit code 2": 1,

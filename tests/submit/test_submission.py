@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -329,6 +330,42 @@ def test_later_stages_wait_for_the_new_cells_too(tmp_path: Path, fake: FakeSlurm
     assert len(fake.names) > len(before)
 
 
+def test_another_user_s_waiting_stage_stays_and_one_more_follows(
+    tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm would not let this user cancel it, and nothing else would be submitted."""
+    plan = planned(tmp_path / "p", study(chain="staged", seeds=2), "sol")
+    first = cells_of(plan)[0]["id"]
+    with monkeypatch.context() as another:
+        another.setattr("hpcrl.submit.submission._user", lambda: "another")
+        sent(plan, fake, Choice(cells=(first,)))
+    said: list[str] = []
+    submit(plan, "slurm", Slurm(fake), NONE, lambda *progress: None, ALL, say=said.append)
+    assert fake.cancelled == []
+    collects = [job for job, name in fake.names.items() if "collect" in name]
+    assert len(collects) == 2
+    assert any("of another stays as it is; one more follows the new cells" in text for text in said)
+
+
+def test_a_script_that_is_gone_is_told_before_anything_is_sent(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(), "sol")
+    for script in (plan / "scripts").iterdir():
+        script.unlink()
+    with pytest.raises(HpcrlError, match="cannot be read: No such file or directory: `hpcrl plan` into this directory"):
+        sent(plan, fake)
+    assert fake.submitted == []
+    assert Ledger(plan).submissions() == []
+
+
+def test_failed_leaves_out_what_was_cancelled(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(), "sol")
+    sent(plan, fake)
+    fake.states = dict.fromkeys(fake.states, "CANCELLED")
+    done = sent(plan, fake, Choice(failed=True))
+    assert done.tasks == 0
+    assert "cancelled: `--failed` leaves out what was cancelled" in str(done)
+
+
 def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", "somewhere/else")
     monkeypatch.setenv("HPCRL_SITE", "/it's/a site")
@@ -336,7 +373,7 @@ def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, mon
     plan = planned(tmp_path / "p", study(), "sol")
     sent(plan, fake)
     assert fake.submitted[0][-1] == str(tmp_path / "somewhere/else")
-    assert "export HPCRL_SITE='/it'\\''s/a site'" in (plan / "hpcrl").read_text()
+    assert "export HPCRL_SITE='/it'\\''s/a site'" in (plan / "launchers" / str(os.getuid())).read_text()
 
 
 def lose_the_ledger(plan: Path, fake: FakeSlurm) -> tuple[Path, Path]:

@@ -22,7 +22,8 @@ mkdir -p logs records
 if [ -n "${2:-}" ]; then
   export HPCRL_ENVIRONMENTS="$2"
 fi
-# `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
+# `hpcrl submit` writes down which installation it was called from, for each user; another's file is not run.
 hpcrl=hpcrl
-[ -x ./hpcrl ] && hpcrl=./hpcrl
+own="launchers/$(id -u)"
+[ -x "$own" ] && [ -O "$own" ] && hpcrl="./$own"
 exec "$hpcrl" notify . --chain

@@ -25,7 +25,8 @@ if [ -n "${2:-}" ]; then
   export HPCRL_ENVIRONMENTS="$2"
 fi
 export SLURM_EXPORT_ENV=ALL
-# `hpcrl submit` writes ./hpcrl, which names the installation that it was called from.
+# `hpcrl submit` writes down which installation it was called from, for each user; another's file is not run.
 hpcrl=hpcrl
-[ -x ./hpcrl ] && hpcrl=./hpcrl
+own="launchers/$(id -u)"
+[ -x "$own" ] && [ -O "$own" ] && hpcrl="./$own"
 exec "$hpcrl" collect . -o dataset
