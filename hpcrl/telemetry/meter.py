@@ -53,7 +53,7 @@ class Meter:
         self._own = time.clock_gettime(self._clock)
         self._before = _usage(within)
         # A forked process has its parent's memory until it calls exec: less than that says nothing.
-        self._floor = max(_largest(resource.RUSAGE_SELF), _largest(resource.RUSAGE_CHILDREN))
+        self._floor = max(_own_peak(), _largest_child())
 
     def counted_seconds(self) -> float | None:
         """Return ``task-clock`` so far; any thread may ask. None where it cannot be had."""
@@ -65,7 +65,7 @@ class Meter:
     def usage(self) -> Usage:
         """Return what the workload used, once all of its processes have been waited for."""
         seconds, switches = (now - before for now, before in zip(_usage(self._within), self._before, strict=True))
-        largest = _largest(resource.RUSAGE_CHILDREN)
+        largest = _largest_child()
         return Usage(seconds, self.counted_seconds(), int(switches), largest if largest > self._floor else None)
 
 
@@ -77,8 +77,17 @@ def _usage(within: bool) -> tuple[float, float]:
     return sum(each.ru_utime + each.ru_stime for each in found), sum(each.ru_nvcsw + each.ru_nivcsw for each in found)
 
 
-def _largest(who: int) -> int:
-    return resource.getrusage(who).ru_maxrss * 1024
+def _largest_child() -> int:
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+def _own_peak() -> int:
+    """Return the most bytes of this process since its exec; its `ru_maxrss` holds those of what started it, too."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    return 0
 
 
 def _open_task_clock() -> int | None:
