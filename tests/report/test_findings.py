@@ -13,7 +13,7 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]], memory: 
             {
                 "cluster": "c", "where": "1 core", "what": what, "colour": what.partition(" ")[0], "dash": what.partition(" ")[2],
                 "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number],
-                "rss_peak": GIB * (memory if "lazy" in what else 1.0),
+                "memory": GIB * (memory if "lazy" in what else 1.0),
             }
             for what, each in times.items()
             for number, time in enumerate(each)
