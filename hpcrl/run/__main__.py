@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -73,6 +74,8 @@ def main(arguments: list[str]) -> int:
                 return ended
         interval = float(options.interval or plan.study.get("sample_interval", 1.0))
         code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
+        # The warning may come twice. Python gives a caught signal its deadly meaning back when it ends, an ignored one not.
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if code and allocation.ranks > 1:
             # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.
             sys.stdout.flush()
