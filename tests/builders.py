@@ -133,6 +133,8 @@ def write_record(
         "machine_cpu_percent": 50,
         "cpu_seconds": count,
         "rss": 1e8,
+        "pss": 9e7,
+        "memory_peak": 9e7,
         "processes": 1,
     }
     samples = np.full((len(returns), len(SAMPLE_COLUMNS)), np.nan)
