@@ -204,7 +204,7 @@ def squeue_hangs(rig: Rig) -> None:
 
 @scenario
 def a_waiting_task_is_cancelled_by_scancel(rig: Rig) -> None:
-    plan = rig.plan(seconds=3, **HELD)
+    plan = rig.plan(seconds=8, **HELD)
     rig.hpcrl("submit", plan)
     job = _job_id(rig)
     rig.virtual.command("scancel", f"{job}_{rig.cells - 1}")
@@ -215,7 +215,7 @@ def a_waiting_task_is_cancelled_by_scancel(rig: Rig) -> None:
 
 @scenario
 def a_waiting_task_is_cancelled_by_hpcrl(rig: Rig) -> None:
-    plan = rig.plan(seconds=3, **HELD)
+    plan = rig.plan(seconds=8, **HELD)
     rig.hpcrl("submit", plan)
     last = rig.ids(plan)[-1]
     rig.hpcrl("cancel", plan, "--cell", last)
