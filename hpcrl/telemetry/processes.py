@@ -43,21 +43,19 @@ def die_with_parent() -> None:
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started and not waited for yet; none if it is gone."""
     found: list[int] = []
-    try:
+    if not _kernel_lists_children():
+        with suppress(psutil.NoSuchProcess):
+            found = [each.pid for each in psutil.Process(pid).children()]
+        return found
+    with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             found += [int(word) for word in _text(f"/proc/{pid}/task/{thread}/children").split()]
-    except FileNotFoundError:
-        if not os.path.exists(f"/proc/{pid}/task/{pid}/children"):  # noqa: PTH110
-            with suppress(psutil.NoSuchProcess):
-                return [each.pid for each in psutil.Process(pid).children()]
-    except OSError:
-        pass
     return list(dict.fromkeys(found))
 
 
 def descendants(pid: int) -> list[int]:
     """Return the processes below a process, parents before their children."""
-    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
+    if not _kernel_lists_children():  # each list would walk all processes of the node
         with suppress(psutil.NoSuchProcess):
             return [each.pid for each in psutil.Process(pid).children(recursive=True)]
         return []
@@ -68,6 +66,10 @@ def descendants(pid: int) -> list[int]:
         found |= dict.fromkeys(new)
         waiting += new
     return waiting
+
+
+def _kernel_lists_children() -> bool:
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110
 
 
 class ProcessTree:
