@@ -112,12 +112,17 @@ def _measured(values: Array, kind: pa.DataType) -> pa.Array:
 
 
 def _lists(chunks: list[Array | None], counts: Array) -> pa.Array:
-    """Make a column of lists; the rows of a record without them are missing."""
+    """Make a column of lists; rows of nothing but NaN, and those of a record without lists, are missing."""
     kind = pa.list_(pa.float32())
     if not any(chunk is not None for chunk in chunks):
         return pa.nulls(int(counts.sum()), kind)
     lengths = np.repeat([0 if chunk is None else chunk.shape[1] for chunk in chunks], counts)
-    missing = np.repeat([chunk is None for chunk in chunks], counts)
+    missing = np.concatenate(
+        [
+            np.ones(count, bool) if chunk is None else np.isnan(chunk).all(axis=1)
+            for chunk, count in zip(chunks, counts, strict=True)
+        ]
+    )
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = np.concatenate([chunk.ravel() for chunk in chunks if chunk is not None])
     return pa.ListArray.from_arrays(numbers(offsets), numbers(values), type=kind, mask=numbers(missing))

@@ -164,14 +164,28 @@ class Reader:
         return np.pad(table, ((0, 0), (0, missing)), constant_values=np.nan) if missing else table
 
     def _lists(self, frames: Sequence[Frame], version: int, rows: int) -> dict[str, Array]:
-        """Return the list columns. What some frames lack, or have for another number of cores, is left out whole."""
+        """Return the list columns: NaN where a frame lacks one, and none at all where the number of cores changed."""
         layouts = {frame.layout for frame in frames}
         old = version < 3
-        lists = {each: _lists_of(each, "time") if old else self._of("samples", each, version).lists for each in layouts}
-        widths = [{(name, width) for name, (_, width) in each.items()} for each in lists.values()]
+        places = {
+            each: _lists_of(each, "time") if old else self._of("samples", each, version).lists for each in layouts
+        }
+        widths: dict[str, set[int]] = {}
+        for each in places.values():
+            for name, (_, width) in each.items():
+                widths.setdefault(name, set()).add(width)
         found = {}
-        for name, width in set.intersection(*widths) if widths else ():
-            parts = [frame.arrays[lists[frame.layout][name][0]] for frame in frames]
+        for name, (width, *others) in widths.items():
+            if others:
+                continue
+            parts = [
+                frame.arrays[places[frame.layout][name][0]]
+                if name in places[frame.layout]
+                else np.full(
+                    (frame.layout.arrays["time" if old else "table"][1][0], width), np.nan, np.float32
+                ).tobytes()
+                for frame in frames
+            ]
             found[name] = np.frombuffer(b"".join(parts), np.float32).reshape(rows, width)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -156,8 +157,10 @@ class Recorder:
             return
         payload = {"table": np.array(rows, np.float64)}
         for name in SAMPLE_LISTS if lists else ():
-            if len({len(each[name]) for each in lists}) == 1 and lists[0][name]:
-                payload[name] = np.array([each[name] for each in lists], np.float32)
+            widths = {len(each[name]) for each in lists} - {0}
+            if len(widths) == 1:  # a sample that only looked at memory has none: a row of NaN
+                without = [math.nan] * widths.pop()
+                payload[name] = np.array([each[name] or without for each in lists], np.float32)
         if not self._append(kind, payload, kept=True):
             with self._lock:
                 self._rows[kind] = rows + self._rows[kind]

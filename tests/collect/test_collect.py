@@ -187,8 +187,9 @@ def test_cores_that_are_not_always_the_same_are_left_out(tmp_path: Path) -> None
     gathered(tmp_path / "d", plan)
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert samples["core_percent"].isna().all()
-    assert samples["each_gpu_percent"].isna().all()
     assert [list(each) for each in samples["each_gpu_power"]] == [[1, 1], [1, 1]]
+    assert list(samples["each_gpu_percent"][0]) == [1, 1]
+    assert samples["each_gpu_percent"][1] is None
 
 
 @pytest.mark.parametrize("version", [1, 2])

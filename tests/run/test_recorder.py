@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, read_frames
@@ -160,3 +161,15 @@ def test_more_values_than_a_frame_holds_are_all_kept(tmp_path: Path) -> None:
     recorder.footer("completed", None, {})
     found = [frame.payload["entries"] for frame in read_frames(tmp_path / "a.rec") if frame.kind == "values"]
     assert [entry["step"] for entries in found for entry in entries] == list(range(450))
+
+
+def test_samples_that_look_only_at_memory_take_no_core_from_the_others(tmp_path: Path) -> None:
+    """The first samples of a cell are a few hundredths of a second apart, and read no core and no GPU."""
+    recorder = Recorder(tmp_path / "a.rec", PhaseClock())
+    recorder.header({})
+    for reading in ({"rss": 1.0}, {"rss": 2.0, "core_percent": [10.0, 20.0]}):
+        recorder.sample({"monotonic": time.monotonic(), **reading})
+    recorder.footer("completed", None, {})
+    (payload,) = [each.payload for each in read_frames(tmp_path / "a.rec") if each.kind == "samples"]
+    assert np.isnan(payload["core_percent"][0]).all()
+    assert list(payload["core_percent"][1]) == [10, 20]

@@ -141,7 +141,7 @@ def as_table(figure: Figure) -> dict[str, Any]:
     for panel in figure.panels:
         frame = panel.values.astype(object)
         if len(figure.panels) > 1:
-            frame = frame.set_axis(list(frame.columns), axis=1)
+            frame = frame.rename(columns={name: name.removeprefix(f"{panel.title}, ") for name in frame.columns})
             frame.insert(0, "panel", panel.title)
         frames.append(frame)
     heads = list(dict.fromkeys(name for frame in frames for name in frame.columns))
