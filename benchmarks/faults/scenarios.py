@@ -453,7 +453,7 @@ def _until_one_runs(rig: Rig, plan: Path) -> None:
 
 def _must_refuse(rig: Rig, copy: Path) -> None:
     done = rig.hpcrl("submit", copy)
-    if done.code == 0 or "--again" not in done.err:
+    if done.code == 0 or "--here" not in done.err:
         rig.count.wrong += 1
         rig.note(f"a copy was submitted without a word: {done.out} {done.err}")
 

@@ -24,8 +24,11 @@ def command(plan: Path, cells: tuple[str, ...]) -> None:
     from hpcrl.submit.status import cancel
 
     done = cancel(plan, Slurm(), list(cells), say)
+    if done.held:
+        click.echo(f"{count(done.held, 'task')} removed that Slurm held although their cells have completed.")
     if not done.tasks and not done.completed:
-        click.echo("Nothing waits or runs.")
+        if not done.held:
+            click.echo("Nothing waits or runs.")
         return
     completed = f" {done.completed} had completed before." if done.completed else ""
     click.echo(f"{count(done.tasks, 'task')} cancelled.{completed}")

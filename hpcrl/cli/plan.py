@@ -105,7 +105,7 @@ def command(
         precise_phases=precise_phases,
         allow_retired=allow_retired,
         cells_per_task=cells_per_task,
-        notify=read_notify(notify) if notify else None,
+        notify=None if notify is None else read_notify(notify),
         notify_by_default=settings.notify,
     )
     directory = output or DEFAULT_PLAN

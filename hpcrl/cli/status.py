@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN = 40  # cells
 CAUSES = 10
+PATIENCE = 4.0  # seconds of silence, after which the user is told what is waited for
 SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 
 
@@ -30,14 +31,16 @@ SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 @json_option
 def command(plan: Path, watching: bool, as_json: bool) -> int:
     """Show how far a plan is, cell by cell. Exit code 1 when cells failed."""
-    from hpcrl.slurm.client import Slurm
+    from hpcrl.slurm.client import Slurm, spoken
     from hpcrl.submit.status import plan_status
 
     slurm = Slurm()
     if watching:
         return watch(plan, slurm)
+    slow = f"no answer for {PATIENCE:.0f} s yet: Slurm is busy, or another hpcrl holds the ledger of {plan}"
     with without_gc():
-        status = plan_status(plan, slurm)
+        with spoken(say, slow, PATIENCE):
+            status = plan_status(plan, slurm)
         if as_json:
             _echo_json(status)
         else:
@@ -102,7 +105,7 @@ def _echo_end(status: PlanStatus, plan: Path) -> None:
         click.echo(f"  {number} x {reason}", err=True)
     if (rest := len(causes) - CAUSES) > 0:
         click.echo(f"  and {count(rest, 'more cause')}: `hpcrl status {plan} --json` lists all", err=True)
-    for note in status.survey.notes:
+    for note in status.notes:
         say(note)
 
 
@@ -113,7 +116,7 @@ def _echo_json(status: PlanStatus) -> None:
         "counts": status.counts(),
         "stages": {stage: each.state for stage, each in status.stages.items()},
         "causes": status.causes(),
-        "notes": status.survey.notes,
+        "notes": status.notes,
     }
     out = sys.stdout
     out.write(json.dumps(facts, ensure_ascii=False)[:-1] + ', "cells": [')

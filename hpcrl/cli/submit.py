@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrl.cli.common import echo_json, json_option, plan_argument, progress, say
-from hpcrl.errors import HpcrlError, count
+from hpcrl.errors import HpcrlError, UsageError, count
 
 if TYPE_CHECKING:
+    from hpcrl.formats.plan import Plan
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.submission import Submitted
 
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
     "--cell", "cells", multiple=True, help="Only this cell (the beginning of its id); may be given several times."
 )
 @click.option("--failed", is_flag=True, help="Only cells that failed.")
+@click.option("--again", is_flag=True, help="Also cells that have completed.")
 @click.option(
-    "--again",
-    is_flag=True,
-    help="Also cells that have completed. Also go on if a copy of this plan was submitted elsewhere.",
+    "--here", is_flag=True, help="Although this plan is a copy of one that was submitted, or its records are gone."
 )
 @click.option(
     "--retry",
@@ -55,6 +55,7 @@ def command(
     cells: tuple[str, ...],
     failed: bool,
     again: bool,
+    here: bool,
     retry: bool,
     fed: bool,
     max_core_hours: float | None,
@@ -67,6 +68,7 @@ def command(
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.following import Following
+    from hpcrl.submit.notification import no_such_command
     from hpcrl.submit.selection import Budget, Choice
     from hpcrl.submit.submission import submit, test_only
 
@@ -80,14 +82,23 @@ def command(
     slurm = Slurm()
     if only_test:
         objections = test_only(plan, slurm)
+        if objection := _not_built(opened, plan):
+            objections["environments"] = objection
         if as_json:
             echo_json(objections)
         else:
             for script, objection in objections.items():
                 click.echo(f"{script}: {objection or 'would be taken'}")
         return 1 if any(objections.values()) else 0
+    if objection := _not_built(opened, plan):
+        raise HpcrlError(objection)
+    if name := no_such_command(opened, plan):
+        text = f"notify: {name}: no such command on this machine"
+        if executor == "local":
+            raise UsageError(f"{text}, so that the message would be lost: plan again with another `notify`")
+        say(f"{text}: the message at the end fails unless the nodes have it")
     budget = Budget(max_core_hours, max_gpu_hours)
-    choice = Choice(cells, failed, again, retry, fed)
+    choice = Choice(cells, failed, again, here, retry, fed)
     with progress("submitting") as advance:
         done = submit(plan, executor, slurm, budget, lambda done, total, name: advance(done, total), choice, say)
     if as_json:
@@ -119,6 +130,20 @@ def command(
             if following:
                 following.more_follows()
             _tell(done)
+
+
+def _not_built(plan: Plan, directory: Path) -> str | None:
+    """Say which environments are missing that no job of the plan builds: every cell would fail."""
+    from hpcrl.environments.build import not_built
+
+    if any(job.stage == "environments" for job in plan.jobs):
+        return None
+    if not (keys := not_built(plan.environments, plan.cluster["environments"])):
+        return None
+    return (
+        f"not built, and no job of this plan builds them: {', '.join(keys)}: run `hpcrl env create --plan {directory}` first, or plan "
+        "with --chain staged"
+    )
 
 
 def _send(plan: Path, slurm: Slurm) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from hpcrl.collect.columns import RETURNS
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
-from hpcrl.formats.submission import Submission
+from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 # What Slurm's word for an ended job says about the attempt, whatever its record says.
@@ -172,6 +172,7 @@ def attempt_rows(
         # The fence lets one submission run an attempt: where another has its record, this one did nothing.
         if (
             (name, base) not in newest_restart
+            and found.submission.state != ELSEWHERE
             and found.state.state not in WAITING
             and (name, found.attempt) not in recorded
         ):

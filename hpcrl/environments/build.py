@@ -63,6 +63,18 @@ def is_built(path: Path) -> bool:
     return (path / MARKER).is_file()
 
 
+def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list[str]:
+    """Return which environments are not built; none where the directory cannot be seen from this machine."""
+    try:
+        root = root_of(site)
+    except UsageError:
+        return []
+    nearest = next(each for each in (root.absolute(), *root.absolute().parents) if each.exists())
+    if nearest == Path(nearest.anchor):
+        return []  # a file system of the nodes alone
+    return [each.key for each in environments if not is_built(root / each.key)]
+
+
 def build_all(environments: Sequence[Environment], site: dict[str, Any], report: Report) -> list[Built]:
     """Build what is missing, two at a time, and check that it imports and trains.
 

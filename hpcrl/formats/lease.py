@@ -78,10 +78,11 @@ def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
         folder.mkdir(exist_ok=True)
         path = _acquire(folder, verb, say)
     except OSError as error:
-        where = error.filename or folder
+        advice = "copy the plan, or have it made writable for a group (docs/submission.md)"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "make room, and run it again"
         raise UsageError(
-            f"{where}: cannot be written ({error.strerror}), so this plan cannot be changed: "
-            "a plan of several users must be writable for their group, see docs/submission.md"
+            f"{directory}: {_owner(directory)}cannot be written by you ({folder}: {error.strerror}): {advice}"
         ) from None
     lease = Lease(path)
     try:
@@ -181,6 +182,15 @@ def _describe(content: str) -> str:
         return f"`hpcrl {holder['verb']}` of {holder['user']} on {holder['host']} (process {holder['pid']}, since {holder['since']})"
     except (ValueError, KeyError, TypeError):
         return "another hpcrl"
+
+
+def _owner(directory: Path) -> str:
+    uid = directory.stat().st_uid
+    if uid == os.getuid():
+        return ""
+    with suppress(KeyError):
+        return f"is a plan of {directory.owner()} and "
+    return f"is a plan of user {uid} and "
 
 
 def _user() -> str:

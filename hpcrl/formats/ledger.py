@@ -21,7 +21,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import format_tasks, parse_tasks
 from hpcrl.formats.submission import Submission, from_facts, plan_prefix, with_state, write_submission
 
-VERSION = 2
+VERSION = 3
 FILE = "ledger.sqlite"
 # How long another process may hold the file. On a shared file system the lock of a host that died can stay.
 BUSY_SECONDS = 20.0
@@ -29,7 +29,7 @@ _SCHEMA = """
 CREATE TABLE meta (version INTEGER NOT NULL, directory TEXT NOT NULL);
 CREATE TABLE submissions (
     token TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, facts TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('intent', 'submitted', 'refused', 'gone')),
+    state TEXT NOT NULL CHECK (state IN ('intent', 'submitted', 'refused', 'gone', 'elsewhere')),
     job_ids TEXT NOT NULL DEFAULT '', message TEXT
 );
 CREATE TABLE local_tasks (
@@ -41,7 +41,16 @@ CREATE TABLE cancelled (token TEXT NOT NULL, tasks TEXT NOT NULL);
 
 
 class DamagedLedger(HpcrlError):
-    """The file is no ledger any more: `hpcrl submit` rebuilds it."""
+    """The file is no ledger any more: `hpcrl submit` rebuilds it.
+
+    Args:
+        what: the file, and what is wrong with it.
+        first: what must be done before that.
+    """
+
+    def __init__(self, what: str, first: str = "") -> None:
+        super().__init__(f"{what}: {first}`hpcrl submit` rebuilds it from submissions/ and Slurm")
+        self.what = what
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Ledger:
         if not exists and not create:
             raise UsageError(f"{directory}: nothing was submitted yet: run `hpcrl submit`")
         if exists and self.path.stat().st_size == 0 and not create:
-            raise DamagedLedger(f"{self.path}: is empty: `hpcrl submit` rebuilds it from submissions/ and Slurm")
+            raise DamagedLedger(f"{self.path}: is empty")
         try:
             if not exists:  # SQLite would give it a mode that no umask makes writable for a group
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
@@ -86,13 +95,13 @@ class Ledger:
             )
             version = self._version(create)
         except sqlite3.OperationalError as error:
-            raise HpcrlError(f"{self.path}: cannot be opened: {error}{_hint(error)}") from None
+            raise HpcrlError(
+                f"{self.path}: cannot be opened: {_why_closed(self.path) or f'{error}{_hint(error)}'}"
+            ) from None
         except OSError as error:
             raise HpcrlError(f"{self.path}: cannot be created: {error.strerror}") from None
         except (sqlite3.Error, TypeError) as error:
-            raise DamagedLedger(
-                f"{self.path}: is damaged ({error}): `hpcrl submit` rebuilds it from submissions/ and Slurm"
-            ) from None
+            raise DamagedLedger(f"{self.path}: is damaged ({error})") from None
         if version != VERSION:
             raise UsageError(f"{self.path}: ledger format {version}, but this hpcrl reads format {VERSION}")
 
@@ -190,6 +199,14 @@ class Ledger:
                 (message, token),
             )
 
+    def leave_to(self, directory: str) -> None:
+        """Note that another copy of the plan goes on with all that was submitted so far."""
+        message = f"it was submitted from {directory}, of which this plan is a copy"
+        with self._transaction():
+            self._database.execute(
+                "UPDATE submissions SET state = 'elsewhere', message = ? WHERE state != 'refused'", (message,)
+            )
+
     def _set(self, token: str, state: str, job_ids: str, message: str | None) -> None:
         with self._transaction():
             self._database.execute(
@@ -212,9 +229,7 @@ class Ledger:
             ]
         except (sqlite3.DatabaseError, UsageError) as error:
             what = error if isinstance(error, sqlite3.Error) else "a submission in it cannot be read"
-            raise DamagedLedger(
-                f"{self.path}: is damaged ({what}): move it away, and `hpcrl submit` rebuilds it from submissions/ and Slurm"
-            ) from None
+            raise DamagedLedger(f"{self.path}: is damaged ({what})", "move it away, and ") from None
 
     def cancel(self, token: str, tasks: Iterable[int]) -> None:
         """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""
@@ -254,6 +269,17 @@ class Ledger:
     def local_tasks(self) -> list[LocalTask]:
         rows = self._database.execute("SELECT token, task, state, exit_code, started, ended FROM local_tasks")
         return [LocalTask(*row) for row in rows.fetchall()]
+
+
+def _why_closed(path: Path) -> str | None:
+    """Say what stands in the way of opening the file, as far as it is plain to see."""
+    if path.is_dir():
+        return "it is a directory: move it away, and `hpcrl submit` rebuilds the ledger from submissions/ and Slurm"
+    if not os.access(path, os.R_OK | os.W_OK):
+        return (
+            f"you may not read and write it: ask {path.owner()} to share the plan with your group (docs/submission.md)"
+        )
+    return None
 
 
 def _hint(error: sqlite3.Error) -> str:

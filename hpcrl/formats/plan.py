@@ -198,14 +198,15 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
     try:
         with open_regular(path) as file:
             content = json.load(file)
-    except FileNotFoundError:
-        raise UsageError(f"{directory}: is not a plan directory (no {MANIFEST}): make one with `hpcrl plan`") from None
+    except (FileNotFoundError, NotADirectoryError):
+        lacks = f"no {MANIFEST}" if directory.is_dir() or not directory.exists() else "it is a file"
+        raise UsageError(f"{directory}: is not a plan directory ({lacks}): make one with `hpcrl plan`") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
     if not isinstance(content, dict) or content.pop("format", None) != "hpcrl-plan":
-        raise UsageError(f"{path}: is not a plan's manifest")
+        raise UsageError(f"{path}: is not a plan's manifest: make the plan again, or name another directory")
     version = content.pop("version", None)
     if version != VERSION:
         made_by = content.get("hpcrl", "?")

@@ -24,6 +24,7 @@ from hpcrl.formats.plan import format_tasks, parse_tasks
 
 SUBMISSIONS = "submissions"
 FORMAT = 1
+ELSEWHERE = "elsewhere"  # the state of what is left to the plan of which this one is a copy
 _TOKEN = re.compile(r"hpcrl-[0-9a-f]{8}-\d+-[0-9a-f]{6}")
 _LINE = 16
 # What the ledger adds: the file says nothing of it.
@@ -39,7 +40,8 @@ class Submission:
         time, memory: what each cell asks for where that differs from the plan (seconds; MiB for each rank).
         exclude: nodes that it must not run on.
         cause: why the attempts were granted: ``first``, ``again``, or how the ones before had ended.
-        state: ``intent`` (sbatch has not answered), ``submitted``, ``refused`` or ``gone`` (it never reached Slurm).
+        state: ``intent`` (sbatch has not answered), ``submitted``, ``refused``, ``gone`` (it never reached Slurm) or
+            ``elsewhere`` (this plan is a copy, and the original goes on with it).
         job_ids: under which ids Slurm has it; more than one where a client asked twice.
     """
 

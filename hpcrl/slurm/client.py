@@ -186,7 +186,7 @@ class Slurm:
         inherited = [word for name in os.environ if name.startswith("SBATCH_") for word in ("-u", name)]
         bound = ["timeout", "--kill-after=5", f"{SBATCH_SECONDS:.0f}"] if shutil.which("timeout") else []
         words = ["env", *inherited, *bound, "sbatch", "--parsable", *options, str(script), *arguments]
-        with _spoken(
+        with spoken(
             say, f"sbatch has not answered for {SAY_SECONDS:.0f} s: the queue may be full or the controller busy"
         ):
             try:
@@ -211,22 +211,27 @@ class Slurm:
         done = self._run(["sbatch", "--test-only", str(script)], cwd, SBATCH_SECONDS)
         return None if done.code == 0 else " ".join(done.err.replace("sbatch: error:", "").split())
 
-    def look(self, names: Sequence[str], since: float) -> View:
+    def look(self, names: Sequence[str], since: float, over: Sequence[str] = ()) -> View:
         """Ask squeue and sacct, side by side, for jobs by their names.
 
         A name is believed, never an id: Slurm gives an id anew when it has lost a job.
 
         Args:
             since: Unix time before which none of them was submitted.
+            over: more names, of jobs that should be over: only the queue is asked for them.
         """
         if not names:
-            return View()
+            queued, _ = self._queue(over) if over else ((), None)
+            jobs: dict[str, dict[str, Tasks]] = {}
+            for name, indices, found in queued:
+                jobs.setdefault(name, {}).setdefault(found.job_id, {}).update(dict.fromkeys(indices, found))
+            return View(jobs)
         with ThreadPoolExecutor(2) as pool:
-            queue = pool.submit(self._queue, names)
+            queue = pool.submit(self._queue, [*names, *over])
             accounting = pool.submit(self._accounting, names, since)
             queued, queue_problem = queue.result()
             accounted, accounting_problem, unaccounted = accounting.result()
-        jobs: dict[str, dict[str, Tasks]] = {}
+        jobs = {}
         for name, indices, found in accounted:
             # A task that accounting takes for live and the queue does not know is one that Slurm has lost.
             if found.state not in _LIVE or queue_problem:
@@ -376,9 +381,9 @@ class Slurm:
 
 
 @contextmanager
-def _spoken(say: Say, text: str) -> Iterator[None]:
+def spoken(say: Say, text: str, seconds: float = SAY_SECONDS) -> Iterator[None]:
     """Say something if what is done here takes long."""
-    timer = threading.Timer(SAY_SECONDS, say, [text])
+    timer = threading.Timer(seconds, say, [text])
     timer.daemon = True
     timer.start()
     try:

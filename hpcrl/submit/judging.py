@@ -28,7 +28,7 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS
 from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import read_queues
-from hpcrl.formats.submission import SUBMISSIONS, Submission
+from hpcrl.formats.submission import ELSEWHERE, SUBMISSIONS, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Tasks, View
 from hpcrl.slurm.reasons import explain
 
@@ -118,6 +118,9 @@ class Judge:
         Args:
             own: how the attempt ended, as the fence says.
         """
+        if submission.state == ELSEWHERE:
+            state, reason = self._of_original(unit, own, submission)
+            return TaskStatus(state, attempt, submission, index, None, reason)
         if submission.executor == "local":
             state, reason = self._of_local(unit, attempt, own, submission, index)
             return TaskStatus(state, attempt, submission, index, None, reason)
@@ -174,6 +177,11 @@ class Judge:
                 "Slurm could not open its log or enter the plan directory: was logs/ or the plan removed?",
             )
         return slurm.state, None
+
+    def _of_original(self, unit: str, own: str | None, submission: Submission) -> tuple[str, str | None]:
+        if own in _OUTCOMES:
+            return _OUTCOMES[own], None
+        return (COMPLETED, None) if self._has_footer(unit) else (LOST, submission.message)
 
     def _missing(
         self, unit: str, own: str | None, taken: bool, submission: Submission, index: int

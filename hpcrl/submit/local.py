@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.processes import lives
-from hpcrl.formats.queues import Queue
+from hpcrl.formats.queues import Held, Queue
 from hpcrl.formats.submission import Submission
 from hpcrl.submit.survey import attempt_name
 
@@ -48,13 +48,15 @@ class _Machine:
     cores: list[int]
     gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
 
-    def take(self, job: Job) -> tuple[list[int], list[str]] | None:
-        """Take a job's cores and GPUs, or None while they are in use."""
+    def take(self, job: Job, held: Held) -> tuple[list[int], list[str]] | None:
+        """Take a job's cores and GPUs, or None while they are in use, here or by another queue."""
         wanted, gpus = _wanted(job)
-        if wanted > len(self.cores) or gpus > len(self.gpus):
+        cores = [core for core in self.cores if core not in held.cores][:wanted]
+        chosen = [gpu for gpu in self.gpus if gpu not in held.gpus][:gpus]
+        if len(cores) < wanted or len(chosen) < gpus:
             return None
-        cores, self.cores = self.cores[:wanted], self.cores[wanted:]
-        chosen, self.gpus = self.gpus[:gpus], self.gpus[gpus:]
+        self.cores = [core for core in self.cores if core not in cores]
+        self.gpus = [gpu for gpu in self.gpus if gpu not in chosen]
         return cores, chosen
 
     def lacks(self, job: Job) -> str:
@@ -81,85 +83,101 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     Args:
         gpus: as ``CUDA_VISIBLE_DEVICES`` names them. Here they cannot be looked up: submitit hides them from its jobs.
     """
-    path = Path(directory)
-    plan = read_plan(path)
-    ledger = Ledger(path)
-    machine = _Machine(sorted(os.sched_getaffinity(0)), gpus)
-    process = Queue(path, tokens)
-    # What was given up meanwhile, as lost, is not for this queue any more.
-    mine = {token for token in tokens if ledger.take_up(token, os.getpid())}
-    submissions = [each for each in ledger.submissions() if each.token in mine]
-    at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
-    # The plan may get a new generation while this one runs: its jobs stay where they are.
-    jobs = {each.job: find_job(path, each.job)[1] for each in submissions}
-    for stage in STAGES:
-        queue = [(each, index) for each in submissions if jobs[each.job].stage == stage for index in _indices(each)]
-        states = _run_queue(path, plan, jobs, ledger, machine, queue, at_once, process)
-        if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
-            # A message is sent whatever became of the rest.
-            stages = STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")]
-            for each in [each for each in submissions if jobs[each.job].stage in stages]:
-                submissions.remove(each)
-                for index in _indices(each):
-                    ledger.local_end(each.token, index, "CANCELLED", None)
+    _Draining(Path(directory), tokens, _Machine(sorted(os.sched_getaffinity(0)), gpus)).run()
 
 
-def _indices(submission: Submission) -> range:
-    return range(len(submission.entries))
+class _Draining:
+    """One local queue at work."""
 
+    def __init__(self, directory: Path, tokens: list[str], machine: _Machine) -> None:
+        self._directory, self._machine = directory, machine
+        plan = read_plan(directory)
+        self._ledger = Ledger(directory)
+        self._process = Queue(directory, tokens)
+        # What was given up meanwhile, as lost, is not for this queue any more.
+        mine = {token for token in tokens if self._ledger.take_up(token, os.getpid())}
+        self._submissions = [each for each in self._ledger.submissions() if each.token in mine]
+        # The plan may get a new generation while this one runs: its jobs stay where they are.
+        self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
+        self._warning = _warning(plan)
+        self._at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
+        self._running: list[_Running] = []
 
-def _run_queue(
-    directory: Path,
-    plan: Plan,
-    jobs: Mapping[str, Job],
-    ledger: Ledger,
-    machine: _Machine,
-    queue: list[tuple[Submission, int]],
-    at_once: int,
-    process: Queue,
-) -> list[str]:
-    running: list[_Running] = []
-    states: list[str] = []
-    warning = _warning(plan)
-    while queue or running:
-        cancelled = {(each.token, each.task) for each in ledger.local_tasks() if each.state == "CANCELLING"}
-        for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
-            queue.remove((submission, task))
-            ledger.local_end(submission.token, task, "CANCELLED", None)
-            states.append("CANCELLED")
-        while queue and len(running) < at_once:
+    def run(self) -> None:
+        for stage in STAGES:
+            states = self._run_stage(stage)
+            if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
+                # A message is sent whatever became of the rest.
+                self._give_up(STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")])
+
+    def _give_up(self, stages: Sequence[str]) -> None:
+        for each in [each for each in self._submissions if self._jobs[each.job].stage in stages]:
+            self._submissions.remove(each)
+            for index in _indices(each):
+                self._ledger.local_end(each.token, index, "CANCELLED", None)
+
+    def _run_stage(self, stage: str) -> list[str]:
+        """Run a stage's tasks, as many at once as there is room for; return the states that they ended in."""
+        mine = [each for each in self._submissions if self._jobs[each.job].stage == stage]
+        queue = [(each, index) for each in mine for index in _indices(each)]
+        states: list[str] = []
+        while queue or self._running:
+            cancelled = {(each.token, each.task) for each in self._ledger.local_tasks() if each.state == "CANCELLING"}
+            for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
+                queue.remove((submission, task))
+                self._ledger.local_end(submission.token, task, "CANCELLED", None)
+                states.append("CANCELLED")
+            if queue and len(self._running) < self._at_once:
+                with self._process.turn() as held:
+                    states += self._start_some(queue, held)
+                    self._process.runs([(each.process.pid, each.cores, each.gpus) for each in self._running])
+            time.sleep(POLL_SECONDS)
+            self._process.beat()
+            states += self._ended(cancelled)
+        return states
+
+    def _start_some(self, queue: list[tuple[Submission, int]], held: Held) -> list[str]:
+        """Start what there is room for, in order; return the states of what can never run here."""
+        states = []
+        while queue and len(self._running) + held.tasks < self._at_once:
             submission, task = queue[0]
-            job = jobs[submission.job]
-            taken = machine.take(job)
-            if taken is None:
-                if running:
-                    break
-                with local_log(directory, job, submission, task).open("a") as log:
-                    log.write(f"hpcrl: {machine.lacks(job)}\n")
-                ledger.local_end(submission.token, task, "FAILED", None)
-                states.append("FAILED")
-                queue.pop(0)
-                continue
+            job = self._jobs[submission.job]
+            taken = self._machine.take(job, held)
+            if taken is None and (self._running or held.tasks):
+                break
             queue.pop(0)
-            running.append(_start(directory, job, submission, task, warning, *taken))
-            ledger.local_start(submission.token, task)
-        time.sleep(POLL_SECONDS)
-        process.beat()
-        for each in list(running):
+            if taken is None:
+                with local_log(self._directory, job, submission, task).open("a") as log:
+                    log.write(f"hpcrl: {self._machine.lacks(job)}\n")
+                self._ledger.local_end(submission.token, task, "FAILED", None)
+                states.append("FAILED")
+                continue
+            self._running.append(_start(self._directory, job, submission, task, self._warning, *taken))
+            self._ledger.local_start(submission.token, task)
+        return states
+
+    def _ended(self, cancelled: Collection[tuple[str, int]]) -> list[str]:
+        """Signal what must end, and return the states of what has."""
+        states = []
+        for each in list(self._running):
             _signal(each, (each.submission.token, each.task) in cancelled)
             code = each.process.poll()
             if code is None:
                 continue
-            running.remove(each)
-            machine.give_back(each)
+            self._running.remove(each)
+            self._machine.give_back(each)
             state = "COMPLETED" if code == 0 else "FAILED"
             if "cancel" in each.signals:
                 state = "CANCELLED"
             elif "time" in each.signals and code != 0:
                 state = "TIMEOUT"
-            ledger.local_end(each.submission.token, each.task, state, code)
+            self._ledger.local_end(each.submission.token, each.task, state, code)
             states.append(state)
-    return states
+        return states
+
+
+def _indices(submission: Submission) -> range:
+    return range(len(submission.entries))
 
 
 def _warning(plan: Plan) -> signal.Signals | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typing import Any
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import read_plan
+from hpcrl.formats.plan import Plan, read_plan
 from hpcrl.slurm.client import Slurm
 from hpcrl.submit.following import left_to_follower
 from hpcrl.submit.selection import Choice, Selection
@@ -37,7 +38,7 @@ def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
         "counts": status.counts(),
         "causes": status.causes(),
         "stages": {stage: each.state for stage, each in status.stages.items() if stage != "notify"},
-        "notes": status.survey.notes,
+        "notes": status.notes,
         "report": str(found) if (found := directory.resolve() / "report/report.html").is_file() else None,
     }
 
@@ -57,6 +58,16 @@ def notify(directory: Path, slurm: Slurm) -> str:
         return target
     _run(list(target), text)
     return " ".join(target)
+
+
+def no_such_command(plan: Plan, directory: Path) -> str | None:
+    """Return the command that gets the message where this machine has none of this name; None where it has."""
+    target = plan.study.get("notify")
+    if not target or isinstance(target, str):
+        return None
+    name = str(target[0])
+    found = shutil.which(str(directory / name)) if "/" in name else shutil.which(name)
+    return None if found else name
 
 
 def retries_follow(directory: Path, slurm: Slurm) -> bool:

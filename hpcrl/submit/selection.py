@@ -33,6 +33,7 @@ class Choice:
         cells: beginnings of ids; empty: all.
         failed: only cells that failed.
         again: cells that completed, too.
+        here: go on in a copy of a plan that was submitted, or where its records are gone.
         retry: failed cells by the study's rules, with more time or memory.
         fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
     """
@@ -40,6 +41,7 @@ class Choice:
     cells: tuple[str, ...] = ()
     failed: bool = False
     again: bool = False
+    here: bool = False
     retry: bool = False
     fed: bool = False
 

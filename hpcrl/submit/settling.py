@@ -18,7 +18,7 @@ from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import server_time
 from hpcrl.formats.lease import Say
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Plan, cell_ids, every_generation, find_job
+from hpcrl.formats.plan import Plan, cell_ids, every_generation, find_job, read_plan
 from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions, write_submission
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm, View
@@ -131,12 +131,12 @@ def _starts_here(submission: Submission) -> bool:
     )
 
 
-def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, say: Say) -> Ledger:
+def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, say: Say) -> Ledger:
     """Open a plan's ledger, or make it anew where it was lost; never start afresh in silence.
 
     Args:
         slurm: whom to ask for jobs of this plan where nothing is written down; None for the local executor.
-        again: go on although the plan was submitted from another copy of its directory.
+        here: go on although the plan was submitted from another copy of its directory.
 
     Raises:
         HpcrlError: Slurm has jobs of this plan of which nothing is written down here, or this is a copy of a plan that
@@ -148,15 +148,15 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, s
             ledger = Ledger(directory)
         except DamagedLedger as error:
             kept = _put_aside(path)
-            say(f"{error} (kept as {kept.name})")
+            say(f"{error.what}: it is rebuilt (the old one is kept as {kept.name})")
         else:
-            _check_place(directory, ledger, again)
+            _check_place(directory, ledger, here, say)
             return ledger
     elif path.exists():
         path.unlink()
     damaged: list[Path] = []
     known = list(read_submissions(directory, damaged))
-    if not known and not damaged and slurm and not again:
+    if not known and not damaged and slurm and not here:
         _check_slurm(directory, plan, slurm, say)
     for broken in damaged:
         _check_damaged(directory, broken, slurm)
@@ -166,9 +166,15 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, again: bool, s
     for each in known:
         if not (directory / SUBMISSIONS / each.token).exists():
             write_submission(directory, each)  # it was renamed, and its cells look for it
+    before = Path(known[-1].directory) if known else directory
+    copied = _stands_elsewhere(directory, before)
+    if copied and not here:
+        raise _refuse_copy(directory, before)
     ledger = Ledger(directory, create=True)
     for each in known:
         ledger.adopt(each)
+    if copied:
+        ledger.leave_to(str(before))
     if known:
         say(f"{path}: was lost; rebuilt from {count(len(known), 'submission')} and Slurm's answers")
     return ledger
@@ -216,21 +222,35 @@ def _put_aside(path: Path) -> Path:
     return kept
 
 
-def _check_place(directory: Path, ledger: Ledger, again: bool) -> None:
-    """Refuse to submit from a copy of a plan whose original still stands: both would run what is left."""
-    before, here = Path(ledger.directory), directory.resolve()
-    if before == here:
-        return
+def _stands_elsewhere(directory: Path, before: Path) -> bool:
+    """Tell whether a plan is a copy of one that still stands where it was submitted from: both would run what is left."""
     try:
-        elsewhere = (before / FILE).exists() and not (before / FILE).samefile(here / FILE)
-    except OSError:
-        elsewhere = False
-    if elsewhere and not again:
-        ledger.close()
-        raise HpcrlError(
-            f"{directory}: is a copy of {before}, and that plan was submitted: go on there, or run what is left here too with --again"
-        )
-    ledger.moved(str(here))
+        if before.resolve() == directory.resolve() or not (before / FILE).exists():
+            return False
+        same = (directory / FILE).exists() and (before / FILE).samefile(directory / FILE)
+        return not same and read_plan(before).id == read_plan(directory).id
+    except (OSError, HpcrlError):
+        return False
+
+
+def _refuse_copy(directory: Path, before: Path) -> HpcrlError:
+    return HpcrlError(
+        f"{directory}: is a copy of {before}, and that plan was submitted: go on there, or run what is left here too with --here"
+    )
+
+
+def _check_place(directory: Path, ledger: Ledger, here: bool, say: Say) -> None:
+    """Refuse to submit from a copy of a plan whose original still stands, or leave to it what it has submitted."""
+    before = Path(ledger.directory)
+    if before == directory.resolve():
+        return
+    if _stands_elsewhere(directory, before):
+        if not here:
+            ledger.close()
+            raise _refuse_copy(directory, before)
+        say(f"{directory}: is a copy of {before}: what has not completed here runs here too, whatever runs there")
+        ledger.leave_to(str(before))
+    ledger.moved(str(directory.resolve()))
 
 
 def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
@@ -239,12 +259,12 @@ def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
     for note in notes:
         say(f"{note}: so hpcrl could not check there whether this plan was submitted before")
     if jobs:
-        here = str(directory.resolve())
-        where = sorted({each.directory for each in jobs if each.directory} - {here})
+        place = str(directory.resolve())
+        where = sorted({each.directory for each in jobs if each.directory} - {place})
         live = sum(each.live for each in jobs)
         told = f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted"
         if where:
-            raise HpcrlError(f"{told} from {', '.join(where)}: go on there, or run all of it here too with --again")
+            raise HpcrlError(f"{told} from {', '.join(where)}: go on there, or run all of it here too with --here")
         raise HpcrlError(
-            f"{told} from a plan that stood here and is gone with its records: run all of it anew with --again"
+            f"{told} from a plan that stood here and is gone with its records: run all of it anew with --here"
         )

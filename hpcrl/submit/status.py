@@ -116,6 +116,13 @@ class PlanStatus:
         """The states among those of the cells that say that one failed."""
         return frozenset(state for state in self._counts if is_failure(state))
 
+    @property
+    def notes(self) -> list[str]:
+        """What could not be asked, and what a user should know, a line each."""
+        held = len(self.survey.held)
+        words = f"tasks that Slurm holds although their cells have completed: {held}: `hpcrl submit` or `hpcrl cancel` removes them"
+        return [*self.survey.notes, *([words] if held else [])]
+
     def pick(self, wanted: Sequence[int]) -> list[CellStatus]:
         """Return the cells at some places of the plan."""
         cells = cells_at(self.directory, self.plan, set(wanted))
@@ -232,9 +239,7 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
     if not (directory / FILE).exists():
         damaged: list[Path] = []
         if any(read_submissions(directory, damaged)) or damaged:
-            raise DamagedLedger(
-                f"{directory / FILE}: is missing: `hpcrl submit` rebuilds it from submissions/ and Slurm"
-            )
+            raise DamagedLedger(f"{directory / FILE}: is missing")
         return survey(directory, plan, None, slurm)
     ledger = Ledger(directory)
     try:
@@ -341,6 +346,10 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
     found, _, _ = find_cell(directory, plan, cell, older=True)
     status = _surveyed(directory, plan, slurm).units.get(found.id)
     log = log_of(status) if status else None
+    if status and log and not (directory / log).is_file() and status.state not in WAITING:
+        raise UsageError(
+            f"{directory / log}: the log of cell {found.id} is gone ({status.state.lower()}): was it removed?"
+        )
     if log is None or not (directory / log).is_file():
         raise UsageError(f"cell {found.id}: has no log yet: {status.state if status else NEVER}")
     return directory / log
@@ -348,10 +357,13 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How many tasks were live and are cancelled, and how many completed before the signal reached them."""
+    """How many tasks were live and are cancelled, how many completed before the signal reached them, and how many
+    were removed that Slurm held although their cells had completed.
+    """
 
     tasks: int
     completed: int
+    held: int = 0
 
 
 def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> Cancelled:
@@ -407,7 +419,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             # Whole arrays in one word each: thousands of keys do not fit on a command line.
             slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
             completed = _completed(directory, plan, ledger, slurm, live)
-            return Cancelled(len(live) - completed, completed)
+            return Cancelled(len(live) - completed, completed, 0 if cells else len(known.held))
         finally:
             ledger.close()
 

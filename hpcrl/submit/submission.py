@@ -16,6 +16,7 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, read_plan
+from hpcrl.formats.queues import orphans
 from hpcrl.formats.submission import Submission, grant
 from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
@@ -56,7 +57,8 @@ class Submitted:
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
     """Ask the scheduler about every script of a plan; return its objection, or None, by script."""
     plan = read_plan(directory)
-    return {job.script: slurm.test_only(Path(job.script), directory) for job in plan.jobs}
+    jobs = [job for job in plan.jobs if job.stage != "notify" or plan.study.get("notify")]
+    return {job.script: slurm.test_only(Path(job.script), directory) for job in jobs}
 
 
 def submit(
@@ -83,7 +85,7 @@ def submit(
         for name in (LOGS, RECORDS):
             (directory / name).mkdir(exist_ok=True)
         _write_shim(directory)
-        ledger = open_ledger(directory, plan, slurm if executor == "slurm" else None, choice.again, say)
+        ledger = open_ledger(directory, plan, slurm if executor == "slurm" else None, choice.here, say)
         try:
             return _Submitting(directory, plan, ledger, lease, slurm, executor, report, say).run(choice, budget)
         finally:
@@ -132,7 +134,7 @@ class _Submitting:
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
 
     def _release(self, known: Survey) -> None:
-        """Let cells start whose first start failed on a node: the fence sees to it that they run once."""
+        """Let cells start whose first start failed on a node (the fence sees to it that they run once), and end what is over."""
         held = [
             each.key
             for each in known.units.values()
@@ -141,6 +143,9 @@ class _Submitting:
         if held:
             self._say(f"released {count(len(held), 'task')} that Slurm held because the start had failed on a node")
             self._slurm.release(held)
+        if known.held:
+            self._say(f"removed {count(len(known.held), 'task')} that Slurm held although the cells have completed")
+            self._slurm.cancel(known.held)
 
     def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[Wanted]:
         """Give the stages before or after the cells that must run: those that never did, and what follows new cells."""
@@ -207,6 +212,10 @@ class _Submitting:
 
         if not wanted:
             return []
+        if running := orphans(self._directory):
+            self._say(
+                f"cells of a local queue that has ended run on: {running}; new ones start on the cores that they leave free"
+            )
         made = [self._intend(each) for each in wanted]
         seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
         start_queue(self._directory, [each.token for each in made], minutes=int(seconds / 60) + 60)

@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcrl.errors import UsageError
+from hpcrl.formats.attempts import ATTEMPTS, Progress, read_attempts
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
-from hpcrl.formats.attempts import Progress, read_attempts
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import LOGS, Job, Plan, cell_ids, find_job
-from hpcrl.formats.submission import Submission
-from hpcrl.slurm.client import Slurm
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, check_cells, find_job
+from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.slurm.client import RUNNING, WAITING, Slurm, View
+from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.judging import (
     COMPLETED,
+    FAILED,
     LIVE,
     Candidate,
     Judge,
@@ -32,6 +35,7 @@ class Survey:
         progress: what the fence says.
         notes: one line for each thing that could not be asked, or that a user should know.
         answered: whether Slurm was asked and answered, or had not to be.
+        held: array tasks that Slurm holds for ever although their cells have completed.
     """
 
     units: dict[str, TaskStatus]
@@ -39,6 +43,7 @@ class Survey:
     notes: list[str]
     answered: bool = True
     ids: dict[str, Sequence[str]] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
 
 
 @without_gc()
@@ -66,8 +71,15 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         if progress.outcome(unit, newest[unit][0]) != OUTCOME_COMPLETED
         for _, made, _ in several
     }
-    on_slurm = [each for each in asked.values() if each.executor == "slurm"]
-    view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
+    on_slurm = [each for each in asked.values() if each.executor == "slurm" and each.state != ELSEWHERE]
+    over = [
+        each for each in submissions if each.executor == "slurm" and each.token not in asked and each.state != ELSEWHERE
+    ]
+    view = slurm.look(
+        [each.name for each in on_slurm],
+        min((each.at for each in on_slurm), default=0.0),
+        [each.name for each in over],
+    )
     judge = Judge(directory, ledger, progress, view, list(asked.values()), slurm)
     units: dict[str, TaskStatus] = {}
     for (unit, found), outcome in zip(newest.items(), outcomes, strict=True):
@@ -81,12 +93,48 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
-    notes = view.notes()
+    notes = [*view.notes(), *_gone(directory, plan, submissions, units)]
     if progress.turned_away:
         notes.append(
             f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
-    return Survey(units, progress, notes, answered=not view.notes(), ids=ids)
+    return Survey(units, progress, notes, not view.notes(), ids, _held(submissions, view, units, ids))
+
+
+def _gone(directory: Path, plan: Plan, submissions: Sequence[Submission], units: Mapping[str, TaskStatus]) -> list[str]:
+    """Say what was changed or taken away of the plan, so that what is told of its cells may not be the truth."""
+    try:
+        check_cells(directory, plan)
+        notes = []
+    except UsageError as error:
+        notes = [str(error)]
+    begun = any(each.state in RUNNING or each.state in (COMPLETED, FAILED) for each in units.values())
+    for name, wanted in ((RECORDS, bool(submissions)), (ATTEMPTS, begun)):
+        if wanted and not (directory / name).is_dir():
+            notes.append(
+                f"{directory / name}: is gone: cells that completed may be told as failed or lost: restore it from a copy"
+            )
+    return notes
+
+
+def _held(
+    submissions: Sequence[Submission],
+    view: View,
+    units: Mapping[str, TaskStatus],
+    ids: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Return the tasks of completed cells that wait for ever: a node failed after the cell's end, say."""
+    found = []
+    for made in submissions:
+        for tasks in view.jobs.get(made.name, {}).values():
+            for index, state in tasks.items():
+                if state.state not in WAITING or not is_stuck(state.reason):
+                    continue
+                entries = made.entries[index * made.cells_per_task : (index + 1) * made.cells_per_task]
+                cells = [units.get(ids[made.job][task]) for task, _ in entries]
+                if all(each is not None and each.state == COMPLETED for each in cells):
+                    found.append(f"{state.job_id}_{index}" if made.array else state.job_id)
+    return found
 
 
 def _add_forgotten(

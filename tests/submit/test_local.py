@@ -173,6 +173,9 @@ def test_the_queue_is_killed_and_its_cells_run_on(
     assert "its local queue has ended, and it runs on" in hpcrl("status", plan, "--json").out
     shown = hpcrl("submit", plan)
     assert "2 cells submitted" in shown.out, shown
+    assert "cells of a local queue that has ended run on: 1" in shown.err, shown
+    time.sleep(2)  # max_parallel holds over both queues
+    assert len((tmp_path / "ran").read_text().split()) == 1
     (tmp_path / "go").touch()
     until(lambda: states(hpcrl, plan) == {"COMPLETED": 3})
     ran = (tmp_path / "ran").read_text().split()
@@ -216,6 +219,20 @@ def test_no_more_at_once_than_there_are_cores(
     import hpcrl as package
 
     assert package.load(tmp_path / "d", "episodes")["value"].max() <= len(os.sched_getaffinity(0))
+
+
+def test_two_queues_share_the_cores(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path) -> None:
+    code = f"taskset -cp $$ >> {tmp_path}/cores; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+    plan = ready(command_study(["sh", "-c", code], seeds=4))
+    free = len(os.sched_getaffinity(0))
+    for cell in cells_of(plan):
+        assert hpcrl("submit", plan, "--cell", cell["id"]).code == 0
+    until(lambda: len((tmp_path / "cores").read_text().splitlines()) == free)
+    time.sleep(2)
+    lines = (tmp_path / "cores").read_text().splitlines()
+    assert len({line.rpartition(":")[2] for line in lines}) == len(lines) == free
+    (tmp_path / "go").touch()
+    until(lambda: states(hpcrl, plan) == {"COMPLETED": 4})
 
 
 def test_over_budget(hpcrl: Call, ready: Callable[[dict[str, Any]], Path]) -> None:

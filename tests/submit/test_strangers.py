@@ -90,7 +90,7 @@ def test_two_users_share_a_plan(shared: Path, fake: FakeSlurm) -> None:
         run_all(plan, fake)
 
     def second() -> None:
-        done = submit(plan, "slurm", Slurm(fake), NONE, lambda *progress: None, Choice(again=True))
+        done = submit(plan, "slurm", Slurm(fake), NONE, lambda *progress: None, Choice(here=True))
         assert done.tasks == 2
         assert plan_status(plan, Slurm(fake)).counts()
         for cell in cells_of(plan):
@@ -114,9 +114,9 @@ def test_a_plan_that_is_not_shared_says_where_and_what_to_do(shared: Path, fake:
     assert as_user(FIRST, 0o022, first) == ""
     told = as_user(SECOND, 0o022, lambda: submit(plan, "slurm", Slurm(fake), NONE, lambda *progress: None))
     assert "UsageError" in told
-    assert f"{plan}/lease" in told
-    assert "cannot be written (Permission denied)" in told
-    assert "writable for their group" in told
+    assert f"cannot be written by you ({plan}/lease: Permission denied)" in told
+    assert "is a plan of " in told
+    assert "writable for a group" in told
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "cells.jsonl", FILE, "lease/000099", "submissions/hpcrl-12345678-1-abcdef"])

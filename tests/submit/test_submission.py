@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.slurm.client import Completed, Slurm
 from hpcrl.spec.library import Library
 from hpcrl.submit.selection import Budget, Choice
+from hpcrl.submit.status import plan_status
 from hpcrl.submit.submission import Submitted, submit
 from tests.builders import cells_of, command_study, planned, write_yaml
 
@@ -439,6 +441,29 @@ def test_a_copied_or_renamed_submission_counts_once(tmp_path: Path, fake: FakeSl
     assert read_entry(plan, second.name, 0) == (1, 1)
     numbers = [each.number for each in Ledger(plan).submissions()]
     assert numbers == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ledger", ["copied", "lost"])
+def test_a_copy_leaves_to_the_original_what_that_has_submitted(tmp_path: Path, fake: FakeSlurm, ledger: str) -> None:
+    """The jobs of the original have the same names: they are not the copy's, whatever becomes of them."""
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    assert sent(plan, fake).tasks == 3
+    first, *_ = cells_of(plan)
+    start = Start(first["id"], "1", 0, "100_0", "mark")
+    take_attempt(plan, start, {})
+    end_attempt(plan, start, "completed")
+    copy = tmp_path / "copy"
+    shutil.copytree(plan, copy)
+    if ledger == "lost":
+        (copy / FILE).unlink()
+    with pytest.raises(HpcrlError, match=r"copy: is a copy of \S+/p, and that plan was submitted: go on there"):
+        sent(copy, fake)
+    done = sent(copy, fake, Choice(here=True))
+    assert (done.tasks, len(fake.submitted)) == (2, 2)
+    # The original's cells end; the copy's wait.
+    fake.states |= {f"100_{index}": "COMPLETED" for index in range(3)}
+    assert sorted(plan_status(copy, Slurm(fake)).counts().items()) == [("COMPLETED", 1), ("PENDING", 2)]
+    assert sent(copy, fake).tasks == 0
 
 
 def test_two_submissions_of_one_number_are_both_taken_up(tmp_path: Path, fake: FakeSlurm) -> None:

@@ -91,6 +91,29 @@ def test_queued_running_and_completed(scene: Scene) -> None:
     assert scene.states()[0] == "COMPLETED"
 
 
+def test_slurm_holds_a_task_whose_cell_has_completed(scene: Scene) -> None:
+    """Its node failed after the cell's end, and then again at the start of the requeued task."""
+    scene.queue = "7_1|PENDING|launch failed requeued held|NAME\n7_2|PENDING|Priority|NAME\n"
+    for cell in range(3):
+        scene.begin(cell, key=f"7_{cell}", outcome="completed")
+    assert scene.states() == ["COMPLETED"] * 3
+    assert scene.look().held == ["7_1"]  # the other one starts, and is turned away
+    ended: list[str] = []
+
+    def run(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        if "scancel" in arguments:
+            ended.extend(arguments[1:])
+            return Completed(0, "", "")
+        return scene.run(arguments, cwd, timeout)
+
+    assert (
+        "tasks that Slurm holds although their cells have completed: 1" in plan_status(scene.plan, Slurm(run)).notes[0]
+    )
+    scene.ledger.close()
+    assert cancel(scene.plan, Slurm(run), []) == Cancelled(0, 0, held=1)
+    assert "7" in ended
+
+
 def test_nobody_knows_of_it(scene: Scene) -> None:
     assert scene.states() == ["LOST"] * 3
     scene.begin(1, key="7_1")  # it had begun
