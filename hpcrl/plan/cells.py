@@ -41,6 +41,8 @@ class Batch:
 def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
     """Give every point of the groups the id of its cell."""
     workload = study.workload.model_dump(mode="json", exclude_none=True)
+    if study.stops_at_goal():
+        workload["goal"] = study.goal  # there it says what is computed, and not only what is measured
     batches = []
     for group in groups:
         cell_id = cell_ids(workload, as_data(group.resources), group.environment, study.axes)

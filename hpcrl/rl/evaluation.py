@@ -9,19 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def evaluate(
-    act: Callable[[NDArray[np.float32]], NDArray[np.int64]], environments: Sequence[Any], seed: int
-) -> NDArray[np.float64]:
-    """Play one greedy episode in each environment, side by side, and return their returns (n,).
+def start_seeds(seed: int, stream: int, count: int) -> list[int]:
+    """Return the seeds of the starts of evaluations: those of one training seed or stream are no other's."""
+    return [int(each) for each in np.random.SeedSequence([seed, stream]).generate_state(count)]
 
-    The policy always sees all n observations, finished ones too, so that a compiled policy keeps one shape.
-    Environment i starts from seed `seed + i`, so that every evaluation sees the same starts.
+
+def evaluate(
+    act: Callable[[NDArray[np.float32]], NDArray[np.int64]], environments: Sequence[Any], seeds: Sequence[int]
+) -> NDArray[np.float64]:
+    """Play one greedy episode from each of the starts `seeds`, and return their returns (n,).
+
+    As many are played side by side as there are environments. The policy always sees that many observations, those of
+    finished episodes too, so that a compiled policy keeps one shape.
     """
-    observations = np.stack([each.reset(seed=seed + index)[0] for index, each in enumerate(environments)]).astype(
-        np.float32
-    )
-    returns = np.zeros(len(environments))
-    running = list(range(len(environments)))
+    width = len(environments)
+    returns = [_side_by_side(act, environments, seeds[first : first + width]) for first in range(0, len(seeds), width)]
+    return np.concatenate(returns)
+
+
+def _side_by_side(
+    act: Callable[[NDArray[np.float32]], NDArray[np.int64]], environments: Sequence[Any], seeds: Sequence[int]
+) -> NDArray[np.float64]:
+    starts = [each.reset(seed=seed)[0] for each, seed in zip(environments, seeds, strict=False)]
+    observations = np.stack([*starts, *[starts[0]] * (len(environments) - len(starts))]).astype(np.float32)
+    returns = np.zeros(len(starts))
+    running = list(range(len(starts)))
     while running:
         actions = act(observations)
         for index in list(running):

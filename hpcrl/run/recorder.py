@@ -44,7 +44,7 @@ class Recorder:
         self._values: list[dict[str, Any]] = []
         self._warned = False
         self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
-        self.goal: float | None = None
+        self._evaluated = 0.0
         self.goal_time: float | None = None
         self.goal_wall_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
@@ -65,10 +65,17 @@ class Recorder:
         self.flush_if_due()
 
     def evaluation(self, step: int, value: float) -> None:
-        at = time.monotonic() - self._start
-        if self.goal is not None and self.goal_time is None and value >= self.goal:
-            self.goal_time, self.goal_wall_time = self.training_time(), at
-        self._add("evaluations", (step, at, value))
+        self._evaluated = time.monotonic() - self._start
+        self._add("evaluations", (step, self._evaluated, value))
+
+    def confirmation(self, step: int, value: float, reached: bool) -> None:
+        """Take what other starts say of an evaluation, the last one, that reached the goal."""
+        if reached:
+            self.goal_time, self.goal_wall_time = self.training_time(), self._evaluated
+        verdict = "confirmed" if reached else "not confirmed"
+        self.event(
+            f"the evaluation at step {step} reached the goal; mean return from other starts {value:g}: {verdict}"
+        )
 
     def progress(self, step: int, total: int) -> None:
         row = (step, total, time.monotonic() - self._start)

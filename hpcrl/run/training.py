@@ -90,7 +90,6 @@ def train_cell(
         )
         return learners[0]
 
-    recorder.goal = goal
     result = train(
         hyperparameters,
         make_environment,

@@ -242,7 +242,9 @@ class Study(Model):
     notify: Notify | None = Field(
         None, description="what gets the summary at the end, as JSON: a command (a list of words) on stdin, or a URL"
     )
-    goal: float | None = Field(None, description="the return that counts as solved")
+    goal: float | None = Field(
+        None, description="the return that counts as solved, once episodes from 30 other starts confirm it"
+    )
     score: str | None = Field(
         None, min_length=1, description="the reported value that a command's runs are compared by; default: its return"
     )
@@ -284,11 +286,19 @@ class Study(Model):
         if self.workload.algorithm and (self.score or self.better):
             key = "score" if self.score else "better"
             raise ValueError(f"`{key}` is for commands: built-in training is compared by its return")
+        if self.goal is None and self.workload.algorithm and self.stops_at_goal():
+            raise ValueError("`stop_at_goal` needs a goal: say at the study's top level which return counts as solved")
         if self.better and not self.score:
             raise ValueError("`better` is of a `score`: name the reported value, such as `score: loss`")
         if self.workload.algorithm and "framework" not in names:
             raise ValueError(f"axes: `framework` is missing; {suggestion('framework', FRAMEWORKS)}")
         return self
+
+    def stops_at_goal(self) -> bool:
+        """Tell whether some cells end where they reach the goal."""
+        points = [value for values in self.axes.values() for value in values if isinstance(value, dict)]
+        asked = [self.workload.hyperparameters, *points, *self.include]
+        return any(each.get("stop_at_goal") for each in asked) or any(self.axes.get("stop_at_goal", ()))
 
     def _check(self, where: str, values: dict[str, Scalar]) -> None:
         for key, value in values.items():

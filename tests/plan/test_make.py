@@ -53,14 +53,14 @@ def test_what_is_measured_is_part_of_a_plan(tmp_path: Path) -> None:
 def test_sol_dqn_on_sol() -> None:
     plan = make_plan(Library(), "sol", None, CHOICES).plan
     assert plan.study["name"] == "sol-dqn"
-    # Four frameworks in two modes and JAX in a third, on a core and on a GPU; and without the third on two of each.
-    assert plan.totals["cells"] == (9 + 8 + 9 + 8) * 5
+    # Four frameworks on a core, a GPU and two of each: eager with five seeds, lazy with ten; fused JAX on one of each.
+    assert plan.totals["cells"] == 4 * 4 * 5 + 4 * 4 * 10 + 2 * 10
     assert plan.totals["unplaced"] == 0
-    # 90 cells of one core and 80 of two, two hours each; 45 cells of one GPU and 40 of two.
-    assert plan.totals["core_hours"] == 500
-    assert plan.totals["gpu_hours"] == 250
-    # (cores + GiB/4 + 25 per A100) x hours: 45 x (1 + 2) + 40 x (2 + 4) + 45 x (1 + 2 + 25) + 40 x (2 + 4 + 50), twice.
-    assert (plan.totals["billed"], plan.totals["billing_unit"]) == (7750, "CHE")
+    # 140 cells of one core and 120 of two, two hours each; 70 cells of one GPU and 60 of two.
+    assert plan.totals["core_hours"] == 760
+    assert plan.totals["gpu_hours"] == 380
+    # (cores + GiB/4 + 25 per A100) x hours: 70 x (1 + 2) + 60 x (2 + 4) + 70 x (1 + 2 + 25) + 60 x (2 + 4 + 50), twice.
+    assert (plan.totals["billed"], plan.totals["billing_unit"]) == (11780, "CHE")
     assert {each.key.rpartition("-")[0] for each in plan.environments} == {
         f"{framework}-{flavour}{horovod}"
         for framework in ("torch", "jax", "tensorflow", "mxnet")
@@ -71,9 +71,9 @@ def test_sol_dqn_on_sol() -> None:
 
 def test_cirrus_has_no_place_for_gpu_cells() -> None:
     plan = make_plan(Library(), "cirrus", "sol-dqn", CHOICES).plan
-    assert plan.totals["cells"] == 85
-    assert plan.totals["unplaced"] == 85
-    assert {each.cells for each in plan.unplaced} == {5}
+    assert plan.totals["cells"] == 130
+    assert plan.totals["unplaced"] == 130
+    assert {each.cells for each in plan.unplaced} == {5, 10}
 
 
 @pytest.mark.parametrize(

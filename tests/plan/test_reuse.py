@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from hpcrl.collect.merge import collect
-from hpcrl.errors import UsageError
+from hpcrl.errors import SpecError, UsageError
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.plan.make import PlanFiles, UserChoices, make_plan
 from hpcrl.plan.reuse import completed_cells
 from hpcrl.slurm.client import Slurm
 from hpcrl.spec.library import Library
-from tests.builders import cells_of, command_study, planned, write_record, write_yaml
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record, write_yaml
 
 STUDY = command_study(["true"], seeds=4)
 
@@ -100,3 +100,19 @@ def test_nothing_is_left_to_plan(tmp_path: Path) -> None:
 def test_neither_a_plan_nor_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--reuse .*: is neither a plan directory nor a dataset"):
         completed_cells([tmp_path])
+
+
+def test_a_goal_is_part_of_what_a_cell_computes_only_where_the_training_stops_at_it(tmp_path: Path) -> None:
+    def ids(goal: float, stop: bool) -> list[str]:
+        study = dqn_study(goal=goal)
+        study["workload"]["hyperparameters"] |= {"stop_at_goal": stop}
+        return [each["id"] for each in cells_of(planned(tmp_path / f"{goal}-{stop}", study))]
+
+    assert ids(100, stop=False) == ids(200, stop=False)
+    assert ids(100, stop=True) != ids(200, stop=True)
+
+
+def test_stopping_at_the_goal_needs_one(tmp_path: Path) -> None:
+    study = dqn_study(goal=None, axes={"framework": ["numpy"], "stop_at_goal": [False, True]})
+    with pytest.raises(SpecError, match="`stop_at_goal` needs a goal: say at the study's top level"):
+        planned(tmp_path / "p", study)

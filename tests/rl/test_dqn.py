@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
 from hpcrl.rl.envs.probes import Probe
-from hpcrl.rl.evaluation import evaluate
+from hpcrl.rl.evaluation import evaluate, start_seeds
 from hpcrl.rl.frameworks import MODES, PARALLELISM, make_dqn_learner
 from hpcrl.rl.frameworks.numpy.dqn import Learner, clip, combine, forward, loss_and_gradients, targets
 from hpcrl.rl.frameworks.numpy.optimizers import RmsProp
@@ -167,12 +168,16 @@ class Silent:
     def __init__(self) -> None:
         self.episodes: list[tuple[int, float, int]] = []
         self.evaluations: list[tuple[int, float]] = []
+        self.confirmations: list[tuple[int, float, bool]] = []
 
     def episode(self, step: int, value: float, length: int) -> None:
         self.episodes.append((step, value, length))
 
     def evaluation(self, step: int, value: float) -> None:
         self.evaluations.append((step, value))
+
+    def confirmation(self, step: int, value: float, reached: bool) -> None:
+        self.confirmations.append((step, value, reached))
 
     def progress(self, step: int, total: int) -> None:
         pass
@@ -188,7 +193,7 @@ def run(config: DqnConfig, reporter: Silent, environment: Any = probe, **extra: 
             "numpy", "eager", network, dict(initial_weights(network, stream)), config.learner_settings()
         )
 
-    return train(config, environment, make, 1, reporter, PhaseClock(), **extra)
+    return train(config, environment, make, extra.pop("seed", 1), reporter, PhaseClock(), **extra)
 
 
 SMALL = DqnConfig(
@@ -228,9 +233,62 @@ def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
 
 def test_evaluation_plays_each_environment_once() -> None:
     returns = evaluate(
-        lambda observations: (observations[:, 0] > 0).astype(np.int64), [probe() for _ in range(5)], seed=3
+        lambda observations: (observations[:, 0] > 0).astype(np.int64), [probe() for _ in range(5)], range(12)
     )
-    assert returns.tolist() == [1.0] * 5
+    assert returns.tolist() == [1.0] * 12
+
+
+class Lottery(Probe):
+    """An episode of one step, whose return is its start's seed if that is one of the lucky ones, and else nothing."""
+
+    def __init__(self, log: list[int], lucky: Callable[[int], bool]) -> None:
+        super().__init__(5)
+        self._log, self._lucky = log, lucky
+        self._value = 0.0
+
+    def reset(self, seed: int | None = None) -> Any:
+        if seed is not None:
+            self._log.append(seed)
+            self._value = float(self._lucky(seed))
+        return super().reset(seed)
+
+    def step(self, action: int) -> Any:
+        observation, _, terminated, truncated, facts = super().step(action)
+        return observation, self._value, terminated, truncated, facts
+
+
+def lottery(seed: int, lucky: Callable[[int], bool], **changes: Any) -> tuple[Result, Silent, list[int]]:
+    starts: list[int] = []
+    reporter = Silent()
+    config = replace(SMALL, evaluation_interval=100, evaluation_episodes=4, confirmation_episodes=6, **changes)
+    result = run(config, reporter, lambda: Lottery(starts, lucky), seed=seed, goal=1.0)
+    return result, reporter, starts[1:]  # the first one is the training's
+
+
+def test_starts_of_evaluations_are_the_seed_s_own_and_always_the_same() -> None:
+    _, _, first = lottery(1, lambda seed: False)
+    _, _, second = lottery(2, lambda seed: False)
+    assert first[:4] == first[4:8] == first[-4:]
+    assert len({*first, *second}) == 8
+
+
+def test_a_goal_counts_when_other_starts_confirm_it() -> None:
+    evaluated = set(start_seeds(1, 3, 4))
+    result, reporter, starts = lottery(1, lambda seed: seed in evaluated, stop_at_goal=True)
+    assert [value for _, value in reporter.evaluations] == [1.0] * 6
+    assert reporter.confirmations == [(step, 0.0, False) for step in range(100, 601, 100)]
+    assert (result.steps, result.goal_step) == (600, None)
+    assert len({*starts} - evaluated) == 6
+    for stop, steps in ((True, 100), (False, 600)):
+        result, reporter, _ = lottery(1, lambda seed: True, stop_at_goal=stop)
+        assert (result.outcome, result.steps, result.goal_step) == ("completed", steps, 100)
+        assert result.final_score == 1.0
+        assert reporter.confirmations == [(100, 1.0, True)]
+
+
+def test_stopping_at_a_goal_that_the_study_does_not_have() -> None:
+    with pytest.raises(UsageError, match="stop_at_goal: the study has no `goal`"):
+        run(replace(SMALL, stop_at_goal=True), Silent())
 
 
 def test_environments_that_dqn_cannot_take() -> None:

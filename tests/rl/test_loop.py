@@ -105,6 +105,8 @@ class Reports:
     def evaluation(self, step: int, value: float) -> None:
         self.evaluations.append((step, value))
 
+    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
+
     def progress(self, step: int, total: int) -> None: ...
 
 
@@ -270,7 +272,7 @@ def test_a_score_is_the_mean_of_its_episodes() -> None:
     """Probe 2 pays what it shows, whatever is done: the mean is known, and is neither the best nor the last."""
     environments = [Probe(2) for _ in range(9)]
     shown = [Probe(2).reset(seed=40 + index)[0][0] for index in range(9)]
-    assert evaluate(lambda seen: np.zeros(len(seen), np.int64), environments, 40).tolist() == shown
+    assert evaluate(lambda seen: np.zeros(len(seen), np.int64), environments, range(40, 49)).tolist() == shown
     config = replace(SMALL, evaluation_episodes=9)
     run = Run(config, lambda: Probe(2), seed=3)
     mean = run.result.final_score
@@ -287,17 +289,17 @@ def test_an_evaluation_plays_whole_episodes_greedily() -> None:
     def act(seen: Observation) -> NDArray[np.int64]:
         return (seen[:, 0] >= 2).astype(np.int64)
 
-    assert evaluate(act, [Long(3), Long(5), Long(4, cut=True)], 0).tolist() == [1 + 1 + 2, 1 + 1 + 6, 1 + 1 + 4]
+    assert evaluate(act, [Long(3), Long(5), Long(4, cut=True)], range(3)).tolist() == [1 + 1 + 2, 1 + 1 + 6, 1 + 1 + 4]
 
 
 class Falling(Counter):
-    """Evaluations that score 3, 5, 2 and 4 in turn: each plays as many steps."""
+    """Evaluations that score 3, 5, 2 and 4 in turn: each plays as many steps; other starts score what the last one did."""
 
     LENGTHS = (3, 5, 2, 4)
 
     def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
         shown = super().reset(seed)
-        self._most = self.LENGTHS[(len(self.seeds) - 1) % 4]
+        self._most = self.LENGTHS[(self.seeds.count(self.seeds[0]) - 1) % 4]
         return shown
 
 

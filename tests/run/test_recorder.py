@@ -107,25 +107,29 @@ def test_training_time_begins_with_the_first_step_and_the_goal_is_timed_once(
     ticks = Ticks(monkeypatch)
     recorder = Recorder(tmp_path / "a.rec", ticks.clock)
     recorder.header({})
-    recorder.goal = 10.0
     ticks.spend("setup", 5.0)
     ticks.spend("compile", 3.0)
     assert recorder.training_time() == 0
-    for value, seconds in ((9.0, 2.0), (10.0, 4.0), (3.0, 8.0), (12.0, 16.0)):
+    for value, seconds in ((9.0, 2.0), (10.0, 4.0), (11.0, 8.0), (12.0, 16.0)):
         ticks.spend("act", seconds)
         ticks.spend("evaluate", 1.0)
         recorder.evaluation(1, value)
-    assert recorder.goal_time == 2 + 4
+        ticks.spend("evaluate", 3.0)
+        if value in (10.0, 11.0):
+            recorder.confirmation(1, value, value == 11.0)
+    assert recorder.goal_time == 2 + 4 + 8
     assert recorder.training_time() == 30
     recorder.footer("completed", None, {})
     frames = {frame.kind: frame.payload for frame in read_frames(tmp_path / "a.rec")}
     assert frames["phases"]["seconds"]["setup"] == 5
+    assert recorder.goal_wall_time == frames["evaluations"]["table"][2][1]
 
 
 def test_without_a_goal_none_is_reached(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", PhaseClock())
     recorder.evaluation(1, 1e9)
     assert recorder.goal_time is None
+    assert recorder.goal_wall_time is None
 
 
 def test_samples_hold_what_was_read_and_nothing_else(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.group import any_rank, check_same_start
-from hpcrl.rl.evaluation import evaluate
+from hpcrl.rl.evaluation import evaluate, start_seeds
 from hpcrl.rl.frameworks.numpy.dqn import q_values
 from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network
 from hpcrl.rl.replay import Replay
@@ -27,6 +27,8 @@ from hpcrl.telemetry.phases import PhaseClock
 
 # Several ranks agree on whether to stop whenever this many steps have gone by.
 _AGREE_INTERVAL = 256
+# Streams of random numbers of a seed, besides those of the loop.
+_EVALUATION, _CONFIRMATION = 3, 4
 _CHOICES = {
     "loss": ("huber", "mse"),
     "optimizer": ("adam", "rmsprop"),
@@ -40,7 +42,8 @@ class DqnConfig:
     """Hyperparameters. Steps and batch are those of all ranks together: each rank takes its share.
 
     `acting` is ``framework`` (what is compared) or ``numpy`` (on the learner's weights, for speed); `defaults` is
-    explained at :class:`hpcrl.rl.learner.DqnSettings`.
+    explained at :class:`hpcrl.rl.learner.DqnSettings`. An evaluation that reaches the goal counts when
+    `confirmation_episodes` from other starts reach it too; with `stop_at_goal` that ends the training.
     """
 
     total_steps: int = 50_000
@@ -68,6 +71,8 @@ class DqnConfig:
     defaults: str = "aligned"
     evaluation_interval: int = 2_500
     evaluation_episodes: int = 10
+    confirmation_episodes: int = 30
+    stop_at_goal: bool = False
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> DqnConfig:
@@ -123,6 +128,8 @@ class Reporter(Protocol):
 
     def evaluation(self, step: int, value: float) -> None: ...
 
+    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
+
     def progress(self, step: int, total: int) -> None: ...
 
 
@@ -175,9 +182,10 @@ def train(
     collective: Collective | None = None,
     precise_phases: bool = False,
 ) -> Result:
-    """Train from scratch, or on from a checkpoint, until the last step or until `stop` says so.
+    """Train from scratch, or on from a checkpoint, until the last step, the goal (`stop_at_goal`) or `stop` says so.
 
-    Random streams, all from `seed`: first weights, exploration, replay; the environment is seeded once. With several
+    Random streams, all from `seed`: first weights, exploration, replay, starts of evaluations and of confirmations of the
+    goal; the environment is seeded once. Every evaluation sees the same starts. With several
     ranks each has an environment, a replay and streams of its own; weights stay equal, since gradients are averaged.
     Rank 0 evaluates. `precise_phases` waits for the device after every update, so that no phase does another's work;
     that costs what the device would have done meanwhile.
@@ -193,6 +201,8 @@ def train(
             f"dqn: {ranks} ranks cannot share batch_size {config.batch_size}, train_interval {config.train_interval} and "
             f"target_interval {config.target_interval}: the first must be a multiple, the others at least as many"
         )
+    if config.stop_at_goal and goal is None:
+        raise UsageError("dqn: stop_at_goal: the study has no `goal`")
     environment = make_environment()
     evaluation_environments = [make_environment() for _ in range(config.evaluation_episodes)]
     network = _network(environment, config)
@@ -215,21 +225,29 @@ def train(
     def result(outcome: str, final: float | None = None) -> Result:
         return Result(outcome, loop.step, loop.episodes, final, best, goal_step)
 
-    def score() -> float | None:
+    def mean_return(stream: int, episodes: int) -> float:
+        return float(evaluate(loop.act, evaluation_environments, start_seeds(seed, stream, episodes)).mean())
+
+    def score() -> tuple[float | None, bool]:
+        """Return rank 0's mean return, and on every rank whether the training ends here."""
         nonlocal best, goal_step
         clock.switch("evaluate")
         mean = None
         if not collective or collective.rank == 0:
-            mean = float(evaluate(loop.act, evaluation_environments, seed=10_000 + seed).mean())
+            mean = mean_return(_EVALUATION, config.evaluation_episodes)
             best = mean if best is None else max(best, mean)
-            if goal is not None and goal_step is None and mean >= goal:
-                goal_step = loop.step
             reporter.evaluation(loop.step, mean)
+            if goal is not None and goal_step is None and mean >= goal:
+                again = mean_return(_CONFIRMATION, config.confirmation_episodes)
+                reporter.confirmation(loop.step, again, again >= goal)
+                goal_step = loop.step if again >= goal else None
+        ends = config.stop_at_goal and goal_step is not None
         if collective:  # the other ranks wait here, and not for the first gradient afterwards
-            collective.average_array(np.zeros(1, np.float32))
+            ends = any_rank(collective, ends)
         clock.switch("other")
-        return mean
+        return mean, ends
 
+    final: float | None = None
     clock.switch("other")
     while loop.step < config.total_steps:
         until = min(config.total_steps, (loop.step // config.evaluation_interval + 1) * config.evaluation_interval)
@@ -242,9 +260,9 @@ def train(
             return result("preempted")
         if not all(np.isfinite(each).all() for each in learner.weights().values()):
             return result("diverged")
-        if loop.step < config.total_steps:
-            score()
-    final = score()
+        final, ends = score()
+        if ends:
+            break
     reporter.progress(loop.step, config.total_steps)
     return result("completed", final)
 

@@ -9,7 +9,7 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=4
-#SBATCH --array=0-9
+#SBATCH --array=0-14
 #SBATCH --signal=USR2@120
 #SBATCH --requeue
 #SBATCH --output=logs/%x-%A_%a.out

@@ -10,7 +10,7 @@
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task=1
 #SBATCH --mem=8192M
-#SBATCH --array=0-14
+#SBATCH --array=0-24
 #SBATCH --signal=USR2@120
 #SBATCH --requeue
 #SBATCH --output=logs/%x-%A_%a.out

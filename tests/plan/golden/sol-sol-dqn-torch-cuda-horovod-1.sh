@@ -11,7 +11,7 @@
 #SBATCH --cpus-per-task=1
 #SBATCH --mem=16384M
 #SBATCH --gres=gpu:a100:2
-#SBATCH --array=0-9
+#SBATCH --array=0-14
 #SBATCH --signal=USR2@120
 #SBATCH --requeue
 #SBATCH --output=logs/%x-%A_%a.out
