@@ -333,8 +333,9 @@ def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str,
 
 
 def _requested(found: Accounted) -> dict[str, Any]:
-    """Return what an attempt asked for where that is not what the plan says: a retry asks for more."""
-    asked = {"memory_mib": found.submission.memory, "time_limit": found.submission.time}
+    """Return by which submission, and what an attempt asked for where the plan says something else: a retry asks for more."""
+    made = found.submission
+    asked = {"submission": made.token, "memory_mib": made.memory, "time_limit": made.time}
     return {name: value for name, value in asked.items() if value is not None}
 
 

@@ -11,14 +11,16 @@ if TYPE_CHECKING:
 NAME = "runs"
 # column -> unit, meaning
 ADDED = {
-    "repeats": ("", "how often this cell completed on this cluster, this run included"),
+    "machine": ("", "what it ran on: CPU, threads, GPUs if it asked for some, and without Slurm the host"),
+    "repeats": ("", "how often this cell completed on this kind of machine of this cluster, this run included"),
 }
 
 
 def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     """Return the runs of a dataset, in the order of its cells.
 
-    Repeats of a cell are no further seeds: a cell is what it computes, and its newest run stands for it.
+    Repeats of a cell are no further seeds: a cell is what it computes, and its newest run stands for it, on each kind of
+    machine.
 
     Args:
         cells: the table ``cells``.
@@ -26,7 +28,8 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     import pandas as pd
 
     done = cells[cells["outcome"] == "completed"]
-    keys = ["cluster", "cell"]
+    done = done.assign(machine=machines(done))
+    keys = ["cluster", "machine", "cell"]
     repeats = done.groupby(keys)["attempt"].transform("size")
     newest = (
         done.assign(repeats=repeats)
@@ -39,6 +42,29 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     axes = axes.rename(columns={name: f"axis_{name}" for name in axes.columns if name in newest.columns})
     kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal_wall_time(newest))
     return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)
+
+
+def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
+    """Name the machine of each attempt by what makes its times comparable; an empty text where nothing is known.
+
+    Nodes of a cluster are alike if their hardware is; without Slurm each host is a machine of its own.
+    """
+    facts = {text: json.loads(text) for text in cells["hardware"].dropna().unique()}
+
+    def name(hardware: object, gpus: float, attempt: str) -> str:
+        if (known := facts.get(hardware)) is None:
+            return ""
+        parts = [str(known.get("cpu")), f"{known.get('threads')} threads"]
+        if gpus > 0:
+            parts.append(" + ".join(dict.fromkeys(known.get("gpus") or ["no GPU"])))
+        if attempt.startswith("local-"):
+            parts.append(f"host {known.get('host')}")
+        return ", ".join(parts)
+
+    rows = zip(cells["hardware"], cells["gpus"], cells["attempt"], strict=True)
+    import pandas as pd
+
+    return pd.Series([name(*row) for row in rows], cells.index, dtype=str)
 
 
 def goal_wall_time(cells: pandas.DataFrame) -> pandas.Series[float]:

@@ -80,6 +80,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("partition", _WORD, "partition that the plan chose"),
             _field("qos", _WORD, "QOS that the plan chose"),
             _field("job_id", _TEXT, "Slurm job id, with the array index"),
+            _field("submission", _WORD, "token of the submission that granted the attempt; none of a start by hand"),
             _field("records", _I64, "records merged (one for each rank)"),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
             _field("wall_time", _F64, "from the start of the record to its last frame", "s"),

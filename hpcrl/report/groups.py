@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcrl.formats.runs import goal_wall_time
+from hpcrl.formats.runs import goal_wall_time, machines
 from hpcrl.report.design import colours, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
 
@@ -24,12 +24,14 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
 
     A cell is what it computes: one that several plans have run is one seed, not several, and its newest run counts.
+    Machines of two kinds are never one line: hosts without Slurm are told apart in `cluster`, kinds of nodes in `where`.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. Also `repeats` (in how many plans it ran), `threads` (of the whole machine) and `memory`: the
     peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
     """
-    rows = cells[cells["latest"].astype(bool)]
-    keys = ["study", "cluster", "cell"]
+    cells = cells.assign(machine=machines(cells))
+    rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
+    keys = ["study", "cluster", "cell", "machine"]
     rows = rows.assign(repeats=rows.groupby(keys)["plan"].transform("size"))
     rows = (
         rows.sort_values("started", kind="stable", na_position="first").drop_duplicates(keys, keep="last").sort_index()
@@ -37,6 +39,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     configs = [json.loads(text) for text in rows["config"]]
     rows["what"] = [_what(config) for config in configs]
     rows["where"] = [_where(row) for row in rows[list(_RESOURCES)].to_dict("records")]
+    rows["where"] += _kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
     for _, places in _places(rows["study"]):
         whats = [str(rows["what"].iloc[place]) for place in places]
@@ -50,6 +53,36 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
+
+
+def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
+    """Tell of older attempts whether they completed on another kind of machine than the newest one ran on."""
+    keys = ["study", "cluster", "cell", "machine"]
+    newest = pd.MultiIndex.from_frame(cells.loc[cells["latest"].astype(bool), keys])
+    there = pd.MultiIndex.from_frame(cells[keys]).isin(newest)
+    return (cells["outcome"] == "completed") & ~there & (cells["machine"] != "")
+
+
+def _by_machine(rows: pd.DataFrame) -> pd.DataFrame:
+    """Tell hosts without Slurm apart in the name of their cluster, where there are several."""
+    local = rows["attempt"].str.startswith("local-")
+    names = rows["cluster"].astype(str)
+    return rows.assign(cluster=names + _kinds(rows, ["study", "cluster"]).where(local, ""))
+
+
+def _kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
+    """Return what tells the machines of each group apart, in brackets; nothing where they are of one kind."""
+    told: dict[Any, str] = {}
+    for _, group in rows.groupby(keys, sort=False, observed=True):
+        kinds = [kind for kind in group["machine"].unique() if kind]
+        if len(kinds) < 2:
+            continue
+        common = set.intersection(*(set(kind.split(", ")) for kind in kinds))
+        short = {kind: ", ".join(part for part in kind.split(", ") if part not in common) for kind in kinds}
+        # Of an attempt that left no record nobody knows where it ran.
+        words = {kind: f" ({short[kind]})" if kind else " (unknown machine)" for kind in group["machine"].unique()}
+        told |= dict(zip(group.index, group["machine"].map(words), strict=True))
+    return pd.Series([told.get(each, "") for each in rows.index], rows.index, dtype=str)
 
 
 def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:

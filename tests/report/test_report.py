@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,42 @@ def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
     assert (line.cells, line.final.value) == (2, 200.0)
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
     assert "run in several plans, of which the newest run counts (2 cells)" in page
+
+
+def hardware(cpu: str, host: str) -> str:
+    return json.dumps({"cpu": cpu, "threads": 2, "gpus": [], "host": host})
+
+
+@pytest.mark.parametrize("slurm", [False, True])
+def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None:
+    """The same plan on two machines: one seed each time, and not two; where nothing is known of a machine, that is said."""
+    import hpcrl
+
+    plan = planned(tmp_path / "p", dqn_study(seeds=3))
+    for cell in cells_of(plan):
+        for job in ("4_0", "5_0"):
+            write_record(plan, cell, job if slurm else f"local-{job}")
+    collect([plan], tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d")
+    second = cells["attempt"].str.contains("5_")
+    cells["latest"] = second  # the second machine's runs are newer
+    cells["hardware"] = [hardware("X", "b") if each else hardware("X", "a") for each in second]
+    alike = lines(with_groups(cells))
+    if slurm:  # two nodes of one kind
+        assert [line.cells for line in alike] == [3]
+        cells["hardware"] = [hardware("Y" if each else "X", "a") for each in second]
+        apart = lines(with_groups(cells))
+        assert [(line.cluster, line.where, line.cells) for line in apart] == [
+            ("workstation", "1 core (X)", 3),
+            ("workstation", "1 core (Y)", 3),
+        ]
+        cells.loc[cells.index[second][0], ["hardware", "outcome"]] = [None, "failed"]
+        assert "1 core (unknown machine)" in {line.where for line in lines(with_groups(cells))}
+    else:
+        assert [(line.cluster, line.cells) for line in alike] == [
+            ("workstation (host a)", 3),
+            ("workstation (host b)", 3),
+        ]
 
 
 def test_a_line_is_over_seeds(dataset: Path) -> None:
