@@ -13,7 +13,7 @@ from hpcrl.cli.common import DEFAULT_DATASET, echo_json, json_option, print_tabl
 
 @click.command(
     "query",
-    epilog='Example: hpcrl query "SELECT framework, avg(training_time) FROM cells GROUP BY framework"',
+    epilog='Example: hpcrl query "SELECT framework, execution, avg(training_time) FROM runs GROUP BY ALL"',
 )
 @click.argument("sql")
 @click.option(

@@ -48,7 +48,7 @@ _NO_USAGE = Usage()
 # What the first rank's footer says for all of them.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
-    "goal_time", "compiled", "collective",
+    "goal_time", "compiled", "collective", "resumed_step",
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ _FOOTER = {
     "framework_gpu_memory_peak": _NUMBER, "compiled": _TEXT, "collective": _TEXT, "lost_frames": _COUNT,
     "malformed_values": _COUNT, "own_cpu_seconds": _NUMBER, "own_context_switches": _COUNT, "largest_process": _COUNT,
     "unreaped": _TRUTH, "killed_by": _TEXT, "evaluation_time": _NUMBER, "goal_wall_time": _NUMBER,
+    "resumed_step": _COUNT,
 }  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
 # Kept in columns of their own: nearly all records of a dataset say the same.

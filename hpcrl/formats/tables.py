@@ -97,6 +97,11 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "phase_time", _F64, "what timing the phases itself has cost: switches x the cost of an empty one", "s"
             ),
             _field("precise_phases", pa.bool_(), "whether the device was waited for at the end of every update"),
+            _field(
+                "resumed_step",
+                _I64,
+                "step of the checkpoint from which a requeued cell went on; its training, evaluation and goal times have what went before",
+            ),
             _field("steps", _I64, "environment steps taken; the largest that a command reported"),
             _field("episodes", _I64, "episodes finished"),
             _field(

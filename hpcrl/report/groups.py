@@ -17,6 +17,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
+_OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
 _MOST_COLOURS = 8  # values of an axis that colours tell apart
 
 
@@ -50,6 +51,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["hex"] = [named[place][1] for place in range(len(rows))]
     threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
     rows["threads"] = rows["hardware"].map(threads).astype(float)
+    # Of a requeued cell the last attempt's record has only the rest of these.
+    rows[list(_OF_ONE_ATTEMPT)] = rows[list(_OF_ONE_ATTEMPT)].mask(rows["resumed_step"].notna())
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows

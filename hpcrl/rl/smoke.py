@@ -45,6 +45,11 @@ class _Silent:
 
     def progress(self, step: int, total: int) -> None: ...
 
+    def spent(self) -> dict[str, float | None]:
+        return {}
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None: ...
+
 
 def learn(
     framework: str,

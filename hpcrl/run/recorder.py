@@ -45,6 +45,8 @@ class Recorder:
         self._warned = False
         self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
         self._evaluated = 0.0
+        self._earlier: dict[str, float] = {}  # what attempts before this one had spent at their checkpoint
+        self.resumed_step: int | None = None
         self.goal_time: float | None = None
         self.goal_wall_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
@@ -55,8 +57,30 @@ class Recorder:
         self._append("header", facts | {"started": time.time()})
 
     def training_time(self) -> float:
-        """Return the seconds of training so far: all phases but those before the first step, and evaluations."""
-        return self._clock.total() - sum(self._clock.seconds[phase] for phase in NOT_TRAINING)
+        """Return the seconds of training so far: all phases but those before the first step, and evaluations.
+
+        The time up to the checkpoint from which this attempt went on is in it.
+        """
+        own = self._clock.total() - sum(self._clock.seconds[phase] for phase in NOT_TRAINING)
+        return self._earlier.get("training_time", 0.0) + own
+
+    def evaluation_time(self) -> float:
+        """Return the seconds of evaluations, counted likewise."""
+        return self._earlier.get("evaluation_time", 0.0) + self._clock.seconds["evaluate"]
+
+    def spent(self) -> dict[str, float | None]:
+        return {
+            "training_time": self.training_time(),
+            "evaluation_time": self.evaluation_time(),
+            "wall_time": self._earlier.get("wall_time", 0.0) + time.monotonic() - self._start,
+            "goal_time": self.goal_time,
+            "goal_wall_time": self.goal_wall_time,
+        }
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        self.resumed_step = step
+        self.goal_time, self.goal_wall_time = spent.get("goal_time"), spent.get("goal_wall_time")
+        self._earlier = {name: value for name, value in spent.items() if value is not None}
 
     # What the training loop calls.
 
@@ -71,7 +95,8 @@ class Recorder:
     def confirmation(self, step: int, value: float, reached: bool) -> None:
         """Take what other starts say of an evaluation, the last one, that reached the goal."""
         if reached:
-            self.goal_time, self.goal_wall_time = self.training_time(), self._evaluated
+            self.goal_time = self.training_time()
+            self.goal_wall_time = self._earlier.get("wall_time", 0.0) + self._evaluated
         verdict = "confirmed" if reached else "not confirmed"
         self.event(
             f"the evaluation at step {step} reached the goal; mean return from other starts {value:g}: {verdict}"

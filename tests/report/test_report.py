@@ -82,6 +82,19 @@ def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None
         ]
 
 
+def test_the_last_attempt_of_a_requeued_cell_is_not_all_of_its_wall_time(tmp_path: Path) -> None:
+    import hpcrl
+
+    plan = planned(tmp_path / "p", dqn_study(seeds=3))
+    for cell, resumed in zip(cells_of(plan), (None, None, 10), strict=True):
+        write_record(plan, cell, resumed_step=resumed)
+    collect([plan], tmp_path / "d", no_slurm())
+    (line,) = lines(with_groups(hpcrl.load(tmp_path / "d")))
+    assert (line.cells, line.wall and line.wall.value, line.training and line.training.value) == (3, 4.0, pytest.approx(3))
+    rows = with_groups(hpcrl.load(tmp_path / "d"))
+    assert list(rows["wall_time"].isna()) == [False, False, True]
+
+
 def test_a_line_is_over_seeds(dataset: Path) -> None:
     import hpcrl
 

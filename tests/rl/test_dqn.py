@@ -182,6 +182,12 @@ class Silent:
     def progress(self, step: int, total: int) -> None:
         pass
 
+    def spent(self) -> dict[str, float | None]:
+        return {"training_time": float(len(self.episodes))}
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        self.took_up = step, spent
+
 
 def probe() -> Probe:
     return Probe(5)

@@ -109,6 +109,12 @@ class Reports:
 
     def progress(self, step: int, total: int) -> None: ...
 
+    def spent(self) -> dict[str, float | None]:
+        return {"training_time": float(len(self.episodes))}
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        self.took_up = step, spent
+
 
 class Rank:
     """One of several ranks, without the others: a mean is then its own value."""
@@ -352,9 +358,11 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
 def test_a_resumed_run_keeps_its_best_score_and_its_goal(tmp_path: Path) -> None:
     asked = iter(range(10**6))
     file = tmp_path / "c.npz"
-    Run(environment=Falling, goal=4.5, stop=lambda: next(asked) == 250, checkpoint_file=file)
+    first = Run(environment=Falling, goal=4.5, stop=lambda: next(asked) == 250, checkpoint_file=file)
     rest = Run(environment=lambda: Counter(1), goal=0.5, checkpoint_file=file)
     assert (rest.result.best_score, rest.result.goal_step, rest.result.steps) == (5.0, 200, 400)
+    step, spent = rest.reports.took_up
+    assert (step, spent) == (250, {"training_time": float(len(first.reports.episodes))})
 
 
 def test_the_starts_of_a_resumed_run_are_new_ones(tmp_path: Path) -> None:

@@ -125,6 +125,32 @@ def test_training_time_begins_with_the_first_step_and_the_goal_is_timed_once(
     assert recorder.goal_wall_time == frames["evaluations"]["table"][2][1]
 
 
+def test_a_requeued_cell_counts_what_it_had_spent_at_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = Ticks(monkeypatch)
+    first = Recorder(tmp_path / "a.rec", ticks.clock)
+    for phase, seconds in (("setup", 5.0), ("act", 2.0), ("evaluate", 1.0)):
+        ticks.spend(phase, seconds)
+    spent = first.spent()
+    assert (spent["training_time"], spent["evaluation_time"], spent["goal_time"]) == (2, 1, None)
+    ticks = Ticks(monkeypatch)
+    second = Recorder(tmp_path / "b.rec", ticks.clock)
+    assert second.resumed_step is None
+    second.resumed(700, {**spent, "wall_time": 1000.0})
+    for phase, seconds in (("setup", 7.0), ("act", 4.0), ("evaluate", 1.0)):
+        ticks.spend(phase, seconds)
+    second.evaluation(900, 10.0)
+    second.confirmation(900, 10.0, reached=True)
+    assert (second.resumed_step, second.training_time(), second.evaluation_time()) == (700, 6, 2)
+    assert second.goal_time == 6
+    assert second.goal_wall_time is not None
+    assert 1000 < second.goal_wall_time < 1060
+    third = Recorder(tmp_path / "c.rec", Ticks(monkeypatch).clock)
+    third.resumed(950, second.spent())
+    assert (third.goal_time, third.goal_wall_time) == (6, second.goal_wall_time)
+
+
 def test_without_a_goal_none_is_reached(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", PhaseClock())
     recorder.evaluation(1, 1e9)

@@ -132,6 +132,12 @@ class Reporter(Protocol):
 
     def progress(self, step: int, total: int) -> None: ...
 
+    def spent(self) -> dict[str, float | None]:
+        """Return what a checkpoint must know of the times so far."""
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        """Take up what :meth:`spent` said when the checkpoint of this step was written."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -221,6 +227,7 @@ def train(
         learner.load_state(checkpoint.part("learner", arrays))
         loop.load_state(checkpoint.part("loop", arrays), facts["loop"])
         loop.step, loop.episodes, best, goal_step = facts["step"], facts["episodes"], facts["best"], facts["goal_step"]
+        reporter.resumed(loop.step, facts.get("spent", {}))
 
     def result(outcome: str, final: float | None = None) -> Result:
         return Result(outcome, loop.step, loop.episodes, final, best, goal_step)
@@ -256,7 +263,8 @@ def train(
                 arrays, loop_facts = loop.state()
                 arrays = checkpoint.nested("learner", learner.state()) | checkpoint.nested("loop", arrays)
                 facts = {"step": loop.step, "episodes": loop.episodes, "best": best, "goal_step": goal_step}
-                checkpoint.save(checkpoint_file, arrays, {**facts, "loop": loop_facts})
+                facts |= {"spent": reporter.spent(), "loop": loop_facts}
+                checkpoint.save(checkpoint_file, arrays, facts)
             return result("preempted")
         if not all(np.isfinite(each).all() for each in learner.weights().values()):
             return result("diverged")
