@@ -201,7 +201,7 @@ def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float 
     file = directory / CLOCKS / f"{cell.id}.{allocation.attempt}"
     try:
         if allocation.rank == 0:
-            serve(file)
+            serve(file, towards=allocation.addresses[-1].rpartition(":")[0])
             return 0.0
         found = offset(file)
     except OSError:  # a full disk, or no sockets: the cell runs all the same

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -62,6 +63,8 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version:
         words += ["--bind-to", "none", "--oversubscribe"]
+        # All ranks are on this machine: they speak through shared memory, and listen nowhere.
+        words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return subprocess.Popen([*words, *command], env=environment)
@@ -71,14 +74,16 @@ def _gloo(stack: ExitStack, ranks: int) -> Callable[[int], dict[str, str]]:
     """Serve Horovod's rendezvous, by which Gloo's ranks find each other; return each rank's variables."""
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
     except ModuleNotFoundError as error:
         raise UsageError(
             f"horovod: {error.name} is not installed in this environment: build it with hpcrl env create --horovod"
         ) from None
-    server = RendezvousServer()
-    port = server.start()
-    stack.callback(server.stop)
+    # Horovod's own RendezvousServer would listen on every address.
+    server = RendezvousHTTPServer(("127.0.0.1", 0), RendezvousHandler, 0)
+    port = server.server_address[1]
+    stack.callback(server.shutdown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     slots = get_host_assignments(parse_hosts(f"localhost:{ranks}"), ranks)
     server.init(slots)
 

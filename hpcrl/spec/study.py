@@ -34,7 +34,7 @@ FRAMEWORKS = {
 PARALLELISM = {
     "numpy": (),
     "torch": ("horovod", "native"),
-    "tensorflow": ("horovod", "native"),
+    "tensorflow": ("horovod",),
     "jax": ("horovod", "native"),
     "mxnet": ("horovod",),
 }

@@ -2,12 +2,16 @@
 
 The first node answers over TCP with its time for as long as the cell runs, and says where in a file of the plan
 directory, which every node sees. The other nodes ask as NTP does (RFC 5905, section 8): of the offsets measured over
-several round trips the one of the shortest is taken, and half that trip bounds its error.
+several round trips the one of the shortest is taken, and half that trip bounds its error. It listens on the one address
+that leads to the job's other nodes, and answers whoever knows the token in that file.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
+import secrets
 import socket
 import struct
 import threading
@@ -16,40 +20,64 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 _TIME = struct.Struct(">d")
 _ROUNDS = 20
+_PATIENCE = 5.0  # seconds for one node
+_MOST_THREADS = 64
 
 
-def serve(file: Path, clock: Callable[[], float] = time.time) -> None:
-    """Answer with this node's time, from a thread that ends with the process."""
-    server = socket.create_server(("", 0))
-    threading.Thread(target=_answer, args=(server, clock), daemon=True).start()
-    places = [(address, server.getsockname()[1]) for address in _addresses()]
+def serve(file: Path, towards: str, clock: Callable[[], float] = time.time) -> None:
+    """Answer with this node's time, from threads that end with the process.
+
+    Args:
+        towards: another node of the job.
+    """
+    address = _address(towards)
+    server = socket.create_server((address, 0))
+    token = secrets.token_hex(16)
+    threading.Thread(target=_accept, args=(server, token.encode(), clock), daemon=True).start()
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.new")
-    temporary.write_text(json.dumps(places))
+    with open(temporary, "w", encoding="ascii", opener=_private) as opened:
+        json.dump([address, server.getsockname()[1], token], opened)
     temporary.replace(file)
 
 
-def _addresses() -> list[str]:
-    found = [
-        each.address
-        for entries in psutil.net_if_addrs().values()
-        for each in entries
-        if each.family == socket.AF_INET and not each.address.startswith("127.")
-    ]
-    return [*found, "127.0.0.1"]  # the last one for nodes that are one machine
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
-def _answer(server: socket.socket, clock: Callable[[], float]) -> None:
+def _address(towards: str) -> str:
+    """Return this node's address on the network that leads to another node; nothing is sent."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((towards, 9))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"
+
+
+def _accept(server: socket.socket, token: bytes, clock: Callable[[], float]) -> None:
     while True:
         connection, _ = server.accept()
-        with connection, suppress(OSError):
-            connection.settimeout(5)
-            while connection.recv(1):
-                connection.sendall(_TIME.pack(clock()))
+        if threading.active_count() > _MOST_THREADS:
+            connection.close()
+        else:
+            threading.Thread(target=_answer, args=(connection, token, clock), daemon=True).start()
+
+
+def _answer(connection: socket.socket, token: bytes, clock: Callable[[], float]) -> None:
+    """Answer one node: the token, and then a byte for each question. Whoever is slow is left alone with it."""
+    until = time.monotonic() + _PATIENCE
+    with connection, suppress(OSError):
+        connection.settimeout(_PATIENCE)
+        said = b""
+        while len(said) < len(token) and time.monotonic() < until:
+            if not (more := connection.recv(len(token) - len(said))):
+                return
+            said += more
+        if not hmac.compare_digest(said, token):
+            return
+        while time.monotonic() < until and connection.recv(1):
+            connection.sendall(_TIME.pack(clock()))
 
 
 def offset(file: Path, patience: float = 10.0, clock: Callable[[], float] = time.time) -> tuple[float, float] | None:
@@ -59,10 +87,11 @@ def offset(file: Path, patience: float = 10.0, clock: Callable[[], float] = time
     """
     until = time.monotonic() + patience
     while time.monotonic() < until:
-        with suppress(OSError, ValueError):
-            for address, port in json.loads(file.read_text()):
-                with suppress(OSError), socket.create_connection((address, port), timeout=1) as connection:
-                    return min((_once(connection, clock) for _ in range(_ROUNDS)), key=lambda each: each[1])
+        with suppress(OSError, ValueError, TypeError):
+            address, port, token = json.loads(file.read_text())
+            with suppress(OSError), socket.create_connection((address, port), timeout=1) as connection:
+                connection.sendall(str(token).encode())
+                return min((_once(connection, clock) for _ in range(_ROUNDS)), key=lambda each: each[1])
         time.sleep(0.05)
     return None
 

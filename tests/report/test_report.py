@@ -90,7 +90,11 @@ def test_the_last_attempt_of_a_requeued_cell_is_not_all_of_its_wall_time(tmp_pat
         write_record(plan, cell, resumed_step=resumed)
     collect([plan], tmp_path / "d", no_slurm())
     (line,) = lines(with_groups(hpcrl.load(tmp_path / "d")))
-    assert (line.cells, line.wall and line.wall.value, line.training and line.training.value) == (3, 4.0, pytest.approx(3))
+    assert (line.cells, line.wall and line.wall.value, line.training and line.training.value) == (
+        3,
+        4.0,
+        pytest.approx(3),
+    )
     rows = with_groups(hpcrl.load(tmp_path / "d"))
     assert sorted(rows["wall_time"].isna()) == [False, False, True]
 

@@ -120,7 +120,7 @@ AVERAGING = [
     ("tensorflow", "xla", "horovod", "mpi", 2),
     ("mxnet", "eager", "horovod", "mpi", 4), ("mxnet", "lazy", "horovod", "gloo", 2),
     ("jax", "eager", "horovod", "mpi", 2), ("jax", "lazy", "horovod", "mpi", 4),
-    ("torch", "eager", "native", "", 2), ("torch", "lazy", "native", "", 2), ("tensorflow", "lazy", "native", "", 2),
+    ("torch", "eager", "native", "", 2), ("torch", "lazy", "native", "", 2),
     ("jax", "eager", "native", "", 2), ("jax", "lazy", "native", "", 4),
 ]  # fmt: skip
 NAMES = {
@@ -128,7 +128,6 @@ NAMES = {
     "gloo": "Horovod 0.28.1 over Gloo",
     "jax mpi": "mpi4py over Open MPI",
     "torch ": "DistributedDataParallel over Gloo",
-    "tensorflow ": "tf.distribute MultiWorkerMirroredStrategy",
     "jax ": "jax.distributed over Gloo",
 }
 

@@ -67,13 +67,13 @@ def test_readings_agree_with_psutil(family: subprocess.Popen[str]) -> None:
 
 
 def test_grandchildren_are_the_job_s_own_and_who_reads_is_not() -> None:
-    words = ["bash", "-c", "bash -c 'sleep 600 & echo up; wait' & wait"]
+    words = ["bash", "-c", "bash -c '(sleep 600 & echo up; wait) & wait' & wait"]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "up\n"
         found = ProcessTree(first.pid).processes()
-        assert len(found) == 3
+        assert len(found) == 4
         assert set(found) == {first.pid, *(each.pid for each in psutil.Process(first.pid).children(recursive=True))}
         around = ProcessTree(os.getppid()).processes()
         assert first.pid in around
@@ -81,6 +81,38 @@ def test_grandchildren_are_the_job_s_own_and_who_reads_is_not() -> None:
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()
+
+
+def test_context_switches_never_fall() -> None:
+    """A thread that ends takes its count out of the kernel's lists."""
+    code = """if True:
+    import threading, time
+    def sleep():
+        for _ in range(500): time.sleep(0.0005)
+        input()
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    time.sleep(1.5); print("slept", flush=True)
+    thread.join(); print("ended", flush=True); input()
+    """
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        tree = ProcessTree(process.pid)
+        assert process.stdout.readline() == "slept\n"
+        before = tree.read()
+        assert before["context_switches"] > 500
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ended\n"
+        after = tree.read()
+        assert (before["threads"], after["threads"]) == (2, 1)
+        assert after["context_switches"] >= before["context_switches"]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_process_that_ends_while_it_is_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

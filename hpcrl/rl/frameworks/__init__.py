@@ -24,7 +24,7 @@ MODES: dict[str, tuple[str, ...]] = {
 PARALLELISM: dict[str, tuple[str, ...]] = {
     "numpy": (),
     "torch": ("horovod", "native"),
-    "tensorflow": ("horovod", "native"),
+    "tensorflow": ("horovod",),
     "jax": ("horovod", "native"),
     "mxnet": ("horovod",),
 }

@@ -44,7 +44,11 @@ class Native:
     def __init__(self, group: Group) -> None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            group.addresses[0], num_processes=group.ranks, process_id=group.rank, local_device_ids=[0]
+            group.addresses[0],
+            num_processes=group.ranks,
+            process_id=group.rank,
+            local_device_ids=[0],
+            coordinator_bind_address=group.addresses[0],  # by default every address of the node
         )
         check_size("jax.distributed", jax.process_count(), group)
         mesh = jax.make_mesh((group.ranks,), ("rank",), devices=jax.devices())

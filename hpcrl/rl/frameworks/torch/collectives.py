@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,24 @@ class Horovod(Binding):
         return averaged
 
 
+def _store(group: Group) -> Any:
+    """Return the store by which the ranks find each other. By itself its server would listen on every address."""
+    import torch.distributed as dist
+
+    host, _, port = group.addresses[0].rpartition(":")
+    listening = None
+    if group.rank == 0:
+        listening = socket.create_server((host, int(port)), backlog=128)
+    return dist.TCPStore(
+        host,
+        int(port),
+        group.ranks,
+        is_master=group.rank == 0,
+        master_listen_fd=listening.detach() if listening else None,
+        use_libuv=False,  # which takes no socket that listens already
+    )
+
+
 class Native:
     """torch.distributed; gradients through DistributedDataParallel, which overlaps them with the backward pass."""
 
@@ -40,9 +59,7 @@ class Native:
         if host == "127.0.0.1":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(
-            backend, init_method=f"tcp://{group.addresses[0]}", rank=group.rank, world_size=group.ranks
-        )
+        dist.init_process_group(backend, store=_store(group), rank=group.rank, world_size=group.ranks)
         self._dist = dist
         self._device = "cuda" if backend == "nccl" else "cpu"
         self.rank, self.ranks = group.rank, group.ranks
