@@ -66,6 +66,7 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         f"ClusterName={profile.name}",
         f"SlurmctldHost={layout.host}(127.0.0.1)",
         f"SlurmctldPort={layout.controller_port}",
+        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny",
         f"SlurmUser={layout.user}",
         f"SlurmdUser={layout.user}",
         "AuthType=auth/munge",

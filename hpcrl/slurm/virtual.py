@@ -69,6 +69,10 @@ def missing_programs() -> list[str]:
     return [name for name in PROGRAMS if _find(name) is None]
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _find(name: str, path: str | None = None) -> str | None:
     return shutil.which(name, path=path or os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
@@ -160,9 +164,11 @@ class VirtualSlurm:
         if root.exists() and any(root.iterdir()) and not (root / _STATE).exists():
             raise UsageError(f"{root}: holds something else: choose an empty directory")
         shutil.rmtree(root, ignore_errors=True)
+        # The database knows no passwords, and whoever reaches it writes files as its user: nobody else may enter.
+        root.mkdir(parents=True, mode=0o700, exist_ok=True)
+        root.chmod(0o700)
         for name in _FOLDERS:
-            (root / name).mkdir(parents=True)
-        root.chmod(0o755)
+            (root / name).mkdir()
         names = node_names(profile)
         ports = _free_ports(len(names) + 2)
         nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
@@ -178,8 +184,8 @@ class VirtualSlurm:
         for index in range(max((each.gpus.count for each in profile.node_types.values() if each.gpus), default=0)):
             (root / f"dev/nvidia{index}").symlink_to("/dev/null")
         key = root / "etc/munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
+        with open(key, "wb", opener=_private) as file:
+            file.write(os.urandom(128))
         self.conf.write_text(slurm_conf(profile, layout))
         (root / "etc/cgroup.conf").write_text(cgroup_conf(layout))
         if memory == "control groups":
@@ -207,7 +213,8 @@ class VirtualSlurm:
         report("munge")
         files = {name: f"--{name}-file={root}/run/munged.{name}" for name in ("pid", "seed")}
         self._start(
-            "munged", "munged", "-F", f"--key-file={root}/etc/munge.key", f"--socket={root}/run/munge.sock",
+            # Forced: munged would have its socket open to every user.
+            "munged", "munged", "--foreground", "--force", f"--key-file={root}/etc/munge.key", f"--socket={root}/run/munge.sock",
             f"--log-file={root}/log/munged.log", *files.values(),
         )  # fmt: skip
         self._until("munged", lambda: self.command("munge", "-n", "-S", f"{root}/run/munge.sock").returncode == 0)
@@ -221,6 +228,7 @@ class VirtualSlurm:
             f"--pid-file={root}/run/mariadbd.pid", "--skip-networking", "--skip-name-resolve", "--innodb-buffer-pool-size=64M",
             "--innodb-log-file-size=8M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=0",
             "--innodb-doublewrite=0", "--performance-schema=0", "--skip-log-bin", f"--tmpdir={root}/tmp",
+            f"--secure-file-priv={root}/tmp",
         )  # fmt: skip
         sql = ["mariadb", "--no-defaults", f"--socket={root}/run/mysql.sock", "-uroot", "-e"]
         self._until("mariadbd", lambda: self.command(*sql, "select 1").returncode == 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hpcrl.errors import HpcrlError, UsageError
@@ -97,6 +100,29 @@ def test_jobs_of_a_preemptable_qos_are_preempted(slurm: VirtualSlurm) -> None:
     high = submit(slurm, "true", "--qos=public", *whole).stdout.strip()
     until(lambda: queued(slurm, high) == "COMPLETED")
     assert queued(slurm, low) == "PREEMPTED"  # PreemptMode=CANCEL: it does not come back
+
+
+def test_nobody_else_reaches_it(slurm: VirtualSlurm) -> None:
+    """Its database has no password: whoever reached it would write files as the user who runs it."""
+    assert stat.S_IMODE(slurm.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((slurm.directory / "etc/munge.key").stat().st_mode) == 0o600
+    listening = {
+        (each.name(), port.laddr.ip)
+        for each in slurm.processes()
+        for port in each.net_connections("tcp")
+        if port.status == psutil.CONN_LISTEN
+    }
+    assert {"slurmctld", "slurmd", "slurmdbd"} <= {name for name, _ in listening}
+    assert {name for name, address in listening if address != "127.0.0.1"} <= {"slurmdbd"}  # Slurm 22.05 cannot bind it
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    for name in ("run/mysql.sock", "run/munge.sock"):
+        code = f"import socket; socket.socket(socket.AF_UNIX).connect({str(slurm.directory / name)!r})"
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", code], user=70_001, group=70_001, extra_groups=[], capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert "PermissionError" in done.stderr
 
 
 def test_accounting_keeps_no_comment(slurm: VirtualSlurm) -> None:
