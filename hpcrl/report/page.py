@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import hpcrl
 from hpcrl.errors import SpecError
@@ -55,7 +57,7 @@ def render(
     except jinja2.TemplateSyntaxError as error:
         where = display(Path(error.filename)) if error.filename else str(error.name)
         raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
-    except jinja2.UndefinedError as error:
+    except (jinja2.UndefinedError, SecurityError, OverflowError) as error:
         raise SpecError([f"report/{template}.html.j2: template: {error}"]) from None
 
 
@@ -66,7 +68,7 @@ def _environment(library: Library) -> jinja2.Environment:
             jinja2.PrefixLoader({"packaged": jinja2.FileSystemLoader(packaged() / "templates")}),
         ]
     )
-    return jinja2.Environment(
+    return ImmutableSandboxedEnvironment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
 
@@ -76,5 +78,5 @@ def _id(section: Section, figure: Figure) -> str:
 
 
 def _script(value: Any) -> str:
-    """Return JSON that can stand in a script: "</" would end the element."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str).replace("</", "<\\/")
+    """Return JSON that can stand in a script: "</script" would end the element, "<!--<script" would hide its end."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c")

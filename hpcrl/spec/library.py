@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,10 @@ class Library:
 
     Order: `--path`, ``$HPCRL_PATH``, the working directory, the user's configuration directory, the
     site's directory (``$HPCRL_SITE``, else /etc/hpcrl), the packaged ones.
+
+    Raises:
+        UsageError: a named directory is none, or the working directory has such files of another user: what they say
+            would run as this one.
     """
 
     def __init__(self, extra: Sequence[Path] = ()) -> None:
@@ -39,7 +44,10 @@ class Library:
         for path in extra:
             if not path.is_dir():
                 raise UsageError(f"--path {path}: is not a directory")
-        self.path = [*extra, *named, Path.cwd(), config_directory(), site, packaged()]
+        here = Path.cwd()
+        if not any(here.samefile(each) for each in [*extra, *named, packaged()] if each.is_dir()):
+            _check_owner(here)
+        self.path = [*extra, *named, here, config_directory(), site, packaged()]
 
     def files(self, kind: Kind, suffix: str) -> dict[str, Path]:
         """Return the winning file of each name, sorted by name."""
@@ -107,6 +115,20 @@ class Library:
 
     def where(self, kind: Kind, name: str) -> str:
         return display(self.find(kind, name))
+
+
+def _check_owner(here: Path) -> None:
+    for kind in _WORDS:
+        folder = here / kind
+        if not folder.is_dir():
+            continue
+        facts = [folder.lstat(), folder.stat()]
+        if all(each.st_uid in (os.getuid(), 0) for each in facts) and not facts[1].st_mode & stat.S_IWOTH:
+            continue
+        why = "everybody may write in it" if facts[1].st_mode & stat.S_IWOTH else "it belongs to another user"
+        raise UsageError(
+            f"{folder}: {why}, and what it says would run as you: work in a directory of your own, or say --path . if you trust it"
+        )
 
 
 def packaged() -> Path:

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
 from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.secrets import looks_secret
 from hpcrl.spec.document import display
 from hpcrl.spec.library import Library, packaged
-from hpcrl.spec.study import looks_secret
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:=,@%+-]*")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
@@ -44,7 +46,7 @@ class Renderer:
                 jinja2.PrefixLoader({"packaged": jinja2.FileSystemLoader(packaged() / "templates")}),
             ]
         )
-        self._jinja = jinja2.Environment(
+        self._jinja = ImmutableSandboxedEnvironment(
             loader=loader,
             autoescape=True,  # only so that what a block or macro returns is marked as finished
             finalize=_quote,
@@ -73,7 +75,11 @@ class Renderer:
         except jinja2.TemplateSyntaxError as error:
             where = display(Path(error.filename)) if error.filename else template
             raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
-        except (jinja2.UndefinedError, ValueError, TypeError) as error:
+        except SecurityError as error:
+            raise SpecError(
+                [f"{_where(error, template)}: template: {error}: templates only read the values they are given"]
+            ) from None
+        except (jinja2.UndefinedError, ValueError, TypeError, OverflowError) as error:
             message = str(error)
             if isinstance(error, jinja2.UndefinedError) and (match := re.match(r"'(\w+)' is undefined", message)):
                 message = f"{match[1]!r} is not defined; {suggestion(match[1], values)}"

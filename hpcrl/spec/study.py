@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.secrets import looks_secret
 from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
@@ -39,12 +40,6 @@ PARALLELISM = {
     "mxnet": ("horovod",),
 }
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET = re.compile(r"(_TOKEN|_KEY)$|PASSWORD|SECRET", re.IGNORECASE)
-
-
-def looks_secret(name: str) -> bool:
-    """Tell whether a variable's name says that its value must not stand in a file."""
-    return bool(_SECRET.search(name))
 
 
 class Model(BaseModel):

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from hpcrl.secrets import looks_secret
 from hpcrl.telemetry.cgroup import allowed_memory
 
 _PACKAGES = (
@@ -124,31 +125,42 @@ def software() -> dict[str, str]:
     return versions
 
 
+# Of libraries that compute and do nothing else, whole families; of frameworks only what is known to change results or
+# speed: their other variables hold tokens, keys and addresses.
+_NUMERIC_FAMILIES = (
+    "OPENBLAS_", "OMP_", "MKL_", "BLIS_", "GOTO_", "CUBLAS_", "XLA_", "TORCHINDUCTOR_", "TORCHDYNAMO_",
+    "OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_coll",
+)  # fmt: skip
+_NUMERIC = frozenset(
+    f"{family}_{name}"
+    for family, names in {
+        "TF": "ENABLE_ONEDNN_OPTS DETERMINISTIC_OPS CUDNN_DETERMINISTIC CUDNN_USE_AUTOTUNE NUM_INTRAOP_THREADS NUM_INTEROP_THREADS "
+        "XLA_FLAGS CPP_MIN_LOG_LEVEL FORCE_GPU_ALLOW_GROWTH GPU_ALLOCATOR GPU_THREAD_MODE GPU_THREAD_COUNT USE_LEGACY_KERAS "
+        "ENABLE_CUBLAS_TENSOR_OP_MATH_FP32 ENABLE_CUDNN_TENSOR_OP_MATH_FP32",
+        "TORCH": "ALLOW_TF32_CUBLAS_OVERRIDE CUDNN_V8_API_DISABLED NUM_THREADS COMPILE_DISABLE BLAS_PREFER_CUBLASLT",
+        "PYTORCH": "CUDA_ALLOC_CONF NO_CUDA_MEMORY_CACHING JIT",
+        "JAX": "ENABLE_X64 DISABLE_JIT DEFAULT_MATMUL_PRECISION DEFAULT_PRNG_IMPL DEFAULT_DTYPE_BITS PLATFORMS PLATFORM_NAME "
+        "NUM_CPU_DEVICES DEBUG_NANS NUMPY_DTYPE_PROMOTION THREEFRY_PARTITIONABLE",
+        "HOROVOD": "CYCLE_TIME FUSION_THRESHOLD CACHE_CAPACITY HIERARCHICAL_ALLREDUCE HIERARCHICAL_ALLGATHER AUTOTUNE CONTROLLER "
+        "CPU_OPERATIONS GPU_OPERATIONS NUM_NCCL_STREAMS BATCH_D2D_MEMCOPIES THREAD_AFFINITY",
+        "NVIDIA_TF32": "OVERRIDE",
+        "OMPI_MCA": "mpi_yield_when_idle",
+    }.items()
+    for name in names.split()
+)
+
+
 def numeric_variables() -> dict[str, str]:
     """Return the environment variables that change how libraries compute: kernels, threads, precision.
 
     ``OPENBLAS_CORETYPE`` alone gives other last digits, and with them another training run from the same seed.
     """
-    wanted = (
-        "OPENBLAS_",
-        "OMP_",
-        "MKL_",
-        "BLIS_",
-        "GOTO_",
-        "XLA_",
-        "JAX_",
-        "TF_",
-        "TORCH",
-        "PYTORCH_",
-        "NVIDIA_TF32",
-        "CUBLAS_",
-        "HOROVOD_",
-        "OMPI_MCA_",
-    )
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(wanted) and not name.upper().endswith(("_DIR", "_DIRECTORY", "_FILE", "_PATH"))
+        if (name in _NUMERIC or name.startswith(_NUMERIC_FAMILIES))
+        and not name.upper().endswith(("_DIR", "_DIRECTORY", "_FILE", "_PATH"))
+        and not looks_secret(name)
     }
 
 

@@ -72,7 +72,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
             "--account",
             "x",
             "--strict",
-        ): "85 cells have no place on EPCC, Cirrus EX4000",
+        ): "130 cells have no place on EPCC, Cirrus EX4000",
         ("plan", "--path", "nowhere"): "nowhere: is not a directory",
         ("submit", "nowhere"): "nowhere: is not a plan directory",
         ("status",): "plan: is not a plan directory",
@@ -118,12 +118,12 @@ def test_a_full_disk_leaves_nothing(hpcrl: Call, in_tmp: Path, monkeypatch: pyte
 def test_plan_says_what_it_costs_and_what_has_no_place(hpcrl: Call, in_tmp: Path) -> None:
     shown = hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01")
     assert shown.code == 0
-    assert "85 cells in 8 jobs" in shown.out
+    assert "130 cells in 8 jobs" in shown.out
     assert "1000 core-h" in shown.out
     assert "nearest: gpus: 0" in shown.out
     again = hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01", "--json")
     data = json.loads(again.out)
-    assert data["totals"]["unplaced"] == 85
+    assert data["totals"]["unplaced"] == 130
     assert (
         "holds this very plan already"
         in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -90,6 +91,42 @@ def test_a_template_with_a_fault(tmp_path: Path, text: str, values: dict[str, ob
     with pytest.raises(SpecError, match=expected) as caught:
         renderer(tmp_path, "t.j2", text).render("t.j2", values)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ values.update(a=1) }}",
+        "{% for each in range(999999999) %}{% endfor %}",
+    ],
+)
+def test_a_template_of_others_only_reads_the_values_it_is_given(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SpecError, match=r"t\.j2(:1)?: template: "):
+        renderer(tmp_path, "t.j2", text).render("t.j2", {"values": {}})
+
+
+@pytest.mark.parametrize("stranger", ["another user", "everybody"])
+@pytest.mark.parametrize("kind", ["clusters", "jobs", "envs", "templates"])
+def test_what_others_may_write_is_not_taken_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stranger: str, kind: str
+) -> None:
+    folder = tmp_path / kind
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    Library()
+    if stranger == "everybody":
+        folder.chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(folder, 70_001, 70_001)
+    else:
+        pytest.skip("only root can give a directory to another user")
+    with pytest.raises(
+        UsageError, match=rf"{kind}: (everybody may write in it|it belongs to another user), and what it says"
+    ):
+        Library()
+    assert Library([Path()]).path[0] == Path()
 
 
 def test_a_template_that_is_not_there(tmp_path: Path) -> None:
