@@ -119,7 +119,7 @@ def test_plan_says_what_it_costs_and_what_has_no_place(hpcrl: Call, in_tmp: Path
     shown = hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01")
     assert shown.code == 0
     assert "130 cells in 8 jobs" in shown.out
-    assert "1000 core-h" in shown.out
+    assert "1520 core-h" in shown.out
     assert "nearest: gpus: 0" in shown.out
     again = hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01", "--json")
     data = json.loads(again.out)
