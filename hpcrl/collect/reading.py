@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.formats.files import is_plain_name
 from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Frame, Layout, Layouts, RecordError, read_frames
 
 CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
@@ -20,6 +21,7 @@ _HEADER = {
     "plan": _TEXT, "cell": _TEXT, "attempt": _TEXT, "node": _TEXT, "rank": _COUNT, "started": _NUMBER,
     "hardware": _FACTS, "software": _FACTS, "variables": _FACTS,
 }  # fmt: skip
+_NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": _TEXT, "qos": _TEXT, "job_id": _TEXT, "clock_offset": _NUMBER, "code": _FACTS, "calibration": _FACTS,
 }  # fmt: skip
@@ -230,6 +232,8 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
             f"has format {version!r}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
         )
     _check("header", payload, _HEADER, required=True)
+    if odd := [name for name in _NAMES if not is_plain_name(payload[name])]:
+        raise RecordError(f"has a header whose {odd[0]!r} is no name")
     _check("header", payload, _HEADER_TOO)
     _check("header", payload.get("code") or {}, _CODE)
     calibration = payload.get("calibration") or {}

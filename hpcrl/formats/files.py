@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -18,6 +19,15 @@ from hpcrl.errors import HpcrlError
 
 # What a file system answers that has no hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+# No directory above, no other directory, no control character.
+_PLAIN = re.compile(r"[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]{0,199}")
+
+
+def is_plain_name(name: str) -> bool:
+    """Tell whether a file that is named after a text stays in its directory."""
+    return bool(_PLAIN.fullmatch(name))
 
 
 def write_atomically(path: Path, content: str | bytes, executable: bool = False) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError, count, suggestion
-from hpcrl.formats.files import open_regular
+from hpcrl.formats.files import is_plain_name, open_regular
 
 VERSION = 2
 MANIFEST = "plan.json"
@@ -219,6 +219,9 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
         content.setdefault("cells_sha256", "")
+        for name in (content["id"], content["study"]["name"], content["cluster"]["name"]):
+            if not is_plain_name(name):
+                raise ValueError(f"{name[:80]!r} is no name")
         return Plan(**{each.name: content[each.name] for each in fields(Plan)})
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.formats.files import is_plain_name
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.runs import runs
 
@@ -299,7 +300,8 @@ def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.Dat
     """Open one table, or the view ``runs``, as pandas, its rows in the dataset's order.
 
     Raises:
-        UsageError: there is no dataset there, or no such table.
+        UsageError: there is no dataset there, or no such table; or a study, cell or attempt in it has a name that no
+            plan gives, which could lead a file that is named after it elsewhere.
     """
     import pyarrow.parquet as pq
 
@@ -313,7 +315,22 @@ def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.Dat
     if not parts:
         return _plain(SCHEMAS[table]).empty_table().to_pandas()
     rows = pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts])
+    for name in _NAMES:
+        if name in rows.column_names:
+            _check_names(directory, name, rows[name])
     return rows.cast(_plain(SCHEMAS[table])).to_pandas()
+
+
+# Columns that files and directories are named after.
+_NAMES = ("study", "cluster", "plan", "cell", "attempt")
+
+
+def _check_names(dataset: Path, column: str, values: pa.ChunkedArray) -> None:
+    for each in values.unique().to_pylist():
+        if each is not None and not is_plain_name(each):
+            raise UsageError(
+                f"{dataset}: holds a {column} named {each[:80]!r}, which no plan gives: do not trust this dataset"
+            )
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

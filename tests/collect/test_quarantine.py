@@ -119,6 +119,18 @@ def test_a_restart_that_is_no_number_is_part_of_the_attempts_name(tmp_path: Path
     assert (row["attempt"], row["outcome"]) == ("7_0-²", "completed")
 
 
+@pytest.mark.parametrize("column", ["plan", "attempt", "node"])
+def test_a_record_whose_names_lead_elsewhere(tmp_path: Path, column: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    first, second = cells_of(plan)
+    write_record(plan, first)
+    with rewritten(write_record(plan, second), **{column: "../../x"}) as writer:
+        writer.write("footer", {"outcome": "completed"})
+    done = gathered(tmp_path / "d", plan)
+    assert [f"{column!r} is no name" in entry["reason"] for entry in done.quarantined] == [True]
+    assert len(load_table(tmp_path / "d")) == 1
+
+
 HEADER = (
     "plan", "cell", "attempt", "node", "rank", "started", "hardware", "code", "clock_offset", "job_id", "format",
     "software", "variables", "calibration",
