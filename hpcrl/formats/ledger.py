@@ -103,7 +103,10 @@ class Ledger:
         except (sqlite3.Error, TypeError) as error:
             raise DamagedLedger(f"{self.path}: is damaged ({error})") from None
         if version != VERSION:
-            raise UsageError(f"{self.path}: ledger format {version}, but this hpcrl reads format {VERSION}")
+            raise UsageError(
+                f"{self.path}: ledger format {version}, but this hpcrl reads format {VERSION}: move the file away, and `hpcrl submit` "
+                "rebuilds it from submissions/ and Slurm; or use the hpcrl that made it"
+            )
 
     def _version(self, create: bool) -> int:
         known = self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
