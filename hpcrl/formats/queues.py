@@ -52,12 +52,26 @@ class Queue:
         write_atomically(self._path, json.dumps({**self._facts, "running": running}))
 
     @contextmanager
-    def turn(self) -> Iterator[Held]:
-        """Take turns with the plan's other queues on this machine; give what their tasks hold, while nobody takes more."""
-        with (self._folder / "turn").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            others = [queue for path, queue in _files(self._folder) if path != self._path]
-            yield _held([task for queue in others for task in _tasks(queue)])
+    def turn(self) -> Iterator[Held | None]:
+        """Take turns with the plan's other queues on this machine; give what their tasks hold, while nobody takes more.
+
+        None where it is another one's turn.
+        """
+        # Read-only, since another user may have made it; whatever stands there must not make a queue wait.
+        held: Held | None = None
+        flags = os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self._folder / "turn", flags, 0o666)
+        try:
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = self._held_by_others()
+            yield held
+        finally:
+            os.close(handle)
+
+    def _held_by_others(self) -> Held:
+        others = [queue for path, queue in _files(self._folder) if path != self._path]
+        return _held([task for queue in others for task in _tasks(queue)])
 
     def runs(self, tasks: Sequence[tuple[int, Sequence[int], Sequence[str]]]) -> None:
         """Write down the process of each task that runs, with its cores and GPUs."""

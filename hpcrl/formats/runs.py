@@ -49,6 +49,8 @@ def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
 
     Nodes of a cluster are alike if their hardware is; without Slurm each host is a machine of its own.
     """
+    import pandas as pd
+
     facts = {text: json.loads(text) for text in cells["hardware"].dropna().unique()}
 
     def name(hardware: object, gpus: float, attempt: str) -> str:
@@ -62,8 +64,6 @@ def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
         return ", ".join(parts)
 
     rows = zip(cells["hardware"], cells["gpus"], cells["attempt"], strict=True)
-    import pandas as pd
-
     return pd.Series([name(*row) for row in rows], cells.index, dtype=str)
 
 

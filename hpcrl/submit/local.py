@@ -129,8 +129,9 @@ class _Draining:
                 states.append("CANCELLED")
             if queue and len(self._running) < self._at_once:
                 with self._process.turn() as held:
-                    states += self._start_some(queue, held)
-                    self._process.runs([(each.process.pid, each.cores, each.gpus) for each in self._running])
+                    if held is not None:
+                        states += self._start_some(queue, held)
+                        self._process.runs([(each.process.pid, each.cores, each.gpus) for each in self._running])
             time.sleep(POLL_SECONDS)
             self._process.beat()
             states += self._ended(cancelled)
