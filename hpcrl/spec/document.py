@@ -17,6 +17,10 @@ from pydantic import BaseModel, ValidationError
 from hpcrl.errors import SpecError, UsageError, suggestion
 
 Key = tuple[str | int, ...]
+_MOST_VALUES = 200_000
+_STANDARD = "tag:yaml.org,2002:"
+_TAGS = frozenset(f"{_STANDARD}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
+_TOO_DEEP = "is nested too deeply"
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -107,11 +111,18 @@ def read_document(path: Path) -> Document:
         raise SpecError([f"{where}: not valid YAML: {problem}"]) from None
     except YAMLError as error:
         raise SpecError([f"{name}: not valid YAML: {' '.join(str(error).split())}"]) from None
+    except ValueError:  # of more digits than Python reads, for one
+        raise SpecError([f"{name}: holds a number or a date that cannot be read"]) from None
+    except RecursionError:
+        raise SpecError([f"{name}: {_TOO_DEEP}"]) from None
     if not isinstance(tree, dict):
         raise SpecError([f"{name}:1: expected a mapping of keys to values, got {_kind(tree)}"])
     origins: dict[Key, Origin] = {(): Origin(name, 1)}
     problems: list[str] = []
-    data = _plain(tree, (), name, origins, problems)
+    try:
+        data = _plain(tree, (), name, origins, problems)
+    except RecursionError:
+        raise SpecError([f"{name}: {_TOO_DEEP}"]) from None
     if problems:
         raise SpecError(problems)
     return _with_sources(Document(data, origins))
@@ -124,10 +135,19 @@ def _kind(value: object) -> str:
 
 
 def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems: list[str]) -> Any:
+    above = origins[path].line
+    if len(origins) > _MOST_VALUES:
+        raise SpecError(
+            [f"{name}:{above}: holds more than {_MOST_VALUES:,} values, aliases counted as often as they stand there"]
+        )
+    tag = getattr(getattr(node, "tag", None), "value", None)
+    if tag is not None and str(tag) not in _TAGS:
+        problems.append(f"{name}:{above}: the tag {str(tag).replace(_STANDARD, '!!')} means nothing here: take it out")
+        return None
     if isinstance(node, dict):
         out = {}
         for key, value in node.items():
-            line = node.lc.key(key)[0] + 1  # type: ignore[attr-defined]
+            line = _line(node, node.lc.data, key, above)  # type: ignore[attr-defined]
             if not isinstance(key, str):
                 problems.append(f"{name}:{line}: the key {key!r} is not a text: put it in quotes")
                 continue
@@ -137,7 +157,8 @@ def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems
     if isinstance(node, list):
         items = []
         for index, value in enumerate(node):
-            origins[(*path, index)] = Origin(name, node.lc.item(index)[0] + 1)  # type: ignore[attr-defined]
+            line = _line(node, node.lc.data, index, above)  # type: ignore[attr-defined]
+            origins[(*path, index)] = Origin(name, line)
             items.append(_plain(value, (*path, index), name, origins, problems))
         return items
     if isinstance(node, bool) or node is None:
@@ -149,6 +170,14 @@ def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems
         return node.isoformat()  # a date stays the text that was written
     problems.append(f"{name}:{origins[path].line}: {node!r} is not a text or a number: put it in quotes")
     return None
+
+
+def _line(node: Any, places: Mapping[Any, Any] | None, key: Any, above: int) -> int:
+    """Return the line of a key or item; one that a merge key (`<<`) brought has that of the node."""
+    place = (places or {}).get(key)
+    if place is not None:
+        return int(place[0]) + 1
+    return above if node.lc.line is None else int(node.lc.line) + 1
 
 
 def _with_sources(document: Document) -> Document:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,38 @@ def test_every_value_knows_its_line(tmp_path: Path) -> None:
 def test_times_stay_what_was_written(tmp_path: Path) -> None:
     document = read_document(write(tmp_path / "a.yaml", "a: 10:00:00\nb: 2026-08-04\nc: no\n"))
     assert document.data == {"a": "10:00:00", "b": "2026-08-04", "c": "no"}
+
+
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (BOMB, r"a\.yaml:\d+: holds more than 200,000 values, aliases counted as often"),
+        ("a: " + "[" * 3000 + "]" * 3000, r"a\.yaml: is nested too deeply"),
+        ("a: " + "9" * 6000, r"a\.yaml: holds a number or a date that cannot be read"),
+        ("a: 2026-99-99", r"a\.yaml: holds a number or a date that cannot be read"),
+        ("b: 1\na: !!python/object/apply:os.system [id]\n", r"a\.yaml:2: .*python/object"),
+        ("b: 1\na: !mine {c: 1}\n", r"a\.yaml:2: the tag !mine means nothing here"),
+        ("b: 1\na: !mine text\n", r"a\.yaml:2: "),
+    ],
+)
+def test_what_a_hostile_or_odd_file_holds_is_one_sentence(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_document(write(tmp_path / "a.yaml", text))
+    assert re.search(problem, caught.value.problems[0])
+
+
+def test_merge_keys_and_aliases_are_what_they_stand_for(tmp_path: Path) -> None:
+    text = "base: &b {a: 1, c: 2}\nx:\n  <<: *b\n  c: 3\ny: *b\n"
+    document = read_document(write(tmp_path / "a.yaml", text))
+    assert document.data == {"base": {"a": 1, "c": 2}, "x": {"a": 1, "c": 3}, "y": {"a": 1, "c": 2}}
+    assert document.origin(("x", "c")).line == 4
+    assert document.origin(("x", "a")).line == 3
+    assert document.origin(("y", "a")).line == 1
 
 
 def test_all_faults_at_once_with_line_and_nearest_name(tmp_path: Path) -> None:
