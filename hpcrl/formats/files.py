@@ -30,6 +30,11 @@ def is_plain_name(name: str) -> bool:
     return bool(_PLAIN.fullmatch(name))
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read from its first moment on: an `opener` of :func:`open`."""
+    return os.open(path, flags, 0o600)
+
+
 def write_atomically(path: Path, content: str | bytes, executable: bool = False) -> None:
     """Write a whole file or nothing: into a temporary neighbour first, then renamed.
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
+from hpcrl.formats.files import private
 from hpcrl.slurm.config import (
     ACCOUNT,
     CONTROLLERS,
@@ -67,10 +68,6 @@ _LONGEST = 60
 def missing_programs() -> list[str]:
     """Return what is not installed of what a private Slurm needs."""
     return [name for name in PROGRAMS if _find(name) is None]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _find(name: str, path: str | None = None) -> str | None:
@@ -184,7 +181,7 @@ class VirtualSlurm:
         for index in range(max((each.gpus.count for each in profile.node_types.values() if each.gpus), default=0)):
             (root / f"dev/nvidia{index}").symlink_to("/dev/null")
         key = root / "etc/munge.key"
-        with open(key, "wb", opener=_private) as file:
+        with open(key, "wb", opener=private) as file:
             file.write(os.urandom(128))
         self.conf.write_text(slurm_conf(profile, layout))
         (root / "etc/cgroup.conf").write_text(cgroup_conf(layout))

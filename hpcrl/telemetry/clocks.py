@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 import socket
 import struct
@@ -19,6 +18,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from hpcrl.formats.files import private
 
 _TIME = struct.Struct(">d")
 _ROUNDS = 20
@@ -38,13 +39,9 @@ def serve(file: Path, towards: str, clock: Callable[[], float] = time.time) -> N
     threading.Thread(target=_accept, args=(server, token.encode(), clock), daemon=True).start()
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.new")
-    with open(temporary, "w", encoding="ascii", opener=_private) as opened:
+    with open(temporary, "w", encoding="ascii", opener=private) as opened:
         json.dump([address, server.getsockname()[1], token], opened)
     temporary.replace(file)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _address(towards: str) -> str:
