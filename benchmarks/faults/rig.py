@@ -123,12 +123,13 @@ class Rig:
     def note(self, text: str) -> None:
         self.count.notes.append(text)
 
-    def plan(self, seconds: float = 0.0, cells: int | None = None, **study: object) -> Path:
-        """Plan cells that each append their id to ``ran``."""
+    def plan(self, seconds: float = 0.0, cells: int | None = None, gated: bool = False, **study: object) -> Path:
+        """Plan cells that each append their id to ``ran``; where they are gated, they then wait for :meth:`let_go`."""
         self._plans += 1
         place = self.directory / f"t{self._plans}"
         place.mkdir()
-        command = ["sh", "-c", f"echo {{cell}} >> {place}/ran; sleep {seconds}"]
+        wait = f"while [ ! -e {place}/go ]; do sleep 0.2; done" if gated else f"sleep {seconds}"
+        command = ["sh", "-c", f"echo {{cell}} >> {place}/ran; {wait}"]
         content = {
             "name": "faults", "title": f"Trial {self._plans} {place}", "workload": {"command": command}, "axes": {"variant": ["a"]},
             "seeds": cells or self.cells, "chain": "parallel", "resources": {"memory": "256M", "time": "00:10:00"},
@@ -142,6 +143,9 @@ class Rig:
         for environment in read_plan(plan).environments:
             self._environment(environment.key)
         return plan
+
+    def let_go(self, plan: Path) -> None:
+        (plan.parent / "go").touch()
 
     def _environment(self, key: str) -> None:
         """Let the interpreter of this benchmark be the cells' environment."""

@@ -204,10 +204,11 @@ def squeue_hangs(rig: Rig) -> None:
 
 @scenario
 def a_waiting_task_is_cancelled_by_scancel(rig: Rig) -> None:
-    plan = rig.plan(seconds=8, **HELD)
+    plan = rig.plan(gated=True, **HELD)
     rig.hpcrl("submit", plan)
     job = _job_id(rig)
     rig.virtual.command("scancel", f"{job}_{rig.cells - 1}")
+    rig.let_go(plan)
     rig.wait(plan)
     rig.judge(plan, {rig.ids(plan)[-1]: "CANCELLED"})
     rig.finish(plan)

@@ -80,6 +80,8 @@ def command(
             f"the plan is for {opened.cluster['title']}, and there is no sbatch here: copy {plan} to a login node, or use --executor local"
         )
     slurm = Slurm()
+    if only_test and executor == "local":
+        raise UsageError("--test-only asks Slurm, and this plan runs on this machine: submit it without --test-only")
     if only_test:
         objections = test_only(plan, slurm)
         if objection := _not_built(opened, plan):

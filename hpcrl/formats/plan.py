@@ -317,7 +317,8 @@ def check_cells(directory: Path, plan: Plan) -> None:
     for name, digest in digests.items():
         path = directory / name
         try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            with open_regular(path, "rb") as file:
+                found = hashlib.sha256(file.read()).hexdigest()
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
         if digest and found != digest:

@@ -1,7 +1,7 @@
 """The local queues of a plan: which process runs which submissions, and whether it still lives.
 
     PLAN/queues/<token of its first submission>     who it is and what it has and runs, touched every few seconds
-    PLAN/queues/turn                                locked while a queue takes cores
+    PLAN/queues                                     locked while a queue takes cores
 
 A queue on this host is looked up among the processes; one on another host lives while its file is touched.
 What a queue started may outlive it: its cores are free for the next queue only when it has ended too.
@@ -21,11 +21,13 @@ from typing import Any
 
 import psutil
 
-from hpcrl.formats.files import open_regular, server_time, write_atomically
+from hpcrl.formats.files import is_plain_name, open_regular, server_time, write_atomically
 from hpcrl.formats.lease import DEAD_SECONDS, HEARTBEAT_SECONDS
 from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "queues"
+QUEUE_LOGS = "submitit"  # below the plan: submitit's own files, the logs of queues among them
+_TAIL = 4096  # bytes of a log that are looked into
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,16 @@ class Held:
 class Queue:
     """The queue that this process is."""
 
-    def __init__(self, directory: Path, tokens: Sequence[str]) -> None:
+    def __init__(self, directory: Path, tokens: Sequence[str], log: str = "") -> None:
+        """Write down who this process is.
+
+        Args:
+            log: the name of the file where its errors go.
+        """
         self._folder = directory / FOLDER
         self._path = self._folder / tokens[0]
         self._me = this_process()
-        self._facts: dict[str, Any] = {"tokens": list(tokens), **self._me}
+        self._facts: dict[str, Any] = {"tokens": list(tokens), "log": log, **self._me}
         self._beaten = time.monotonic()
         self._write([])
 
@@ -57,15 +64,9 @@ class Queue:
 
         None where it is another one's turn.
         """
-        # Read-only, since another user may have made it; whatever stands there must not make a queue wait.
-        held: Held | None = None
-        flags = os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(self._folder / "turn", flags, 0o666)
+        handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with suppress(BlockingIOError):
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                held = self._held_by_others()
-            yield held
+            yield self._held_by_others() if _lock(handle) else None
         finally:
             os.close(handle)
 
@@ -92,6 +93,17 @@ class Queue:
                 os.utime(self._path)
 
 
+def _lock(handle: int) -> bool:
+    """Lock a directory; return False where another process has it. File systems that lock none (some NFS) let all go on."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def read_queues(directory: Path) -> dict[str, bool]:
     """Return, for each token that a local queue took up, whether that queue lives."""
     found: dict[str, bool] = {}
@@ -105,6 +117,29 @@ def read_queues(directory: Path) -> dict[str, bool]:
         except (OSError, KeyError, TypeError):
             continue
     return found
+
+
+def stopped_queues(directory: Path) -> list[int]:
+    """Return the process ids of queues on this host that are suspended (SIGSTOP): nothing of theirs starts or ends."""
+    found = []
+    for _, queue in _files(directory / FOLDER):
+        with suppress(psutil.Error):
+            if lives(queue) and psutil.Process(int(queue["pid"])).status() == psutil.STATUS_STOPPED:
+                found.append(int(queue["pid"]))
+    return found
+
+
+def last_words(directory: Path, token: str) -> str | None:
+    """Return the last line that the queue of a submission wrote to its log."""
+    for _, queue in _files(directory / FOLDER):
+        log, tokens = queue.get("log"), queue.get("tokens")
+        if not isinstance(tokens, list) or token not in tokens or not isinstance(log, str) or not is_plain_name(log):
+            continue
+        with suppress(OSError), open_regular(directory / QUEUE_LOGS / log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).decode(errors="replace").strip().splitlines()
+            return lines[-1].strip() if lines else None
+    return None
 
 
 def orphans(directory: Path) -> int:

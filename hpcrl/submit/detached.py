@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError
-from hpcrl.formats.queues import read_queues
-from hpcrl.submit.executors import FOLDER
+from hpcrl.formats.queues import QUEUE_LOGS, read_queues
+from hpcrl.submit.settling import STARTER
 
 START_SECONDS = 120.0
 
@@ -26,12 +26,13 @@ def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
     Raises:
         HpcrlError: it did not start.
     """
-    folder = directory / FOLDER
+    folder = directory / QUEUE_LOGS
     folder.mkdir(exist_ok=True)
     log = folder / "start.log"
+    log.unlink(missing_ok=True)  # whatever stands there
     with log.open("wb") as file:
         done = subprocess.run(
-            [sys.executable, "-m", "hpcrl.submit.detached", str(directory.resolve()), str(minutes), *tokens],
+            [sys.executable, "-m", STARTER, str(directory.resolve()), str(minutes), *tokens],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -50,7 +51,7 @@ def main(directory: str, minutes: str, *tokens: str) -> None:
     from hpcrl.telemetry.provenance import visible_gpus
 
     path = Path(directory)
-    executor = submitit.LocalExecutor(folder=path / FOLDER)
+    executor = submitit.LocalExecutor(folder=path / QUEUE_LOGS)
     executor.update_parameters(timeout_min=int(minutes))
     job = executor.submit(drain, directory, list(tokens), list(visible_gpus()))
     deadline = time.monotonic() + START_SECONDS

@@ -15,9 +15,8 @@ from typing import Any
 import submitit
 
 from hpcrl.errors import HpcrlError
+from hpcrl.formats.queues import QUEUE_LOGS
 from hpcrl.slurm.client import Say, Slurm
-
-FOLDER = "submitit"
 
 
 def _done_by_the_script() -> None:
@@ -29,7 +28,7 @@ class ScriptExecutor(submitit.SlurmExecutor):
 
     def __init__(self, directory: Path, slurm: Slurm, say: Say) -> None:
         try:
-            super().__init__(folder=directory / FOLDER)
+            super().__init__(folder=directory / QUEUE_LOGS)
         except RuntimeError:
             raise HpcrlError("srun: no such command: is Slurm installed here? (--executor local needs none)") from None
         self._throttling = 0.0  # its pause between submissions
@@ -50,14 +49,14 @@ class ScriptExecutor(submitit.SlurmExecutor):
         try:
             return str(self.submit(_done_by_the_script).job_id)
         finally:
-            for leftover in (*self._leftovers(), *(self._directory / FOLDER).glob("[0-9a-f]" * 32 + ".pkl")):
+            for leftover in (*self._leftovers(), *(self._directory / QUEUE_LOGS).glob("[0-9a-f]" * 32 + ".pkl")):
                 leftover.unlink(missing_ok=True)
 
     def _leftovers(self) -> Sequence[Path]:
-        return list((self._directory / FOLDER).glob(".submission_file_*.sh"))
+        return list((self._directory / QUEUE_LOGS).glob(".submission_file_*.sh"))
 
     def _submit_command(self, command: str) -> Any:
-        folder = self._directory / FOLDER
+        folder = self._directory / QUEUE_LOGS
         folder.mkdir(exist_ok=True)
         path = folder / f".submission_file_{uuid.uuid4().hex}.sh"
         path.write_text(self._script, encoding="utf-8")

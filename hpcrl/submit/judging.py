@@ -27,7 +27,7 @@ from hpcrl.formats.files import server_time
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS
 from hpcrl.formats.processes import lives
-from hpcrl.formats.queues import read_queues
+from hpcrl.formats.queues import last_words, read_queues
 from hpcrl.formats.submission import ELSEWHERE, SUBMISSIONS, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Tasks, View
 from hpcrl.slurm.reasons import explain
@@ -213,8 +213,11 @@ class Judge:
         state = entry.state if entry else "PENDING"
         alive = self._queues.get(submission.token, False)
         abandoned = not alive and (state in LIVE or state == "CANCELLING")
+        reason = None
         if state == "CANCELLING":
-            state = "RUNNING" if alive else CANCELLED
+            begun = self._progress.has_begun(unit, attempt) or unit == submission.job
+            state = ("RUNNING" if begun else "PENDING") if alive else CANCELLED
+            reason = "it is being cancelled" if alive else None
         if submission.state == "intent" and not alive:
             return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
         if submission.state == "gone":
@@ -227,13 +230,14 @@ class Judge:
             if state in LIVE and unit in self._breathing:
                 return UNKNOWN, _BREATHES
         if abandoned and state in LIVE:
-            return LOST, "the local queue has ended without it"
+            words = last_words(self._directory, submission.token)
+            return LOST, f"the local queue has ended without it{f': {words}' if words else ''}"
         if unit != submission.job:
             if state == COMPLETED and own is None and not self._has_footer(unit):
                 return FAILED, "its script succeeded, but its record has no footer"
             if state in (COMPLETED, FAILED) and own in _OUTCOMES:
                 return _OUTCOMES[own], None
-        return state, None
+        return state, reason
 
     @cached_property
     def _has_logs(self) -> bool:

@@ -19,11 +19,12 @@ from typing import Any
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.processes import lives
-from hpcrl.formats.queues import Held, Queue
+from hpcrl.formats.queues import Held, Queue, read_queues
 from hpcrl.formats.submission import Submission
 from hpcrl.submit.survey import attempt_name
 
 POLL_SECONDS = 0.2
+OTHERS_SECONDS = 1.0  # between two looks at other queues
 
 
 def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
@@ -83,17 +84,21 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     Args:
         gpus: as ``CUDA_VISIBLE_DEVICES`` names them. Here they cannot be looked up: submitit hides them from its jobs.
     """
-    _Draining(Path(directory), tokens, _Machine(sorted(os.sched_getaffinity(0)), gpus)).run()
+    import submitit  # slow
+
+    log = submitit.JobEnvironment().paths.stderr.name
+    _Draining(Path(directory), tokens, _Machine(sorted(os.sched_getaffinity(0)), gpus), log).run()
 
 
 class _Draining:
     """One local queue at work."""
 
-    def __init__(self, directory: Path, tokens: list[str], machine: _Machine) -> None:
+    def __init__(self, directory: Path, tokens: list[str], machine: _Machine, log: str) -> None:
         self._directory, self._machine = directory, machine
         plan = read_plan(directory)
         self._ledger = Ledger(directory)
-        self._process = Queue(directory, tokens)
+        self._process = Queue(directory, tokens, log)
+        self._tokens = frozenset(tokens)
         # What was given up meanwhile, as lost, is not for this queue any more.
         mine = {token for token in tokens if self._ledger.take_up(token, os.getpid())}
         self._submissions = [each for each in self._ledger.submissions() if each.token in mine]
@@ -106,9 +111,36 @@ class _Draining:
     def run(self) -> None:
         for stage in STAGES:
             states = self._run_stage(stage)
+            if stage == "environments":
+                states += self._wait_for_others(stage)
+            elif stage == "cells" and any(self._jobs[each.job].stage != "cells" for each in self._submissions):
+                self._wait_for_others(stage)  # the stages that follow are for all cells
             if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
                 # A message is sent whatever became of the rest.
                 self._give_up(STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")])
+
+    def _wait_for_others(self, stage: str) -> list[str]:
+        """Wait until other queues of the plan have run what they have of a stage; return how that ended."""
+        states = []
+        for each in self._ledger.submissions():
+            if each.executor != "local" or each.state != "submitted" or each.token in self._tokens:
+                continue
+            if find_job(self._directory, each.job)[1].stage != stage:
+                continue
+            waited = False
+            while len(ended := self._ended_of(each)) < len(each.entries) and read_queues(self._directory).get(
+                each.token
+            ):
+                waited = True
+                time.sleep(OTHERS_SECONDS)
+                self._process.beat()
+            if waited:  # what had ended before was judged when this was submitted
+                states += ended if len(ended) == len(each.entries) else ["LOST"]
+        return states
+
+    def _ended_of(self, submission: Submission) -> list[str]:
+        tasks = self._ledger.local_tasks()
+        return [each.state for each in tasks if each.token == submission.token and each.ended is not None]
 
     def _give_up(self, stages: Sequence[str]) -> None:
         for each in [each for each in self._submissions if self._jobs[each.job].stage in stages]:

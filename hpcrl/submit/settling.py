@@ -25,6 +25,9 @@ from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm, View
 
 SETTLE_SECONDS = 6.0  # of Slurm's saying no, once no sbatch for it is under way any more
 _POLL_SECONDS = 1.0
+# The module that starts a local queue, as the words of its process have it.
+STARTER = "hpcrl.submit.detached"
+_GO_ON = "go on there, or run what is left here too with --here"
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Submission]:
@@ -126,8 +129,10 @@ def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: 
 
 
 def _starts_here(submission: Submission) -> bool:
+    """Tell whether a local queue is being started for a submission: a running cell has its token among its words too."""
     return submission.host == os.uname().nodename and any(
-        submission.token in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+        {STARTER, submission.token} <= set(process.info["cmdline"] or ())
+        for process in psutil.process_iter(["cmdline"])
     )
 
 
@@ -169,7 +174,7 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, sa
     before = Path(known[-1].directory) if known else directory
     copied = _stands_elsewhere(directory, before)
     if copied and not here:
-        raise _refuse_copy(directory, before)
+        raise HpcrlError(f"{directory}: is a copy of {before}, and that plan was submitted: {_GO_ON}")
     ledger = Ledger(directory, create=True)
     for each in known:
         ledger.adopt(each)
@@ -233,10 +238,15 @@ def _stands_elsewhere(directory: Path, before: Path) -> bool:
         return False
 
 
-def _refuse_copy(directory: Path, before: Path) -> HpcrlError:
-    return HpcrlError(
-        f"{directory}: is a copy of {before}, and that plan was submitted: go on there, or run what is left here too with --here"
-    )
+def refuse_copy(directory: Path, ledger: Ledger, advice: str) -> None:
+    """Refuse to act in a copy of a plan whose original still stands: its jobs are the original's.
+
+    Raises:
+        HpcrlError: this is such a copy.
+    """
+    before = Path(ledger.directory)
+    if _stands_elsewhere(directory, before):
+        raise HpcrlError(f"{directory}: is a copy of {before}, and that plan was submitted: {advice}")
 
 
 def _check_place(directory: Path, ledger: Ledger, here: bool, say: Say) -> None:
@@ -244,10 +254,13 @@ def _check_place(directory: Path, ledger: Ledger, here: bool, say: Say) -> None:
     before = Path(ledger.directory)
     if before == directory.resolve():
         return
-    if _stands_elsewhere(directory, before):
-        if not here:
+    if not here:
+        try:
+            refuse_copy(directory, ledger, _GO_ON)
+        except HpcrlError:
             ledger.close()
-            raise _refuse_copy(directory, before)
+            raise
+    elif _stands_elsewhere(directory, before):
         say(f"{directory}: is a copy of {before}: what has not completed here runs here too, whatever runs there")
         ledger.leave_to(str(before))
     ledger.moved(str(directory.resolve()))

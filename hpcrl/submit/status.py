@@ -230,6 +230,17 @@ def is_failure(state: str) -> bool:
     return state not in LIVE and state not in UNSETTLED and state not in (COMPLETED, NEVER)
 
 
+def _check_lost(directory: Path) -> None:
+    """Make sure that a ledger that is not there was never there.
+
+    Raises:
+        DamagedLedger: something was submitted.
+    """
+    damaged: list[Path] = []
+    if any(read_submissions(directory, damaged)) or damaged:
+        raise DamagedLedger(f"{directory / FILE}: is missing")
+
+
 def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
     """Look at a plan, also at one of which nothing was submitted: its cells may have been run by hand.
 
@@ -237,9 +248,7 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
         DamagedLedger: the ledger was lost, and something was submitted.
     """
     if not (directory / FILE).exists():
-        damaged: list[Path] = []
-        if any(read_submissions(directory, damaged)) or damaged:
-            raise DamagedLedger(f"{directory / FILE}: is missing")
+        _check_lost(directory)
         return survey(directory, plan, None, slurm)
     ledger = Ledger(directory)
     try:
@@ -379,9 +388,11 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     """
     from hpcrl.formats.lease import held_lease
     from hpcrl.submit.local import end_orphan
-    from hpcrl.submit.settling import settle
+    from hpcrl.submit.settling import refuse_copy, settle
 
     plan = read_plan(directory)
+    if not (directory / FILE).exists():
+        _check_lost(directory)
     chosen = set()
     for cell in cells:
         found, job, _ = find_cell(directory, plan, cell, older=True)
@@ -391,6 +402,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     with held_lease(directory, "cancel", say):
         ledger = Ledger(directory)
         try:
+            refuse_copy(directory, ledger, "cancel there")
             settle(directory, ledger, slurm, say)
             known = survey(directory, plan, ledger, slurm)
             if not known.answered and any(each.state == UNKNOWN for each in known.units.values()):
@@ -398,15 +410,15 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                     f"{'; '.join(known.notes)}: nothing was cancelled; run `hpcrl cancel` again when Slurm answers"
                 )
             live = {
-                name: each
-                for name, each in known.units.items()
-                if each.state in LIVE and (not cells or name in chosen) and each.submission
+                name: each for name, each in known.units.items() if each.state in LIVE and (not cells or name in chosen)
             }
             by_token: dict[str, list[int]] = {}
             keys: list[str] = []
             queues = read_queues(directory)
             for name, each in live.items():
-                assert each.submission is not None
+                if each.submission is None:  # it was lost with the ledger
+                    end_orphan(read_holder(directory, name, each.attempt))
+                    continue
                 by_token.setdefault(each.submission.token, []).append(each.index)
                 if each.submission.executor == "local":
                     ledger.local_cancel(each.submission.token, each.index)

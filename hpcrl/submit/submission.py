@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError, count
-from hpcrl.formats.files import write_atomically
+from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.formats.attempts import ATTEMPTS
+from hpcrl.formats.files import open_regular, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, read_plan
-from hpcrl.formats.queues import orphans
-from hpcrl.formats.submission import Submission, grant
-from hpcrl.slurm.client import NotInstalled, Refused, Slurm, Unconfirmed
+from hpcrl.formats.queues import FOLDER as QUEUES
+from hpcrl.formats.queues import QUEUE_LOGS, orphans
+from hpcrl.formats.submission import SUBMISSIONS, Submission, grant
+from hpcrl.slurm.client import WAITING, NotInstalled, Refused, Slurm, Unconfirmed
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
 from hpcrl.submit.judging import COMPLETED, LIVE, UNSETTLED, TaskStatus
 from hpcrl.submit.retrying import Ask
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 Report = Callable[[int, int, str], None]
 # A submission that Slurm did not get is handed over again so often before it is left to the user.
 _TRIES = 3
+_LAUNCHERS = "launchers"
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,30 @@ def submit(
     with held_lease(directory, "submit", say) as lease:
         plan = read_plan(directory)
         check_cells(directory, plan)
-        for name in (LOGS, RECORDS):
-            (directory / name).mkdir(exist_ok=True)
+        _check_files(directory, plan)
         _write_shim(directory)
         ledger = open_ledger(directory, plan, slurm if executor == "slurm" else None, choice.here, say)
         try:
             return _Submitting(directory, plan, ledger, lease, slurm, executor, report, say).run(choice, budget)
         finally:
             ledger.close()
+
+
+def _check_files(directory: Path, plan: Plan) -> None:
+    """Make sure that what every cell needs is there, and that directories are what they must be.
+
+    Raises:
+        UsageError: something is missing, or is not a regular file.
+    """
+    for name in (*(job.script for job in plan.jobs), plan.worker):
+        path = directory / name
+        if not path.is_file():
+            what = "is missing" if not path.exists() else "is not a regular file"
+            raise UsageError(f"{path}: {what}: `hpcrl plan` into this directory again restores it")
+    for name in (LOGS, RECORDS, ATTEMPTS, SUBMISSIONS, QUEUES, QUEUE_LOGS, _LAUNCHERS):
+        path = directory / name
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path}: is not a directory: move it away, and run `hpcrl submit` again")
 
 
 class _Submitting:
@@ -118,6 +137,8 @@ class _Submitting:
         known = survey(self._directory, self._plan, self._ledger, self._slurm)
         for note in known.notes:
             self._say(note)
+        for name in (LOGS, RECORDS):  # the survey says where one was there and is gone
+            (self._directory / name).mkdir(exist_ok=True)
         self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
         selected = Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
@@ -156,13 +177,11 @@ class _Submitting:
             if job.stage == "notify" and not self._plan.study.get("notify"):
                 continue
             status = known.units.get(job.name, NOT_SUBMITTED)
-            if status.state in UNSETTLED or (status.state in LIVE and not again):
+            if status.state in UNSETTLED or (status.state in LIVE and (before or not again)):
                 continue
             if status.state == COMPLETED and (before or not again):
                 continue
-            if status.state in LIVE:
-                if status.state != "PENDING" or self._executor == "local":
-                    continue
+            if status.state in WAITING:
                 # It waits for the cells of before only: it must wait for the new ones too.
                 self._withdraw(job, status)
             again = True
@@ -170,8 +189,11 @@ class _Submitting:
 
     def _withdraw(self, job: Job, status: TaskStatus) -> None:
         """Cancel a stage that waits, where it is this user's: another user's runs after the cells that it waits for."""
-        user = status.submission.user if status.submission else _user()
-        if user == _user():
+        made = status.submission
+        user = made.user if made else _user()
+        if made and made.executor == "local":
+            self._ledger.local_cancel(made.token, status.index)
+        elif user == _user():
             self._slurm.cancel([status.key] if status.key else [])
         else:
             self._say(f"{job.name}: job {status.key} of {user} stays as it is; one more follows the new cells")
@@ -378,11 +400,16 @@ _CARRIED = ("HPCRL_PATH", "HPCRL_SITE", "HPCRL_ENVIRONMENTS", "XDG_CONFIG_HOME")
 
 def _write_shim(directory: Path) -> None:
     """Write what the later stages of this user call: the installation that submitted them."""
-    path = directory / "launchers" / str(os.getuid())
+    path = directory / _LAUNCHERS / str(os.getuid())
     carried = [f"export {name}={_quoted(os.environ[name])}\n" for name in _CARRIED if name in os.environ]
     text = f'#!/bin/sh\n{"".join(carried)}exec {_quoted(sys.executable)} -m hpcrl "$@"\n'
-    if not path.exists() or path.read_text(errors="replace") != text:
-        write_atomically(path, text, executable=True)
+    try:
+        with open_regular(path, "rb") as file:
+            if file.read() == text.encode():
+                return
+    except OSError:
+        pass
+    write_atomically(path, text, executable=True)
 
 
 def _quoted(text: str) -> str:

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.attempts import ATTEMPTS, Progress, read_attempts
+from hpcrl.formats.attempts import ATTEMPTS, Progress, read_attempts, read_holder
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, check_cells, find_job
+from hpcrl.formats.processes import lives
+from hpcrl.formats.queues import stopped_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
-from hpcrl.slurm.client import RUNNING, WAITING, Slurm, View
+from hpcrl.slurm.client import WAITING, Slurm, View
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.judging import (
     COMPLETED,
-    FAILED,
     LIVE,
     Candidate,
     Judge,
@@ -89,26 +90,30 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
             units[unit] = judge.best(unit, outcome, [found, *rivals[unit]])
         else:
             units[unit] = judge.of(unit, outcome, *found)
-    _add_forgotten(units, newest, progress, ids)
+    _add_forgotten(directory, units, newest, progress, ids)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
             units[unit] = TaskStatus(COMPLETED, reason="run by hand")
-    notes = [*view.notes(), *_gone(directory, plan, submissions, units)]
+    notes = [*view.notes(), *_gone(directory, plan, submissions)]
     if progress.turned_away:
         notes.append(
             f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
+    notes += [
+        f"the local queue (process {each}) is stopped: nothing of it starts or ends until `kill -CONT {each}`"
+        for each in stopped_queues(directory)
+    ]
     return Survey(units, progress, notes, not view.notes(), ids, _held(submissions, view, units, ids))
 
 
-def _gone(directory: Path, plan: Plan, submissions: Sequence[Submission], units: Mapping[str, TaskStatus]) -> list[str]:
+def _gone(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> list[str]:
     """Say what was changed or taken away of the plan, so that what is told of its cells may not be the truth."""
     try:
         check_cells(directory, plan)
         notes = []
     except UsageError as error:
         notes = [str(error)]
-    begun = any(each.state in RUNNING or each.state in (COMPLETED, FAILED) for each in units.values())
+    begun = next((directory / RECORDS).glob("*.rec"), None) is not None
     for name, wanted in ((RECORDS, bool(submissions)), (ATTEMPTS, begun)):
         if wanted and not (directory / name).is_dir():
             notes.append(
@@ -138,16 +143,23 @@ def _held(
 
 
 def _add_forgotten(
+    directory: Path,
     units: dict[str, TaskStatus],
     newest: Mapping[str, Candidate],
     progress: Progress,
     ids: Mapping[str, Sequence[str]],
 ) -> None:
-    """Add what completed by a submission that was lost with the ledger, where not every cell has a known one."""
+    """Add what completed or runs by a submission that was lost with the ledger, where not every cell has a known one."""
     cells = sum(len(names) for job, names in ids.items() if names != (job,))
     stages = sum(names == (job,) and job in newest for job, names in ids.items())
     if len(newest) - stages >= cells:
         return
+    for attempt, begun in sorted(progress.begun.items()):
+        for unit in begun - newest.keys():
+            if progress.outcome(unit, attempt) is None and lives(read_holder(directory, unit, attempt)):
+                units[unit] = TaskStatus(
+                    "RUNNING", attempt, reason="it runs on this machine, and its submission was lost"
+                )
     for attempt, outcomes in sorted(progress.ended.items()):
         for unit, outcome in outcomes.items():
             if outcome == OUTCOME_COMPLETED and unit not in newest:

@@ -60,17 +60,22 @@ class Cluster:
         return hpcrl.load(plan.parent / "dataset")
 
 
-def _started(name: str) -> Iterator[Cluster]:
-    directory = Path(tempfile.mkdtemp(prefix="hv-", dir="/tmp"))
-    virtual = VirtualSlurm(directory)
-    virtual.up(Library().cluster(name))
+def cluster_of(name: str, virtual: VirtualSlurm) -> Cluster:
+    """Return a running private Slurm as the cluster that it imitates."""
 
     def run(arguments: Any, cwd: Path | None, timeout: float) -> Any:
         words = ["env", *(f"{key}={value}" for key, value in virtual.environment().items()), *arguments]
         return run_command(words, cwd, timeout)
 
+    return Cluster(name, virtual, Slurm(run))
+
+
+def _started(name: str) -> Iterator[Cluster]:
+    directory = Path(tempfile.mkdtemp(prefix="hv-", dir="/tmp"))
+    virtual = VirtualSlurm(directory)
+    virtual.up(Library().cluster(name))
     try:
-        yield Cluster(name, virtual, Slurm(run))
+        yield cluster_of(name, virtual)
     finally:
         virtual.down()
         assert virtual.processes() == []

@@ -16,13 +16,17 @@ import psutil
 import pytest
 
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.slurm import virtual as module
 from hpcrl.slurm.config import CONTROLLERS, limit_commands
 from hpcrl.slurm.virtual import CONTROL_GROUPS, VirtualSlurm, control_groups_here
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
+from hpcrl.submit.selection import Budget, Choice
+from hpcrl.submit.submission import submit as submit_plan
 from tests.builders import command_study, planned
+from tests.slurm.conftest import cluster_of
 from tests.slurm.test_faults import until
 
 pytestmark = pytest.mark.slurm
@@ -100,6 +104,30 @@ def test_jobs_of_a_preemptable_qos_are_preempted(slurm: VirtualSlurm) -> None:
     high = submit(slurm, "true", "--qos=public", *whole).stdout.strip()
     until(lambda: queued(slurm, high) == "COMPLETED")
     assert queued(slurm, low) == "PREEMPTED"  # PreemptMode=CANCEL: it does not come back
+
+
+@pytest.mark.usefixtures("numpy_environment")
+def test_a_preempted_cell_is_retried_by_its_cause(slurm: VirtualSlurm, tmp_path: Path) -> None:
+    sol = cluster_of("sol", slurm)
+    study = command_study(
+        ["sh", "-c", f"mkdir {tmp_path}/first || exit 0; sleep 200"],
+        resources={"cpus": 100, "memory": "1G", "time": "00:10:00"},
+        placement={"sol": {"partition": "general", "qos": "private"}},
+        retry={"preempted": {"at_most": 1}, "failed": {"at_most": 0}},
+    )
+    plan = sol.plan(tmp_path / "plan", study)
+    sol.submit(plan)
+    sol.until((tmp_path / "first").exists)
+    node = slurm.command("squeue", "-h", "-t", "RUNNING", "-o", "%N").stdout.strip()
+    high = submit(slurm, "sleep 2", "--qos=public", f"--nodelist={node}", "--exclusive").stdout.strip()
+    assert sol.wait(plan).counts() == {"PREEMPTED": 1}
+    done = submit_plan(plan, "slurm", sol.slurm, Budget(), lambda *progress: None, Choice(retry=True))
+    assert done.tasks == 1
+    assert Ledger(plan).submissions()[-1].cause == "preempted"
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    assert queued(slurm, high) == "COMPLETED"
+    rows = sol.collected(plan)
+    assert list(rows["slurm_state"]) == ["PREEMPTED", "COMPLETED"]
 
 
 def test_nobody_else_reaches_it(slurm: VirtualSlurm) -> None:
