@@ -54,6 +54,10 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     click.echo(
         f"{count(done.merged, 'record')} merged, {done.unchanged} unchanged; {count(done.attempts, 'attempt')}; cells: {outcomes}"
     )
+    if done.unmeasured:
+        click.echo(
+            f"Telemetry did not run in {count(done.unmeasured, 'attempt')}: their CPU and memory are missing; column notes says why"
+        )
     if done.noted:
         click.echo(
             f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells"

@@ -27,7 +27,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import Cell, Plan, every_cell, read_plan
-from hpcrl.formats.record import RecordError, record_name
+from hpcrl.formats.record import UNMEASURED, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
@@ -46,6 +46,7 @@ class Collected:
     attempts: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     noted: int = 0
+    unmeasured: int = 0
     quarantined: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -101,6 +102,7 @@ def collect(
         quarantine |= conflicts
         rows = write_cells(dataset, opened, cells, slurm)
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
+        done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
         done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
         done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])

@@ -26,7 +26,7 @@ _HEADER_TOO = {
     "partition": _TEXT, "qos": _TEXT, "job_id": _TEXT, "clock_offset": _NUMBER, "code": _FACTS, "calibration": _FACTS,
 }  # fmt: skip
 _HARDWARE = {"cpu": _TEXT, "threads": _COUNT, "memory": _NUMBER, "kernel": _TEXT, "gpu_driver": _TEXT}
-_CODE = {"git_commit": _TEXT, "git_dirty": _TRUTH, "modules": _TEXT}
+_CODE = {"git_commit": _TEXT, "git_dirty": _TRUTH, "modules": _TEXT, "workdir": _TEXT}
 _FOOTER = {
     "reason": _TEXT, "wall_time": _NUMBER, "training_time": _NUMBER, "setup_time": _NUMBER, "compile_time": _NUMBER,
     "phase_time": _NUMBER, "precise_phases": _TRUTH, "steps": _COUNT, "episodes": _COUNT, "final_score": _NUMBER,

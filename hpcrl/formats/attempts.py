@@ -4,6 +4,7 @@
     attempts/<cell>.<attempt>-<restart>.<outcome>   ended: created after the record's footer was written
     attempts/<cell>.<attempt>-<restart>.completed-<rank>   one rank of several has completed
     attempts/<cell>.<attempt>-<restart>.again-...   a second start that was turned away
+    attempts/<cell>.<attempt>-<restart>.unmeasured   its telemetry did not run
 
 `attempt` is the number that `hpcrl submit` granted, or the attempt's own name where the cell was started by hand.
 However often the scheduler starts an attempt, one start takes it: creating a file exclusively is atomic on NFS and
@@ -26,6 +27,7 @@ from hpcrl.formats.files import create_exclusively
 
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
+_UNMEASURED = "unmeasured"
 _LONGEST = 10_000
 # What a start prints when it has taken its attempt: what stands before it in the log is the script's, not the cell's.
 BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
@@ -130,6 +132,11 @@ def note_turned_away(directory: Path, start: Start) -> None:
     _touch(directory / ATTEMPTS / f"{start.name}.again-{mark}")
 
 
+def note_unmeasured(directory: Path, start: Start) -> None:
+    """Leave a file that tells that an attempt's telemetry did not run."""
+    _touch(directory / ATTEMPTS / f"{start.name}.{_UNMEASURED}")
+
+
 def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, ranks: int = 1) -> None:
     """Say how a rank of an attempt ended; call it once the record's footer is on disk.
 
@@ -161,12 +168,14 @@ class Progress:
         ended: number of an attempt -> cell -> the outcome of its last restart that ended, the worst of its ranks.
         byhand: cell -> outcome of a start by hand; completed wins.
         turned_away: how many second starts there were.
+        unmeasured: of how many starts the telemetry did not run.
     """
 
     begun: dict[int, set[str]] = field(default_factory=dict)
     ended: dict[int, dict[str, str]] = field(default_factory=dict)
     byhand: dict[str, str] = field(default_factory=dict)
     turned_away: int = 0
+    unmeasured: int = 0
 
     def has_begun(self, cell: str, attempt: int) -> bool:
         return cell in self.begun.get(attempt, ()) or cell in self.ended.get(attempt, ())
@@ -200,7 +209,7 @@ def read_attempts(directory: Path) -> Progress:
     begun: dict[int, set[str]] = {}
     ends: list[tuple[int, bool, str, int, list[str]]] = []
     byhand: dict[str, str] = {}
-    turned_away = 0
+    turned_away = unmeasured = 0
     for ending, cells in cells_by_ending.items():
         start, _, outcome = ending.partition(".")
         attempt, _, restart = start.rpartition("-")
@@ -208,6 +217,8 @@ def read_attempts(directory: Path) -> Progress:
             continue
         if outcome.startswith("again-"):
             turned_away += len(cells)
+        elif outcome == _UNMEASURED:
+            unmeasured += len(cells)
         elif outcome.startswith(f"{COMPLETED}-"):
             continue  # of one rank of several
         elif attempt.isdecimal():
@@ -221,4 +232,4 @@ def read_attempts(directory: Path) -> Progress:
     # The last restart counts; of its ranks, one that failed outweighs one that completed.
     for _, _, outcome, number, cells in sorted(ends):
         ended[number].update(dict.fromkeys(cells, outcome))
-    return Progress(begun, dict(ended), byhand, turned_away)
+    return Progress(begun, dict(ended), byhand, turned_away, unmeasured)

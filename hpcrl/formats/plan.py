@@ -10,7 +10,8 @@ A plan that is extended gets a new generation: a new manifest, and new names for
 ``worker-2.zip``, ``scripts/X-g2.sbatch``). The manifest before stays as ``plan-1.json`` with all that it names, so that
 its pending jobs run what they were submitted for.
 
-The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/`` beside these and change none of them.
+The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change none of
+them. ``workdir-<digest>/`` is a copy of the directory where the study's commands start, where the study asks for one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ VERSION = 2
 MANIFEST = "plan.json"
 CELLS = "cells.jsonl"
 WORKER = "worker.zip"
+CELL_DIRECTORIES = "cells"
 RECORDS = "records"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"

@@ -45,6 +45,7 @@ KINDS = (
 )
 # What a header says of its own format. 1 had fewer columns of samples; 1 and 2 had an array for each column and
 # no JSON; 3 lacked the last columns of samples. All are still read.
+UNMEASURED = "telemetry did not run"  # how the event begins that says so
 FORMAT = 4
 SAMPLE_COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",

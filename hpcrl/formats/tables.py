@@ -171,6 +171,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("slurm_nodes", _TEXT, "node list that Slurm accounted"),
             _field("git_commit", _TEXT, "commit of the directory that the command ran in, where it is a git work tree"),
             _field("git_dirty", pa.bool_(), "whether that work tree had changes"),
+            _field("workdir", _TEXT, "directory that the command started in, or that the plan has a copy of"),
             _field("modules", _TEXT, "environment modules that were loaded"),
             _field("calibration_matrix", _F64, "product of float32 matrices on the cell's cores", "GFLOP/s"),
             _field("calibration_memory", _F64, "memory read and written by copying on one core", "GB/s"),

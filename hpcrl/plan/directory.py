@@ -18,11 +18,15 @@ from hpcrl.plan.before import Changes
 
 @dataclass(frozen=True)
 class PlanFiles:
-    """A plan and the content of each of its files, by name; `changes` from the generation before, where there is one."""
+    """A plan and the content of each of its files, by name; `changes` from the generation before, where there is one.
+
+    `executable` names the files that are programs.
+    """
 
     plan: Plan
     files: Mapping[str, str | bytes]
     changes: Changes | None = None
+    executable: frozenset[str] = frozenset()
 
 
 def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) -> bool:
@@ -55,8 +59,10 @@ def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) 
             shutil.copymode(directory, temporary)
         for name, content in files.files.items():
             path = temporary / name
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
+            if name in files.executable:
+                path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)  # who may read it may run it
         for name in (LOGS, RECORDS):
             (temporary / name).mkdir()
         if directory.exists():
@@ -89,4 +95,4 @@ def _write_files(files: PlanFiles, directory: Path) -> None:
         data = content.encode() if isinstance(content, str) else content
         path = directory / name
         if not path.is_file() or path.read_bytes() != data:
-            write_atomically(path, data)
+            write_atomically(path, data, executable=name in files.executable)

@@ -21,6 +21,7 @@ from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import pack
 from hpcrl.plan.placement import notes
+from hpcrl.plan.workdir import working_directory
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
@@ -79,6 +80,8 @@ def make_plan(
     used = {batch.environment for batch in batches}
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
+    workdir = working_directory(study.workload)
+    settings["workload"] |= workdir.facts
     plan = Plan(
         id="",
         hpcrl=hpcrl.__version__,
@@ -98,7 +101,7 @@ def make_plan(
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
-            "notes": notes(profile, [batch.placement for batch in batches]),
+            "notes": [*workdir.notes, *notes(profile, [batch.placement for batch in batches])],
         },
         generation=1,
         cells_file=CELLS,
@@ -107,16 +110,17 @@ def make_plan(
         reused=reused,
         cells_sha256=hashlib.sha256("".join(made.lines).encode()).hexdigest(),
     )
-    files: dict[str, str | bytes] = dict(made.scripts)
+    files: dict[str, str | bytes] = {**made.scripts, **workdir.files}
     for environment in plan.environments:
         files[f"environments/{environment.key}.yaml"] = environment.conda
         files[f"environments/{environment.key}.txt"] = environment.requirements
     files[worker_name] = worker
     if before:
-        return _next_generation(before, plan, made, files, [cell for batch in batches for cell in batch.ids])
+        ids = [cell for batch in batches for cell in batch.ids]
+        return replace(_next_generation(before, plan, made, files, ids), executable=workdir.executable)
     files[CELLS] = "".join(made.lines)
     plan = replace(plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}))
-    return PlanFiles(plan, {**files, MANIFEST: plan.to_text()})
+    return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable)
 
 
 def _next_generation(

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.attempts import Start, end_attempt
+from hpcrl.formats.attempts import Start, end_attempt, note_unmeasured
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, Cell, Job, Plan, read_cells
+from hpcrl.placeholders import fill
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
-from hpcrl.run.placeholders import fill
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
@@ -46,11 +46,12 @@ def run_cell(
     _check_environment(cell)
     limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
-    os.environ.update({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
+    of_hpcrl = _set_variables({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     limit_gpus(-(-int(cell.resources.get("gpus", 0)) // int(cell.resources.get("nodes", 1))))
     # Imported only now: NumPy reads the number of threads when it is imported.
+    from hpcrl.formats.record import UNMEASURED
     from hpcrl.rl.distributed.group import Group
-    from hpcrl.run.command import run_command_cell
+    from hpcrl.run.command import Places, run_command_cell
     from hpcrl.run.interrupt import Interrupt
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.training import Ended, before_import, train_cell
@@ -78,7 +79,7 @@ def run_cell(
     if path.exists():
         raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
-    environment = dict(os.environ)
+    environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
     before_import(cell.config, cell.resources, group)
     recorder = Recorder(path, clock, cpu_before=before)
     recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
@@ -95,7 +96,8 @@ def run_cell(
     try:
         if of_a_command:
             keep = sampler.processes() if sampler else []
-            ended = run_command_cell(plan.workload, values, recorder, clock, lambda: interrupt.caught, keep)
+            places = Places.of(directory, plan.workload, cell.id)
+            ended = run_command_cell(plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep)
         else:
             ended = train_cell(
                 plan.workload,
@@ -120,8 +122,9 @@ def run_cell(
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     used = meter.usage()  # before the sampler is waited for: what it took is not the workload's
-    if sampler:
-        sampler.stop()
+    if sampler and (unmeasured := sampler.stop()):
+        recorder.event(f"{UNMEASURED}: {unmeasured}")
+        note_unmeasured(directory, start)
     outcome, reason = ended.outcome, ended.reason
     requeue = False
     if outcome == "preempted" and allocation.ranks > 1:
@@ -150,6 +153,18 @@ def run_cell(
             print(f"hpcrl: the cell was checkpointed but not requeued: {error}", file=sys.stderr)
             return 1
     return EXIT[outcome]
+
+
+def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:
+    """Set a study's variables; return what they were, for hpcrl's own processes.
+
+    What stands in PYTHONPATH already stays: commands find `hpcrl` there.
+    """
+    before = {name: os.environ.get(name) for name in wanted if not name.startswith("CUDA_")}
+    if (python := wanted.get("PYTHONPATH")) and (there := os.environ.get("PYTHONPATH")):
+        wanted = wanted | {"PYTHONPATH": f"{python}{os.pathsep}{there}"}
+    os.environ.update(wanted)
+    return before
 
 
 def end_record_of(directory: Path, cell: Cell, allocation: Allocation, facts: dict[str, Any]) -> None:
@@ -211,7 +226,7 @@ def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float 
 
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
     from hpcrl.formats.record import FORMAT
-    from hpcrl.telemetry.provenance import code, hardware, numeric_variables, slurm_variables, software
+    from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables, software
 
     try:
         worker = hashlib.sha256((directory / plan.worker).read_bytes()).hexdigest()[:16]
@@ -242,5 +257,17 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "software": software(),
         "variables": numeric_variables(),
         "slurm": slurm_variables(),
-        "code": code(),
+        "code": _code(directory, plan.workload),
     }
+
+
+def _code(directory: Path, workload: dict[str, Any]) -> dict[str, Any]:
+    """Say which code runs: the commit of the directory where a command starts, or of that which the plan has a copy of."""
+    from hpcrl.run.command import Places
+    from hpcrl.telemetry.provenance import code
+
+    if not workload.get("command"):
+        return code()
+    place = Places.of(directory, workload, "").start
+    of_copy = {name: value for name, value in workload.get("code", {}).items() if name != "modules"}
+    return {**code(place if place.is_dir() else None), **of_copy, "workdir": workload.get("workdir_of") or str(place)}

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import tempfile
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrl.formats.plan import CELL_DIRECTORIES
+from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
-from hpcrl.run.placeholders import fill
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.supervisor import oom_kills
 from hpcrl.run.training import Ended
@@ -23,9 +26,25 @@ GRACE_SECONDS = 20.0
 CHECKPOINTED = 75
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where a command starts, and the directory that its cell has for itself; both absolute."""
+
+    start: Path
+    own: Path
+
+    @classmethod
+    def of(cls, plan: Path, workload: Mapping[str, Any], cell: str) -> Places:
+        """Look up the places of a cell; `workdir` may lie below the plan."""
+        own = plan.resolve() / CELL_DIRECTORIES / cell
+        wanted = workload.get("workdir", "")
+        return cls(own if wanted == "cell" else plan.resolve() / wanted, own)
+
+
 def run_command_cell(
     workload: dict[str, Any],
     values: dict[str, Any],
+    places: Places,
     recorder: Recorder,
     clock: PhaseClock,
     caught: Callable[[], str | None],
@@ -35,8 +54,9 @@ def run_command_cell(
 
     Processes that outlive the command are ended, but `keep`.
 
-    The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them),
-    and each of the cell's values in ``$HPCRL_CELL_<NAME>``. TERM is handed on to it, and the warning before the time
+    The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them), each
+    of the cell's values in ``$HPCRL_CELL_<NAME>``, and the directory that the cell has for itself in ``$HPCRL_CELL_DIR``;
+    attempts share that, and it is removed where it stays empty. TERM is handed on to it, and the warning before the time
     limit if the workload's `on_warning` says which signal that is. A command that then ends with exit code 75
     (EX_TEMPFAIL of sysexits.h) has kept what it needs to go on, and is requeued.
     Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
@@ -47,16 +67,22 @@ def run_command_cell(
         metrics = Path(scratch) / "metrics.jsonl"
         environment = {**os.environ, VARIABLE: str(metrics)}
         environment |= {f"HPCRL_CELL_{name.upper()}": str(value) for name, value in values.items()}
+        environment |= {"HPCRL_CELL_DIR": str(places.own), "PWD": str(places.start)}
         clock.switch("other")
         try:
-            child = subprocess.Popen(arguments, env=environment, start_new_session=True)
+            places.own.mkdir(parents=True, exist_ok=True)
+            if not places.start.is_dir():
+                return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
+            child = subprocess.Popen(arguments, cwd=places.start, env=environment, start_new_session=True)
         except OSError as error:
-            return Ended("failed", f"{arguments[0]}: cannot be started: {error.strerror}", {})
+            return Ended("failed", f"{error.filename or arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
         code, starved = _wait(child, reader, recorder, caught, warning, {child.pid, *keep})
         if left := end_leftovers(keep):
             recorder.event(left)
         _take(reader, recorder)
+        with suppress(OSError):
+            places.own.rmdir()
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
         if reader.malformed:
             facts["malformed_values"] = reader.malformed

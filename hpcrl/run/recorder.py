@@ -239,6 +239,8 @@ class Sampler:
     def __init__(self, recorder: Recorder, root: int, interval: float, environment: Mapping[str, str]) -> None:
         self._recorder = recorder
         self._process: subprocess.Popen[str] | None = None
+        self._failure: str | None = None
+        self._samples = 0
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hpcrl.telemetry.sampler", str(root), str(interval)],
@@ -249,7 +251,7 @@ class Sampler:
                 env=environment,
             )
         except OSError as error:
-            recorder.event(f"no sampler: {error}")
+            self._failure = f"it could not be started: {error}"
             return
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -263,6 +265,7 @@ class Sampler:
                     self._recorder.event(str(reading["event"]))
                 else:
                     self._recorder.sample(reading)
+                    self._samples += 1
             except (ValueError, KeyError, TypeError):
                 continue
             self._recorder.flush_if_due()
@@ -271,9 +274,11 @@ class Sampler:
         """Return its process id, if it has started."""
         return [self._process.pid] if self._process else []
 
-    def stop(self) -> None:
+    def stop(self) -> str | None:
+        """End it; return why there is no sample, if there is none."""
         if self._process is None:
-            return
+            return self._failure
+        ended = self._process.poll()
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -281,3 +286,6 @@ class Sampler:
         except subprocess.TimeoutExpired:
             self._process.kill()
         self._thread.join(timeout=5)
+        if self._samples:
+            return None
+        return f"the sampler ended with exit code {ended}" if ended is not None else "the sampler gave no sample"

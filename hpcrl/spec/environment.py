@@ -21,6 +21,10 @@ Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
 
+# What a cell imports of its environment whatever it runs.
+_OF_TELEMETRY = ("numpy", "psutil")
+
+
 class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,6 +72,16 @@ class SoftwareEnvironment(Model):
         for pin in (*self.packages, *(flavour.packages if flavour else ())):
             if _CUDA.match(pin):
                 raise ValueError(f"the cpu flavour must not pull CUDA packages: {pin}")
+        return self
+
+    @model_validator(mode="after")
+    def _telemetry_runs(self) -> SoftwareEnvironment:
+        for name, flavour in self.flavours.items():
+            there = {re.split(r"[\[=]", pin)[0].lower() for pin in (*self.packages, *flavour.packages)}
+            if missing := [package for package in _OF_TELEMETRY if package not in there]:
+                raise ValueError(
+                    f"packages: hpcrl's telemetry needs {' and '.join(missing)} in every environment, and flavour {name} has none: add a pin"
+                )
         return self
 
     def pins(self, flavour: Literal["cpu", "cuda"], horovod: bool) -> list[str]:

@@ -13,7 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
-from hpcrl.spec.study import Study
+from hpcrl.spec.study import CELL_DIRECTORY, Study
 from hpcrl.spec.user import config_directory
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
@@ -102,7 +102,23 @@ class Library:
         return validate(ClusterProfile, self.document("clusters", name))
 
     def study(self, name: str) -> Study:
-        return validate(Study, self.document("jobs", name))
+        """Read a study; the `workdir` of a command is absolute then, or None in a packaged study that names none."""
+        document = self.document("jobs", name)
+        study = validate(Study, document)
+        workload = study.workload
+        if workload.command is None or workload.workdir == CELL_DIRECTORY:
+            return study
+        file = self.find("jobs", name)
+        if workload.workdir is None and file.resolve().is_relative_to(packaged()):
+            return study
+        if workload.workdir is not None:
+            file = Path(document.origin(("workload", "workdir")).file)
+        # A study in jobs/ belongs to the project that holds jobs/.
+        base = file.resolve().parent
+        if base.name == "jobs":
+            base = base.parent
+        place = os.path.normpath(base / Path(workload.workdir or "").expanduser())
+        return study.model_copy(update={"workload": workload.model_copy(update={"workdir": place})})
 
     def claims(self, paper: str) -> Claims:
         return read_claims(self.document("jobs/claims", paper))

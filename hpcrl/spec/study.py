@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret
 from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
@@ -39,7 +40,8 @@ PARALLELISM = {
     "jax": ("horovod", "native"),
     "mxnet": ("horovod",),
 }
-_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# The working directory that each cell has for itself.
+CELL_DIRECTORY = "cell"
 
 
 class Model(BaseModel):
@@ -57,6 +59,15 @@ class Workload(Model):
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
+    workdir: str | None = Field(
+        None,
+        min_length=1,
+        description="where commands start, below the study's directory or absolute; `cell`: each cell in a directory of its own; "
+        "default: the study's directory",
+    )
+    copy_workdir: bool = Field(
+        False, description="copy `workdir` into the plan, so that later changes do not change what runs"
+    )
     on_warning: Literal["USR2", "TERM", "none"] | None = Field(
         None, description="the signal that a command takes before its time limit, to save its state; default: none"
     )
@@ -73,6 +84,11 @@ class Workload(Model):
             raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
         if self.algorithm is not None and self.on_warning is not None:
             raise ValueError("`on_warning` is for commands: built-in training always saves its state on USR2")
+        if self.algorithm is not None and (self.workdir or self.copy_workdir):
+            key = "workdir" if self.workdir else "copy_workdir"
+            raise ValueError(f"`{key}` is for commands: built-in training reads no files")
+        if self.copy_workdir and self.workdir == CELL_DIRECTORY:
+            raise ValueError("`copy_workdir` copies a directory, and `workdir: cell` is empty at first: choose one")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"env: {name!r} is not a variable's name")
@@ -90,7 +106,7 @@ class Workload(Model):
 
     def placeholders(self) -> set[str]:
         texts = [*(self.command or ()), *self.env.values()]
-        return {name for text in texts for name in _PLACEHOLDER.findall(text)}
+        return {name for text in texts for name in placeholders(text)}
 
 
 class Rule(Model):
@@ -277,7 +293,9 @@ class Study(Model):
                 if key not in names:
                     raise ValueError(f"exclude: no axis {key!r}; {suggestion(key, names)}")
         if unknown := sorted(self.workload.placeholders() - names):
-            raise ValueError(f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)}")
+            raise ValueError(
+                f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)} (write {{{{{unknown[0]}}}}} for plain braces)"
+            )
         if self.workload.algorithm and (self.score or self.better):
             key = "score" if self.score else "better"
             raise ValueError(f"`{key}` is for commands: built-in training is compared by its return")

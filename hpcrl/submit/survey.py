@@ -99,6 +99,11 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         notes.append(
             f"second starts that were turned away: {progress.turned_away} ({directory}/attempts/*.again-*); nothing ran twice"
         )
+    if progress.unmeasured:
+        notes.append(
+            f"attempts whose telemetry did not run: {progress.unmeasured}: their times and outcomes count, their CPU and memory are missing "
+            "(the notes of the dataset and the cells' logs say why)"
+        )
     notes += [
         f"the local queue (process {each}) is stopped: nothing of it starts or ends until `kill -CONT {each}`"
         for each in stopped_queues(directory)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -164,10 +165,10 @@ def numeric_variables() -> dict[str, str]:
     }
 
 
-def code() -> dict[str, Any]:
-    """Return the git commit of the working directory, whether it has changes, and the environment modules loaded."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+def code(directory: Path | None = None) -> dict[str, Any]:
+    """Return the git commit of a directory, by default the working one, whether it has changes, and the modules loaded."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no") if commit else None
     return {
         "git_commit": commit,
         "git_dirty": None if changes is None else bool(changes),
@@ -175,9 +176,11 @@ def code() -> dict[str, Any]:
     }
 
 
-def _git(*arguments: str) -> str | None:
+def _git(directory: Path | None, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.SubprocessError):  # no git here, or a file system that hangs
         return None
     return done.stdout.strip() if done.returncode == 0 else None

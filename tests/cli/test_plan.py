@@ -40,7 +40,7 @@ def test_the_limits_of_the_site_are_said(hpcrl: Call, in_tmp: Path) -> None:
     arguments = ("plan", "--cluster", "cirrus", "--account", "z01", "--study", "s.yaml", "--dry-run")
     expected = "256 jobs may wait in QOS standard: 3 cells run after one another in each array task"
     assert f"\n{expected}.\n" in hpcrl(*arguments).out
-    assert json.loads(hpcrl(*arguments, "--json").out)["notes"] == [expected]
+    assert json.loads(hpcrl(*arguments, "--json").out)["notes"][0] == expected
     chosen = expected.replace("3 cells", "5 cells")
     assert f"\n{chosen}.\n" in hpcrl(*arguments, "--cells-per-task", "5").out
     refused = hpcrl(*arguments, "--cells-per-task", "500")

@@ -94,7 +94,12 @@ def test_golden_scripts(tmp_path: Path, cluster: str, script: str, by: int | Non
     study = "sol-dqn"
     library = Library()
     if cluster == "cirrus-legacy":
-        pins = {"name": "numpy", "title": "N", "python": "3.11", "flavours": {"cuda": {"packages": ["numpy==2.4.6"]}}}
+        pins = {
+            "name": "numpy",
+            "title": "N",
+            "python": "3.11",
+            "flavours": {"cuda": {"packages": ["numpy==2.4.6", "psutil==7.2.2"]}},
+        }
         write_yaml(tmp_path / "envs" / "numpy.yaml", pins)
         study = str(
             write_yaml(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hpcrl.formats.record import read_frames
+from hpcrl.placeholders import fill
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run import training
-from hpcrl.run.placeholders import fill
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
 from tests.rl.test_loop import Rank
@@ -124,4 +124,4 @@ def test_averaging_is_a_phase_of_its_own_once_training_has_begun() -> None:
 
 
 def test_what_is_no_axis_stays_as_it_is() -> None:
-    assert fill("{a} {b} {} {{a}}", {"a": 1}) == "1 {b} {} {1}"
+    assert fill("{a} {b} {} {{a}}", {"a": 1}) == "1 {b} {} {a}"

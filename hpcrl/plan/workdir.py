@@ -1,0 +1,102 @@
+"""Where the commands of a study start: a directory of the user's, or a copy of it in the plan."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import UsageError, count
+from hpcrl.formats.plan import MANIFEST
+from hpcrl.formats.tables import INDEX
+from hpcrl.spec.study import CELL_DIRECTORY, Workload
+from hpcrl.telemetry.provenance import code
+
+_MOST_FILES = 5_000
+_MOST_BYTES = 64 * 2**20
+# What is made anew where it is needed, or is no code: caches, packages, virtual environments, plans, datasets.
+_LEFT_OUT = frozenset({"__pycache__", "node_modules"})
+_MARKERS = ("pyvenv.cfg", "conda-meta", MANIFEST, INDEX)
+
+
+@dataclass(frozen=True)
+class WorkingDirectory:
+    """What the plan holds of it.
+
+    Args:
+        facts: for the plan's workload.
+        files: the copy, by name below the plan.
+        executable: the names of programs among them.
+        notes: what a reader of the plan should know.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    executable: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def working_directory(workload: Workload) -> WorkingDirectory:
+    """Return where the commands of a workload start.
+
+    Raises:
+        UsageError: it is to be copied, and cannot be read or is too large.
+    """
+    place = workload.workdir
+    if place is None or place == CELL_DIRECTORY:
+        return WorkingDirectory()
+    if not workload.copy_workdir:
+        missing = "" if Path(place).is_dir() else ", which is not on this machine"
+        note = f"commands start in {place}{missing}: the nodes must see it, and a change there changes what runs"
+        return WorkingDirectory(notes=(note,))
+    return _copied(Path(place))
+
+
+def _copied(place: Path) -> WorkingDirectory:
+    if not place.is_dir():
+        raise UsageError(f"workload.workdir: {place}: no such directory on this machine: it cannot be copied")
+    content: dict[str, bytes] = {}
+    programs = set()
+    size = 0
+    for path in _files(place):
+        name = str(path.relative_to(place))
+        try:
+            content[name] = path.read_bytes()
+            if os.access(path, os.X_OK):
+                programs.add(name)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be copied into the plan: {error.strerror}") from None
+        size += len(content[name])
+        if len(content) > _MOST_FILES or size > _MOST_BYTES:
+            raise UsageError(
+                f"workload.copy_workdir: {place}: has more than {_MOST_FILES} files or {_MOST_BYTES // 2**20} MiB: keep data elsewhere, "
+                "name a directory of code alone, or leave out `copy_workdir`"
+            )
+    digest = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        digest.update(f"{name}\0{name in programs:d}{len(data)}\0".encode() + data)
+    folder = f"workdir-{digest.hexdigest()[:12]}"
+    facts = {"workdir": folder, "workdir_of": str(place), "code": code(place)}
+    note = f"commands start in a copy of {place}: {folder} ({count(len(content), 'file')}; hidden files and environments left out)"
+    return WorkingDirectory(
+        facts,
+        {f"{folder}/{name}": data for name, data in content.items()},
+        frozenset(f"{folder}/{name}" for name in programs),
+        (note,),
+    )
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Give the regular files below a directory, sorted; links to directories are not followed."""
+    for base, folders, names in os.walk(place):
+        here = Path(base)
+        folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
+        yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
+
+
+def _is_left_out(folder: Path) -> bool:
+    hidden = folder.name.startswith(".") or folder.name in _LEFT_OUT
+    return hidden or any((folder / name).exists() for name in _MARKERS)
