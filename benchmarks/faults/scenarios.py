@@ -362,9 +362,10 @@ def the_second_submission_s_clock_is_behind(rig: Rig) -> None:
         rig.count.wrong += 1
         rig.note(f"an old attempt is told: {states}")
     rig.wait(plan)
-    # A cell that ran when all was cancelled has begun two attempts, by the user's will.
+    # A cell that ran when all was cancelled has begun two attempts, by the user's will. It may have been cancelled
+    # before its command began.
     begun = {path.name.partition(".")[0] for path in (plan / "attempts").glob("*.2-0")}
-    ran = {cell: count - (cell in begun) for cell, count in rig.ran(plan).items()}
+    ran = {cell: count - (cell in begun and count > 1) for cell, count in rig.ran(plan).items()}
     (plan.parent / "ran").write_text("\n".join(cell for cell, count in ran.items() for _ in range(count)))
     rig.finish(plan)
 

@@ -108,7 +108,7 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
 # How long a cell may take and how much memory it may use do not change what it computes.
 LIMITS = ("time", "memory")
 # Keys of a workload that do not change what a cell computes.
-_HANDLING = ("on_warning", "workdir", "copy_workdir")
+_HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics")
 
 
 def cell_ids(

@@ -12,7 +12,7 @@ from typing import Any
 from hpcrl.errors import UsageError, count
 from hpcrl.formats.plan import MANIFEST
 from hpcrl.formats.tables import INDEX
-from hpcrl.spec.study import CELL_DIRECTORY, Workload
+from hpcrl.spec.study import Workload
 from hpcrl.telemetry.provenance import code
 
 _MOST_FILES = 5_000
@@ -46,16 +46,22 @@ def working_directory(workload: Workload) -> WorkingDirectory:
         UsageError: it is to be copied, and cannot be read or is too large.
     """
     place = workload.workdir
-    if place is None or place == CELL_DIRECTORY:
+    if place is None:
         return WorkingDirectory()
     if not workload.copy_workdir:
         missing = "" if Path(place).is_dir() else ", which is not on this machine"
-        note = f"commands start in {place}{missing}: the nodes must see it, and a change there changes what runs"
+        note = f"{_what(workload)} {place}{missing}: the nodes must see it, and a change there changes what runs"
         return WorkingDirectory(notes=(note,))
-    return _copied(Path(place))
+    return _copied(Path(place), _what(workload))
 
 
-def _copied(place: Path) -> WorkingDirectory:
+def _what(workload: Workload) -> str:
+    if workload.start_in == "cell":
+        return "each command starts in a directory of its cell's own; the code is in"
+    return "commands start in"
+
+
+def _copied(place: Path, what: str) -> WorkingDirectory:
     if not place.is_dir():
         raise UsageError(f"workload.workdir: {place}: no such directory on this machine: it cannot be copied")
     content: dict[str, bytes] = {}
@@ -80,7 +86,7 @@ def _copied(place: Path) -> WorkingDirectory:
         digest.update(f"{name}\0{name in programs:d}{len(data)}\0".encode() + data)
     folder = f"workdir-{digest.hexdigest()[:12]}"
     facts = {"workdir": folder, "workdir_of": str(place), "code": code(place)}
-    note = f"commands start in a copy of {place}: {folder} ({count(len(content), 'file')}; hidden files and environments left out)"
+    note = f"{what} a copy of {place}: {folder} ({count(len(content), 'file')}; hidden files and environments left out)"
     return WorkingDirectory(
         facts,
         {f"{folder}/{name}": data for name, data in content.items()},

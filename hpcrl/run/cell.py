@@ -268,6 +268,6 @@ def _code(directory: Path, workload: dict[str, Any]) -> dict[str, Any]:
 
     if not workload.get("command"):
         return code()
-    place = Places.of(directory, workload, "").start
+    place = Places.of(directory, workload, "").code
     of_copy = {name: value for name, value in workload.get("code", {}).items() if name != "modules"}
     return {**code(place if place.is_dir() else None), **of_copy, "workdir": workload.get("workdir_of") or str(place)}

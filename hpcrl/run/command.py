@@ -28,17 +28,18 @@ CHECKPOINTED = 75
 
 @dataclass(frozen=True)
 class Places:
-    """Where a command starts, and the directory that its cell has for itself; both absolute."""
+    """Where a command starts, the directory of its code, and the one that its cell has for itself; all absolute."""
 
     start: Path
+    code: Path
     own: Path
 
     @classmethod
     def of(cls, plan: Path, workload: Mapping[str, Any], cell: str) -> Places:
         """Look up the places of a cell; `workdir` may lie below the plan."""
         own = plan.resolve() / CELL_DIRECTORIES / cell
-        wanted = workload.get("workdir", "")
-        return cls(own if wanted == "cell" else plan.resolve() / wanted, own)
+        code = plan.resolve() / workload.get("workdir", "")
+        return cls(own if workload.get("start_in") == "cell" else code, code, own)
 
 
 def run_command_cell(
@@ -62,7 +63,7 @@ def run_command_cell(
     Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
     """
     warning = workload.get("on_warning", "none")
-    arguments = [fill(text, values) for text in workload["command"]]
+    arguments = [fill(text, values | {"workdir": places.code}) for text in workload["command"]]
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
         environment = {**os.environ, VARIABLE: str(metrics)}

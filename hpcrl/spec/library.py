@@ -13,7 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
-from hpcrl.spec.study import CELL_DIRECTORY, Study
+from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
@@ -106,7 +106,7 @@ class Library:
         document = self.document("jobs", name)
         study = validate(Study, document)
         workload = study.workload
-        if workload.command is None or workload.workdir == CELL_DIRECTORY:
+        if workload.command is None:
             return study
         file = self.find("jobs", name)
         if workload.workdir is None and file.resolve().is_relative_to(packaged()):

@@ -40,12 +40,43 @@ PARALLELISM = {
     "jax": ("horovod", "native"),
     "mxnet": ("horovod",),
 }
-# The working directory that each cell has for itself.
-CELL_DIRECTORY = "cell"
+
+
+# What a workload may say of a command only.
+_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
 
 
 class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MetricFiles(Model):
+    """Files of values that an unmodified program writes; they are read when it has ended.
+
+    Paths are relative to where the command starts, and may hold placeholders.
+    """
+
+    tensorboard: str | None = Field(None, min_length=1, description="a directory of TensorBoard event files")
+    csv: str | None = Field(None, min_length=1, description="a CSV file with a header")
+    step: str | None = Field(None, min_length=1, description="the CSV column that counts steps; default: the first")
+    wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
+
+    def check(self, own_directory: bool) -> None:
+        """Make sure that no two cells can have one file.
+
+        Raises:
+            ValueError: they can, or there is nothing to read.
+        """
+        paths = {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
+        if not paths:
+            raise ValueError("metrics: name at least one of tensorboard, csv, wandb")
+        if self.step and not self.csv:
+            raise ValueError("metrics: `step` is a column of `csv`")
+        for name, path in paths.items():
+            if not own_directory and "cell" not in placeholders(path):
+                raise ValueError(
+                    f"metrics: cells that run side by side would share {name}: {path}: add `start_in: cell`, or {{cell}} to the path"
+                )
 
 
 class Workload(Model):
@@ -62,12 +93,17 @@ class Workload(Model):
     workdir: str | None = Field(
         None,
         min_length=1,
-        description="where commands start, below the study's directory or absolute; `cell`: each cell in a directory of its own; "
-        "default: the study's directory",
+        description="the directory of the code, where commands start: relative to the study's directory, or absolute; default: the study's "
+        "directory. {workdir} in a command names it",
     )
     copy_workdir: bool = Field(
         False, description="copy `workdir` into the plan, so that later changes do not change what runs"
     )
+    start_in: Literal["workdir", "cell"] = Field(
+        "workdir",
+        description="`cell`: each cell starts in a directory of its own, empty at first; {workdir} names the code's",
+    )
+    metrics: MetricFiles | None = Field(None, description="files with values that the program writes by itself")
     on_warning: Literal["USR2", "TERM", "none"] | None = Field(
         None, description="the signal that a command takes before its time limit, to save its state; default: none"
     )
@@ -84,11 +120,10 @@ class Workload(Model):
             raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
         if self.algorithm is not None and self.on_warning is not None:
             raise ValueError("`on_warning` is for commands: built-in training always saves its state on USR2")
-        if self.algorithm is not None and (self.workdir or self.copy_workdir):
-            key = "workdir" if self.workdir else "copy_workdir"
-            raise ValueError(f"`{key}` is for commands: built-in training reads no files")
-        if self.copy_workdir and self.workdir == CELL_DIRECTORY:
-            raise ValueError("`copy_workdir` copies a directory, and `workdir: cell` is empty at first: choose one")
+        if self.algorithm is not None and (given := _OF_COMMANDS & self.model_fields_set):
+            raise ValueError(f"`{min(given)}` is for commands: built-in training reads and writes no files of yours")
+        if self.metrics:
+            self.metrics.check(self.start_in == "cell")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"env: {name!r} is not a variable's name")
@@ -105,7 +140,8 @@ class Workload(Model):
         return None if self.on_warning in (None, "none") else self.on_warning
 
     def placeholders(self) -> set[str]:
-        texts = [*(self.command or ()), *self.env.values()]
+        files = self.metrics.model_dump().values() if self.metrics else ()
+        texts = [*(self.command or ()), *self.env.values(), *(text for text in files if text)]
         return {name for text in texts for name in placeholders(text)}
 
 
@@ -288,11 +324,13 @@ class Study(Model):
         for number, extra in enumerate(self.include):
             self._check(f"include.{number}", extra)
         names = self.factors() | {"seed", "cell"}
+        if "workdir" in self.axes:
+            raise ValueError("axes: `workdir` is the directory of the code: choose another name")
         for rule in self.exclude:
             for key in rule.model_extra or {}:
                 if key not in names:
                     raise ValueError(f"exclude: no axis {key!r}; {suggestion(key, names)}")
-        if unknown := sorted(self.workload.placeholders() - names):
+        if unknown := sorted(self.workload.placeholders() - names - {"workdir"}):
             raise ValueError(
                 f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)} (write {{{{{unknown[0]}}}}} for plain braces)"
             )

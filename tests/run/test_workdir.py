@@ -121,9 +121,11 @@ def test_what_is_too_large_is_not_copied(project: Path, tmp_path: Path) -> None:
 
 
 def test_each_cell_has_a_directory_of_its_own(project: Path, tmp_path: Path) -> None:
-    code = "import os; assert os.getcwd() == os.environ['HPCRL_CELL_DIR'], os.getcwd(); open('out', 'x').close()"
-    content = command_study([sys.executable, "-c", code], seeds=2)
-    content["workload"]["workdir"] = "cell"
+    (project / "own.py").write_text(
+        "import helper, os; assert os.getcwd() == os.environ['HPCRL_CELL_DIR'], os.getcwd(); open('out', 'x').close()"
+    )
+    content = command_study([sys.executable, "{workdir}/own.py"], seeds=2)
+    content["workload"]["start_in"] = "cell"
     plan = planned(tmp_path / "plan", str(write_yaml(project / "own.yaml", content)))
     for index in (0, 1):
         assert run_task(plan, JOB, index).returncode == 0
@@ -148,7 +150,12 @@ def test_a_working_directory_that_is_gone(project: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        ({"workdir": "cell", "copy_workdir": True}, "choose one"),
+        (
+            {"metrics": {"tensorboard": "runs"}},
+            "cells that run side by side would share tensorboard: runs: add `start_in: cell`",
+        ),
+        ({"metrics": {}}, "name at least one of tensorboard, csv, wandb"),
+        ({"metrics": {"csv": "{cell}.csv", "stepp": "x"}}, "stepp"),
         ({"command": ["echo", "{oops}"]}, r"no axis for {oops}.*\(write {{oops}} for plain braces\)"),
     ],
 )
