@@ -74,13 +74,15 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
     return study | changes
 
 
-def planned(directory: Path, study: dict[str, Any] | str, cluster: str = "workstation", **choices: Any) -> Path:
+def planned(
+    directory: Path, study: dict[str, Any] | str, cluster: str = "workstation", path: Path | None = None, **choices: Any
+) -> Path:
     """Plan a study (its content, or a packaged one's name) and return the plan directory."""
     name = study
     if isinstance(study, dict):
         name = str(write_yaml(directory.parent / f"{directory.name}-study" / "study.yaml", study))
     choices = {"account": "lab", **choices}
-    files: PlanFiles = make_plan(Library(), cluster, str(name), UserChoices(**choices))
+    files: PlanFiles = make_plan(Library([path] if path else []), cluster, str(name), UserChoices(**choices))
     write_plan(files, directory)
     return directory
 

@@ -21,7 +21,7 @@ from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import pack
 from hpcrl.plan.placement import notes
-from hpcrl.plan.workdir import working_directory
+from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
@@ -78,6 +78,7 @@ def make_plan(
         worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before)
     used = {batch.environment for batch in batches}
+    check_readers(study.workload, [each for each in environments.values() if each.key in used])
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)

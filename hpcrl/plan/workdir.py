@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError, count
-from hpcrl.formats.plan import MANIFEST
+from hpcrl.formats.plan import MANIFEST, Environment
 from hpcrl.formats.tables import INDEX
 from hpcrl.spec.study import Workload
 from hpcrl.telemetry.provenance import code
@@ -53,6 +54,22 @@ def working_directory(workload: Workload) -> WorkingDirectory:
         note = f"{_what(workload)} {place}{missing}: the nodes must see it, and a change there changes what runs"
         return WorkingDirectory(notes=(note,))
     return _copied(Path(place), _what(workload))
+
+
+def check_readers(workload: Workload, environments: Sequence[Environment]) -> None:
+    """Make sure that each environment can read the files of values that its programs write.
+
+    Raises:
+        UsageError: one lacks the library.
+    """
+    for kind in ("tensorboard", "wandb"):
+        if workload.metrics is None or getattr(workload.metrics, kind) is None:
+            continue
+        for each in environments:
+            if not re.search(rf"^{kind}==", each.requirements, re.MULTILINE):
+                raise UsageError(
+                    f"workload.metrics.{kind}: environment {each.name} has no {kind} to read the files with: add the pin to its packages"
+                )
 
 
 def _what(workload: Workload) -> str:

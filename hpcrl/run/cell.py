@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ def run_cell(
     from hpcrl.rl.distributed.group import Group
     from hpcrl.run.command import Places, run_command_cell
     from hpcrl.run.interrupt import Interrupt
+    from hpcrl.run.metric_files import read_metric_files
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.training import Ended, before_import, train_cell
     from hpcrl.telemetry.calibration import Calibration
@@ -70,6 +72,7 @@ def run_cell(
     calibration = Calibration(directory, allocation.node)
     seconds = float(plan.study.get("calibration_seconds", 0))
     calibrated = calibration.measure(seconds) if first_on_node and seconds else None
+    begun = time.time()
     spent = os.times()
     before = spent.children_user + spent.children_system
     if not of_a_command:
@@ -122,6 +125,11 @@ def run_cell(
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     used = meter.usage()  # before the sampler is waited for: what it took is not the workload's
+    if metrics := plan.workload.get("metrics"):
+        places = Places.of(directory, plan.workload, cell.id)
+        known = values | {"workdir": places.code}
+        for entry in read_metric_files(metrics, known, places.start, begun, recorder.event):
+            recorder.value(entry)
     if sampler and (unmeasured := sampler.stop()):
         recorder.event(f"{UNMEASURED}: {unmeasured}")
         note_unmeasured(directory, start)

@@ -58,7 +58,9 @@ class MetricFiles(Model):
 
     tensorboard: str | None = Field(None, min_length=1, description="a directory of TensorBoard event files")
     csv: str | None = Field(None, min_length=1, description="a CSV file with a header")
-    step: str | None = Field(None, min_length=1, description="the CSV column that counts steps; default: the first")
+    step: str | None = Field(
+        None, min_length=1, description="the CSV column that counts steps; default: one of the usual names"
+    )
     wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
 
     def check(self, own_directory: bool) -> None:

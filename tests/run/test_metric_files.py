@@ -1,0 +1,131 @@
+"""Values that unmodified programs write by themselves, each written by the real library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcrl as package
+from hpcrl.collect.merge import collect
+from hpcrl.errors import UsageError
+from hpcrl.run.metric_files import read_metric_files
+from hpcrl.slurm.client import Slurm
+from tests.builders import cells_of, command_study, planned, run_task, write_yaml
+from tests.run.test_cell import only_record
+
+JOB = "mine-numpy-cpu-1"
+TENSORBOARD = """\
+import sys, time
+from tensorboard.summary import DirectoryOutput, Writer
+writer = Writer(DirectoryOutput(f"runs/CartPole-v1__dqn__{sys.argv[1]}"))
+for step in range(0, 50, 10):
+    writer.add_scalar("charts/episodic_return", step + float(sys.argv[1]), step)
+    writer.add_scalar("losses/td_loss", 1 / (step + 1), step)
+writer.close()
+"""
+CSV = """\
+import csv
+with open("progress.csv", "w", newline="") as file:
+    writer = csv.writer(file)
+    writer.writerow(["name", "global_step", "rollout/ep_rew_mean", "loss"])
+    for step in range(3):
+        writer.writerow(["a", step * 100, step + 0.5, "" if step == 0 else "nan" if step == 1 else 0.25])
+"""
+WANDB = """\
+import wandb
+run = wandb.init(project="mine", mode="offline", dir=".", settings=wandb.Settings(silent=True, console="off"))
+for step in range(2000):
+    run.log({"charts/episodic_return": step * 1.5, "nested": {"loss": 0.5}, "word": "x" * 50}, step=step * 10)
+run.finish()
+"""
+
+
+def run_script(tmp_path: Path, text: str, metrics: dict[str, str], *words: str, **changes: Any) -> Path:
+    project = tmp_path / "project"
+    project.mkdir(exist_ok=True)
+    (project / "script.py").write_text(text)
+    study = command_study([sys.executable, "{workdir}/script.py", *words], **changes)
+    study["workload"] |= {"start_in": "cell", "metrics": metrics}
+    return planned(tmp_path / "plan", str(write_yaml(project / "study.yaml", study)), path=with_libraries(tmp_path))
+
+
+def with_libraries(tmp_path: Path) -> Path:
+    """An environment for plans that pins what the readers need; the tests run in their own."""
+    pins = ["numpy==2.4.6", "psutil==7.2.2", "tensorboard==2.21.0", "wandb==0.25.1"]
+    content = {"name": "numpy", "title": "N", "python": "3.11", "flavours": {"cpu": {"packages": pins}}}
+    write_yaml(tmp_path / "library/envs/numpy.yaml", content)
+    return tmp_path / "library"
+
+
+def test_tensorboard_gives_curves_and_scores(tmp_path: Path) -> None:
+    plan = run_script(tmp_path, TENSORBOARD, {"tensorboard": "runs"}, "{seed}", seeds=2, score="charts/episodic_return")
+    for index in (0, 1):
+        done = run_task(plan, JOB, index)
+        assert done.returncode == 0, done.stderr
+    collect([plan], tmp_path / "d", Slurm())
+    rows = package.load(tmp_path / "d")
+    assert {row["seed"]: row["final_score"] for _, row in rows.iterrows()} == {1: 41.0, 2: 42.0}
+    assert rows["notes"].isna().all()
+    points = package.load(tmp_path / "d", "episodes")
+    one = points[(points["name"] == "charts/episodic_return") & (points["cell"] == cells_of(plan)[0]["id"])]
+    assert list(one["step"]) == [0, 10, 20, 30, 40]
+
+
+def test_a_csv_file(tmp_path: Path) -> None:
+    plan = run_script(tmp_path, CSV, {"csv": "progress.csv"})
+    assert run_task(plan, JOB).returncode == 0
+    assert [(each["step"], each["values"]) for each in only_record(plan).values] == [
+        (0, {"rollout/ep_rew_mean": 0.5}),
+        (100, {"rollout/ep_rew_mean": 1.5}),
+        (200, {"rollout/ep_rew_mean": 2.5, "loss": 0.25}),
+    ]
+
+
+def test_an_offline_run_of_wandb(tmp_path: Path) -> None:
+    plan = run_script(tmp_path, WANDB, {"wandb": "wandb"})
+    done = run_task(plan, JOB)
+    assert done.returncode == 0, done.stderr
+    values = only_record(plan).values
+    assert len(values) == 2000  # more than one block of its file
+    assert values[7]["step"] == 70
+    assert values[7]["values"] == {"charts/episodic_return": 10.5, "nested/loss": 0.5}
+
+
+@pytest.mark.parametrize("metrics", [{"tensorboard": "runs"}, {"csv": "progress.csv"}, {"wandb": "wandb"}])
+def test_files_that_were_not_written_or_are_rubbish(tmp_path: Path, metrics: dict[str, str]) -> None:
+    notes: list[str] = []
+    assert list(read_metric_files(metrics, {}, tmp_path, 0, notes.append)) == []
+    assert notes[0].endswith("no such file was written")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/events.out.tfevents.1").write_bytes(b"rubbish" * 100)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb/x.wandb").write_bytes(b"rubbish" * 100)
+    (tmp_path / "progress.csv").write_bytes(b"\xff\xfe,\n" * 10)
+    assert list(read_metric_files(metrics, {}, tmp_path, 0, notes.append)) == []
+
+
+def test_files_of_an_earlier_start_are_not_read_again(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("step,x\n1,2\n")
+    since = (tmp_path / "old.csv").stat().st_mtime + 10
+    notes: list[str] = []
+    assert list(read_metric_files({"csv": "old.csv"}, {}, tmp_path, since, notes.append)) == []
+    assert len(notes) == 1
+
+
+def test_a_column_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("frame,x\n1,2\n")
+    notes: list[str] = []
+    assert list(read_metric_files({"csv": "a.csv", "step": "global"}, {}, tmp_path, 0, notes.append)) == []
+    assert notes[0].endswith("it has no column 'global'; it has frame, x")
+    found = list(read_metric_files({"csv": "a.csv", "step": "frame"}, {}, tmp_path, 0, notes.append))
+    assert found == [{"step": 1, "time": None, "x": 2.0}]
+
+
+def test_an_environment_without_the_library_is_refused(tmp_path: Path) -> None:
+    study = command_study(["true"])
+    study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
+    with pytest.raises(UsageError, match="environment numpy has no tensorboard to read the files with: add the pin"):
+        planned(tmp_path / "plan", study)
