@@ -15,8 +15,8 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.spec.explain import Faults, Key, dotted, in_words
 
-Key = tuple[str | int, ...]
 _MOST_VALUES = 200_000
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = frozenset(f"{_STANDARD}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
@@ -33,8 +33,13 @@ class Origin:
     source: str | None = None
     as_of: str | None = None
 
+    @property
+    def where(self) -> str:
+        """``file:line``; an option of the command line has no line."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
     def __str__(self) -> str:
-        parts = [f"{self.file}:{self.line}"]
+        parts = [self.where]
         if self.source:
             parts.append(f"source {self.source}")
         if self.as_of:
@@ -238,28 +243,26 @@ def validate(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = [_explain(model, document, fault) for fault in error.errors()]
+        faults = [each for fault in error.errors() for each in _explain(model, document, fault)]
+        problems = [_problem(*each) for each in sorted(faults, key=lambda each: (each[0].file, each[0].line))]
         raise SpecError(list(dict.fromkeys(problems))) from None
 
 
-def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> str:
+def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> Iterator[tuple[Origin, Key, str]]:
     path = tuple(part for part in fault["loc"] if not str(part).startswith(("function-", "tagged-")))
     path = tuple(_real_parts(document.data, path, fault["type"] in ("missing", "extra_forbidden")))
-    origin = document.origin(path)
-    where = f"{origin.file}:{origin.line}"
-    dotted = ".".join(str(part) for part in path)
-    if fault["type"] == "extra_forbidden":
-        known = _fields_at(model, path[:-1])
-        return f"{where}: {dotted}: unknown key; {suggestion(str(path[-1]), known)}"
-    if fault["type"] == "missing":
-        return f"{where}: {dotted}: is missing"
-    message = fault["msg"].removeprefix("Value error, ")
-    given = fault.get("input")
-    if fault["type"] not in ("value_error", "assertion_error"):
-        message = f"{message[:1].lower()}{message[1:]}"
-        if isinstance(given, str | int | float | bool | None):
-            message += f", got {given!r}"
-    return f"{where}: {dotted}: {message}" if dotted else f"{where}: {message}"
+    error = (fault.get("ctx") or {}).get("error")
+    if isinstance(error, Faults):
+        for below, text in error.faults:
+            yield document.origin((*path, *below)), (*path, *below), text
+    elif fault["type"] == "extra_forbidden":
+        yield document.origin(path), path, f"unknown key; {suggestion(str(path[-1]), _fields_at(model, path[:-1]))}"
+    else:
+        yield document.origin(path), path, "is missing" if fault["type"] == "missing" else in_words(fault)
+
+
+def _problem(origin: Origin, path: Key, text: str) -> str:
+    return f"{origin.where}: {dotted(path)}: {text}" if path else f"{origin.where}: {text}"
 
 
 def _real_parts(data: Any, path: Key, last_is_absent: bool) -> Iterator[str | int]:
