@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo_json, json_option, path_option, print_table
 from hpcrl.errors import count
 
 
@@ -19,30 +19,24 @@ def command() -> None:
 @command.command("list", epilog="Example: hpcrl cluster list")
 @json_option
 @path_option
-def list_(as_json: bool, paths: tuple[Path, ...]) -> None:
-    """List the profiles found along the search path."""
+def list_(as_json: bool, paths: tuple[Path, ...]) -> int:
+    """List the profiles found along the search path. Exit code 1 when one is broken: the others are listed."""
+    from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
 
     library = Library(paths)
-    rows = []
-    for name in library.files("clusters", ".yaml"):
-        profile = library.cluster(name)
-        gpus = ", ".join(profile.gpu_types()) or "no GPU"
-        rows.append(
-            [
-                name,
-                profile.status,
-                profile.title,
-                gpus,
-                profile.default_study,
-                library.where("clusters", name),
-            ]
-        )
+    rows, survivors = [], Survivors()
+    for name, file in library.files("clusters", ".yaml").items():
+        with survivors.each(display(file)):
+            profile = library.cluster(name)
+            gpus = ", ".join(profile.gpu_words()) or "no GPU"
+            rows.append([name, profile.status, profile.title, gpus, profile.default_study, display(file)])
     columns = ["cluster", "status", "what", "GPUs", "default study", "file"]
     if as_json:
         echo_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         print_table(columns, rows)
+    return survivors.code
 
 
 @command.command("show", epilog="Example: hpcrl cluster show sol --origin")
@@ -61,7 +55,7 @@ def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[P
     document = Library(paths).document("clusters", name)
     profile = validate(ClusterProfile, document)
     if as_json:
-        echo_json(profile.model_dump(mode="json"))
+        echo_json(_below(profile.model_dump(mode="json"), key, name))
         return
     leaves = [(path, value) for path, value in _leaves(document.data, ()) if path[0] != "sources"]
     wanted = tuple(key.split(".")) if key else ()
@@ -73,6 +67,26 @@ def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[P
     for path, value in chosen:
         dotted = ".".join(map(str, path))
         click.echo(f"{dotted}: {value}" + (f"   [{document.origin(path)}]" if origin else ""))
+
+
+def _below(data: Any, key: str | None, name: str) -> Any:
+    """Return the value at a dotted key of a profile.
+
+    Raises:
+        UsageError: there is none, with the nearest name.
+    """
+    from hpcrl.errors import UsageError, suggestion
+
+    parts = key.split(".") if key else []
+    for number, part in enumerate(parts):
+        index = part if isinstance(data, dict) else int(part) if part.isdigit() else None
+        known = list(data) if isinstance(data, dict) else list(range(len(data))) if isinstance(data, list) else []
+        if index not in known:
+            raise UsageError(
+                f"cluster {name}: nothing at {'.'.join(parts[: number + 1])!r}; {suggestion(part, map(str, known))}"
+            )
+        data = data[index]
+    return data
 
 
 def _leaves(node: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], Any]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from hpcrl.errors import UsageError
+
 DEFAULT_PLAN = Path("plan")
 DEFAULT_DATASET = Path("dataset")
 DEFAULT_REPORT = Path("report")
@@ -39,6 +41,23 @@ def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 def say(text: str) -> None:
     """Tell the user what is waited for or was found, beside the result."""
     click.echo(f"hpcrl: {text}", err=True)
+
+
+class Survivors:
+    """Goes through files of which some may be broken: tells of each broken one, and keeps the exit code."""
+
+    def __init__(self) -> None:
+        self.code = 0
+
+    @contextmanager
+    def each(self, where: str) -> Iterator[None]:
+        """Do something with one file; where it is broken, say so on standard error and go on."""
+        try:
+            yield
+        except UsageError as error:
+            self.code = 1
+            text = str(error)
+            click.echo(text if where in text else f"{where}: {text}", err=True)
 
 
 def echo_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import path_option, print_table
+from hpcrl.cli.common import Survivors, path_option, print_table
 from hpcrl.errors import HpcrlError, UsageError
 
 if TYPE_CHECKING:
@@ -98,31 +98,27 @@ def create(
 
 @command.command("list", epilog="Example: hpcrl env list")
 @path_option
-def list_(paths: tuple[Path, ...]) -> None:
-    """List the environments there are, and which of them stand built on this machine."""
+def list_(paths: tuple[Path, ...]) -> int:
+    """List the environments, and which of them stand built here. Exit code 1 when one is broken: the others are listed."""
     from hpcrl.environments.build import is_built, root_of
+    from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
 
     library = Library(paths)
     site = library.cluster("workstation").environments.model_dump(mode="json")
-    rows = []
-    for name in library.files("envs", ".yaml"):
-        spec = library.environment(name)
-        for flavour in spec.flavours:
-            for horovod in (False, True) if spec.horovod else (False,):
-                environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
-                path = root_of(site) / environment.key
-                kind = f"{flavour}, Horovod" if horovod else flavour
-                rows.append(
-                    [
-                        name,
-                        kind,
-                        spec.title,
-                        str(path) if is_built(path) else "not built",
-                        library.where("envs", name),
-                    ]
-                )
+    rows, survivors = [], Survivors()
+    for name, file in library.files("envs", ".yaml").items():
+        with survivors.each(display(file)):
+            spec = library.environment(name)
+            for flavour in spec.flavours:
+                for horovod in (False, True) if spec.horovod else (False,):
+                    environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
+                    path = root_of(site) / environment.key
+                    kind = f"{flavour}, Horovod" if horovod else flavour
+                    built = str(path) if is_built(path) else "not built"
+                    rows.append([name, kind, spec.title, built, display(file)])
     print_table(["environment", "flavour", "what", "built", "file"], rows)
+    return survivors.code
 
 
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")

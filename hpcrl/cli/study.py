@@ -1,4 +1,4 @@
-"""hpcrl study list|show."""
+"""hpcrl study list|show|check."""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo_json, json_option, path_option, print_table
+from hpcrl.errors import count
 
 
 @click.group("study")
 def command() -> None:
-    """List and show studies."""
+    """List, show and check studies."""
 
 
 @command.command("list", epilog="Example: hpcrl study list")
 @path_option
-def list_(paths: tuple[Path, ...]) -> None:
-    """List the studies found along the search path."""
+def list_(paths: tuple[Path, ...]) -> int:
+    """List the studies found along the search path. Exit code 1 when one is broken: the others are listed."""
     from hpcrl.plan.expand import expand
+    from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
 
     library = Library(paths)
-    rows = []
-    for name in library.files("jobs", ".yaml"):
-        study = library.study(name)
-        rows.append([name, sum(1 for _ in expand(study)), study.title, library.where("jobs", name)])
+    rows, survivors = [], Survivors()
+    for name, file in library.files("jobs", ".yaml").items():
+        with survivors.each(display(file)):
+            study = library.study(name)
+            rows.append([name, sum(1 for _ in expand(study)), study.title, display(file)])
     print_table(["study", "cells", "what", "file"], rows)
+    return survivors.code
 
 
 @command.command("show", epilog="Example: hpcrl study show sol-dqn")
@@ -59,3 +63,22 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
         f"  asks for (unless an axis says otherwise): {asked.cpus} cores, {format_memory(asked.memory)}, {format_time(asked.time)}"
     )
     click.echo(f"  cells: {sum(1 for _ in expand(study))}, chain {study.chain}")
+
+
+@command.command("check", epilog="Example: hpcrl study check my-study.yaml")
+@click.argument("names", nargs=-1)
+@path_option
+def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
+    """Check studies, all of them by default: names, values, axes, rules, frameworks, modes, and the environment."""
+    from hpcrl.plan.expand import expand
+    from hpcrl.spec.document import display
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    survivors = Survivors()
+    files = {name: display(library.find("jobs", name)) for name in names}
+    for name, file in (files or {name: display(path) for name, path in library.files("jobs", ".yaml").items()}).items():
+        with survivors.each(file):
+            number = sum(1 for _ in expand(library.study(name)))
+            click.echo(f"{name}: good, {count(number, 'cell')}")
+    return survivors.code

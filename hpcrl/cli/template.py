@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import path_option, print_table
+from hpcrl.cli.common import Survivors, path_option, print_table
 from hpcrl.errors import UsageError, suggestion
 
 
@@ -17,15 +17,21 @@ def command() -> None:
 
 @command.command("list", epilog="Example: hpcrl template list")
 @path_option
-def list_(paths: tuple[Path, ...]) -> None:
-    """List the templates and the file that wins for each."""
+def list_(paths: tuple[Path, ...]) -> int:
+    """List the templates and the file that wins for each. Exit code 1 when one is broken: the others are listed."""
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
+    from hpcrl.spec.rendering import Renderer
 
-    print_table(
-        ["template", "file"],
-        [[name, display(path)] for name, path in Library(paths).files("templates", ".j2").items()],
-    )
+    library = Library(paths)
+    renderer, survivors = Renderer(library), Survivors()
+    rows = []
+    for name, path in library.files("templates", ".j2").items():
+        with survivors.each(display(path)):
+            renderer.check(f"{name}.j2")
+            rows.append([name, display(path)])
+    print_table(["template", "file"], rows)
+    return survivors.code
 
 
 @command.command("show", epilog="Example: hpcrl template show sbatch/cells.sbatch")

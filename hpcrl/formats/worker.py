@@ -11,7 +11,7 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
-PARTS = ("formats", "run", "rl", "slurm", "telemetry")
+PARTS = ("catalogue", "formats", "run", "rl", "slurm", "telemetry")
 
 
 @cache

@@ -10,11 +10,12 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcrl.catalogue import fields
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import UsageError
+from hpcrl.spec.checks import MAX_CELLS
 from hpcrl.spec.quantities import parse_memory, parse_time
-from hpcrl.spec.study import FRAMEWORKS, PARALLELISM, RESOURCES, Resources, Study
-
-MAX_CELLS = 1_000_000
+from hpcrl.spec.study import RESOURCES, Resources, Study
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,11 @@ def expand(study: Study) -> Iterator[Point]:
     count = 0
     cache: dict[tuple[Any, ...], Resources] = {}
     for point in settings:
-        if any(rule.matches({**defaults, **point}) for rule in study.exclude if "seed" not in (rule.model_extra or {})):
+        point = study.with_defaults(point)
+        if study.excludes({**defaults, **point}):
             continue
         resources = _resources(study, point, cache)
-        _check_combination(study, point, resources)
+        _check_ranks(study, point, resources)
         config = {key: value for key, value in point.items() if key not in RESOURCES}
         for seed in study.seeds:
             values_here = {**defaults, **point, "seed": seed}
@@ -62,29 +64,19 @@ def expand(study: Study) -> Iterator[Point]:
         raise UsageError(f"study {study.name}: no cell is left: its `exclude` rules match everything")
 
 
-def _check_combination(study: Study, point: dict[str, Any], resources: Resources) -> None:
-    """Refuse what no framework of that name can do.
+def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> None:
+    """Refuse ranks that cannot share a batch.
 
     Raises:
-        UsageError: the mode or the parallelism is not one of the framework's.
+        UsageError: they cannot.
     """
-    framework, execution, parallelism = point.get("framework"), point.get("execution", "eager"), resources.parallelism
-    if study.workload.algorithm is None or framework is None:
+    if study.workload.algorithm is None or resources.parallelism == "none":
         return
-    for what, value, known in (
-        ("execution", execution, FRAMEWORKS[framework]),
-        ("parallelism", parallelism, ("none", *PARALLELISM[framework])),
-    ):
-        if value not in known:
-            raise UsageError(
-                f"study {study.name}: {framework} has no {what} {value!r} (it has {', '.join(known)}): leave it out with "
-                f"`exclude: [{{framework: {framework}, {what}: {value}}}]`"
-            )
-    if execution == "fused" and parallelism != "none":
-        raise UsageError(
-            f"study {study.name}: fused runs in one process: leave it out with "
-            f"`exclude: [{{execution: fused, parallelism: {parallelism}}}]`"
-        )
+    algorithm = algorithms()[study.workload.algorithm]
+    own = {key: value for key, value in point.items() if key in fields.names(algorithm.settings)}
+    settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
+    if wrong := algorithm.share_fault(settings, resources.tasks or 1):
+        raise UsageError(f"study {study.name}: {wrong}")
 
 
 def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:

@@ -86,6 +86,14 @@ def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]
                 f"cells in partition {each.partition} may start on different CPUs, whose times do not compare "
                 f"({kinds}): {profile.name} has no way to ask for one"
             )
+        partition = profile.partitions[each.partition]
+        if partition.on_request and partition.note:
+            said.append(f"partition {each.partition}: {partition.note}")
+        qos = profile.qos[each.qos] if each.qos else None
+        if qos and qos.on_request and qos.note:
+            said.append(f"QOS {each.qos}: {qos.note}")
+        if qos and qos.preemptable:
+            said.append(f"jobs in QOS {each.qos} may be preempted")
         kind = profile.node_types[each.node_type].gpus
         if each.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
             said.append(

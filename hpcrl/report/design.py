@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from hpcrl.catalogue.registry import frameworks
+
 # Of Okabe and Ito's colours, which readers with any common colour blindness tell apart. A framework keeps its colour
 # in every figure, whatever else is drawn.
-FRAMEWORKS = {
-    "torch": ("PyTorch", "#D55E00"),
-    "tensorflow": ("TensorFlow", "#0072B2"),
-    "jax": ("JAX", "#009E73"),
-    "mxnet": ("MXNet", "#CC79A7"),
-    "numpy": ("NumPy", "#E69F00"),
-}
+_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2", "jax": "#009E73", "mxnet": "#CC79A7", "numpy": "#E69F00"}
+FRAMEWORKS = {name: (frameworks()[name].title, colour) for name, colour in _COLOURS.items()}
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 GREY = "#7F7F7F"
 # mode of execution -> lengths of strokes and gaps of its lines
@@ -26,8 +23,8 @@ _DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 def display(value: object) -> str:
     """Return the name that readers see of a framework, of a kind of parallelism, or of any other value."""
     text = str(value)
-    if text in FRAMEWORKS:
-        return FRAMEWORKS[text][0]
+    if text in frameworks():
+        return frameworks()[text].title
     return f"{value:g}" if isinstance(value, float) else _WORDS.get(text, text)
 
 

@@ -16,6 +16,7 @@ from hpcrl.errors import SpecError
 from hpcrl.report.comparison import WORDS
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.sections import Section
+from hpcrl.spec.blocks import check_blocks
 from hpcrl.spec.document import display
 from hpcrl.spec.library import Library, packaged
 
@@ -40,6 +41,7 @@ def render(
         for number, panel in enumerate(figure.panels)
     }
     environment.globals |= {"figure_id": _id, "values_of": as_table}
+    check_blocks(environment, f"report/{template}.html.j2")
     try:
         return environment.get_template(f"report/{template}.html.j2").render(
             sections=sections,

@@ -8,8 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.algorithms.dqn import LearnerSettings
+
 Floats = NDArray[np.floating[Any]]
 Weights = dict[str, Floats]
+# What a DQN learner is told besides its network.
+DqnSettings = LearnerSettings
 
 
 @dataclass(frozen=True)
@@ -44,24 +48,6 @@ class Batch:
     rewards: NDArray[np.float32]
     next_observations: NDArray[np.float32]
     terminated: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class DqnSettings:
-    """What a DQN learner is told besides its network: loss, optimiser, and whose formulae.
-
-    `defaults` is ``aligned`` (hpcrl's first weights and one formula for every framework's optimiser) or ``framework``
-    (the framework's own initialiser and optimiser class as they come).
-    """
-
-    gamma: float = 0.99
-    max_gradient_norm: float = 10.0
-    loss: str = "huber"
-    double: bool = False
-    optimizer: str = "adam"
-    optimizer_epsilon: float = 1e-8
-    rmsprop_decay: float = 0.99
-    defaults: str = "aligned"
 
 
 class Collective(Protocol):

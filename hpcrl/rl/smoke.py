@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.rl.algorithms.dqn import DqnConfig, train
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.probes import Probe, wanted_values
-from hpcrl.rl.frameworks import MODES, make_collective, make_dqn_learner
+from hpcrl.rl.frameworks import make_collective, make_dqn_learner
 from hpcrl.rl.frameworks.numpy.dqn import q_values
 from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
 from hpcrl.telemetry.phases import PhaseClock
@@ -82,8 +83,8 @@ def main(framework: str, parallelism: str, flavour: str) -> None:
     found: dict[str, str] = {}
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
     collective = make_collective(framework, parallelism, Group())
-    for execution in MODES[framework]:
-        if collective and execution == "fused":
+    for execution in frameworks()[framework].modes:
+        if collective and execution in frameworks()[framework].one_process:
             continue
         start = time.perf_counter()
         try:

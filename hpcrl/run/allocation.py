@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import Cell
 from hpcrl.slurm.client import Slurm, array_key, tasks_per_node
 
-# Every library's own way to be told a number of threads.
+# How the numeric libraries are told a number of threads; a framework's own variables stand in the catalogue.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "TORCHINDUCTOR_COMPILE_THREADS",
 )  # fmt: skip
 # A rank without Slurm: hpcrl's own, Open MPI's, MPICH's.
 _RANK_VARIABLES = ("HPCRL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -105,7 +105,8 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
     Without Slurm the process is also bound to that many cores, a rank's own where there are enough (``HPCRL_CORES``
     names the cell's), since some libraries take the number of threads from what they may run on.
     """
-    for name in _THREAD_VARIABLES:
+    own = (name for each in frameworks().values() for name in each.threads)
+    for name in (*_THREAD_VARIABLES, *own):
         os.environ[name] = str(cpus)
     if "SLURM_JOB_ID" in os.environ:
         return

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcrl.catalogue.registry import is_out_of_memory
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start, end_attempt, note_unmeasured
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, Cell, Job, Plan, read_cells
@@ -20,8 +21,6 @@ from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
-# What the frameworks' allocators say, in lower case: torch and MXNet; JAX; TensorFlow.
-_OUT_OF_MEMORY = ("out of memory", "resource_exhausted", "oom when allocating")
 
 
 def cell_of(directory: Path, job: Job, task: int) -> Cell:
@@ -121,7 +120,7 @@ def run_cell(
         ended = Ended("oom", "out of memory", {})
     except Exception as error:  # a workload may raise anything; its record must still be closed
         traceback.print_exc()
-        kind = "oom" if any(words in str(error).lower() for words in _OUT_OF_MEMORY) else "failed"
+        kind = "oom" if is_out_of_memory(str(error)) else "failed"
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     used = meter.usage()  # before the sampler is waited for: what it took is not the workload's

@@ -8,13 +8,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.fields import names
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, train
 from hpcrl.rl.distributed.group import Group
@@ -54,10 +56,14 @@ def train_cell(
     """
     import gymnasium
 
-    framework, execution = str(config["framework"]), str(config.get("execution", "eager"))
+    framework = str(config["framework"])
+    execution = str(config.get("execution", frameworks()[framework].default_mode))
     parallelism = str(resources.get("parallelism", "none"))
-    if resources.get("gpus") and (framework == "numpy" or not visible_gpus()):
-        what = "NumPy computes on the CPU only" if framework == "numpy" else "no NVIDIA GPU is visible here"
+    on_gpus = "cuda" in frameworks()[framework].devices
+    if resources.get("gpus") and (not on_gpus or not visible_gpus()):
+        what = (
+            "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} computes on the CPU only"
+        )
         raise UsageError(f"this cell asks for {resources['gpus']} GPUs, and {what}: it does not run on the CPU instead")
     if group.ranks > 1 and parallelism == "none":
         raise UsageError(f"this cell has {group.ranks} ranks and no parallelism: say horovod or native in the study")
@@ -65,8 +71,8 @@ def train_cell(
         raise UsageError(
             f"this cell has {resources['tasks']} ranks, and {group.ranks} was started: --ranks starts them all"
         )
-    names = {field.name for field in fields(DqnConfig)}
-    settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in names}
+    known = names(DqnConfig)
+    settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
     hyperparameters = DqnConfig.from_mapping(settings)
 
     def make_environment() -> Any:
@@ -176,13 +182,8 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
         # Milliseconds between two looks for work; the default, 1, is longer than a whole update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if framework == "jax":
-        flags = os.environ.get("XLA_FLAGS", "")
-        if resources["cpus"] == 1:
-            os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if framework == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if framework in frameworks():
+        os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
     if framework == "torch" and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         # Else the first cell on a machine would pay for compiling, and the others would not.
         cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")

@@ -416,7 +416,8 @@ def description(profile: ClusterProfile, layout: Layout) -> list[str]:
     return [
         "real: slurmctld, slurmdbd, slurmd and the commands; "
         f"{len(profile.partitions)} partitions with their time, nodes and QOS; every limit of {len(profile.qos)} QOS, read back",
-        f"as the site has it: MaxArraySize {site.max_array_size}, "
+        (f"Slurm of this host; the site's is {site.version}; " if site.version else "")
+        + f"as the site has it: MaxArraySize {site.max_array_size}, "
         + (f"MaxJobCount {site.max_job_count}, " if site.max_job_count else "")
         + f"PreemptMode {site.preempt_mode or 'REQUEUE (the profile does not say)'}, accounting keeps {kept}",
         f"stand-ins: {len(layout.nodes)} nodes on this host, of declared size; GPUs are links to /dev/null",

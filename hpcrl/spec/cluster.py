@@ -6,6 +6,7 @@ Nothing personal stands here: account and e-mail come from the user (:mod:`hpcrl
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from hpcrl.errors import suggestion
 from hpcrl.spec.billing import evaluate
-from hpcrl.spec.quantities import MiB, Name, Seconds
+from hpcrl.spec.explain import Faults, Key
+from hpcrl.spec.quantities import MiB, Name, Seconds, format_memory
 
 # The sbatch flags that a profile may require or forbid; others go into `script.directives`.
 FLAGS = (
@@ -179,7 +181,6 @@ class Environments(Model):
 
 
 class Launch(Model):
-    command: Literal["srun", "none"] = "srun"
     arguments: tuple[str, ...] = ()
     mpi: str | None = Field(None, description="value of srun --mpi for jobs of several tasks")
 
@@ -218,40 +219,53 @@ class ClusterProfile(Model):
 
     @model_validator(mode="after")
     def _references(self) -> ClusterProfile:
-        for name, partition in self.partitions.items():
-            for node_type in partition.node_types:
-                if node_type not in self.node_types:
-                    raise ValueError(
-                        f"partitions.{name}.node_types: no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
-                    )
-            for qos in partition.qos:
-                if qos not in self.qos:
-                    raise ValueError(f"partitions.{name}.qos: no QOS {qos!r}; {suggestion(qos, self.qos)}")
-        build = self.environments.build_partition
-        if build is not None and build not in self.partitions:
-            raise ValueError(
-                f"environments.build_partition: no partition {build!r}; {suggestion(build, self.partitions)}"
-            )
-        for flag in self.required_flags:
-            if flag in self.forbidden_flags:
-                raise ValueError(f"the flag {flag!r} is both required and forbidden")
-        for key in self.script.directives:
-            if key in ("account", "mail-user") and "%u" not in str(self.script.directives[key]):
-                raise ValueError(f"script.directives.{key}: is personal and comes from the user, not from a profile")
-        for name, node in self.node_types.items():
-            if node.gpus and self.gpu_request is GpuRequest.NONE:
-                raise ValueError(f"node_types.{name} has GPUs, but gpu_request is none")
-        for node_type in self.memory.per_core:
-            if node_type not in self.node_types:
-                raise ValueError(
-                    f"memory.per_core: no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
-                )
-        for kind in self.billing.unknown if self.billing else ():
-            if kind not in self.gpu_types():
-                raise ValueError(f"billing.unknown: no GPU type {kind!r}; {suggestion(kind, self.gpu_types())}")
+        if faults := [*self._unknown_names(), *self._script_faults()]:
+            raise Faults(faults)
         if self.billing:
             evaluate(self.billing.expression, self.billing_names())
         return self
+
+    def _unknown_names(self) -> Iterator[tuple[Key, str]]:
+        for name, partition in self.partitions.items():
+            for index, node_type in enumerate(partition.node_types):
+                if node_type not in self.node_types:
+                    at: Key = ("partitions", name, "node_types", index)
+                    yield at, f"no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
+            for index, qos in enumerate(partition.qos):
+                if qos not in self.qos:
+                    yield ("partitions", name, "qos", index), f"no QOS {qos!r}; {suggestion(qos, self.qos)}"
+        build = self.environments.build_partition
+        if build is not None and build not in self.partitions:
+            yield (
+                ("environments", "build_partition"),
+                f"no partition {build!r}; {suggestion(build, self.partitions)}",
+            )
+        for name, node in self.node_types.items():
+            if node.gpus and self.gpu_request is GpuRequest.NONE:
+                yield ("node_types", name, "gpus"), "has GPUs, but gpu_request is none"
+        for node_type in self.memory.per_core:
+            if node_type not in self.node_types:
+                at = ("memory", "per_core", node_type)
+                yield at, f"no node type {node_type!r}; {suggestion(node_type, self.node_types)}"
+        for kind in self.billing.unknown if self.billing else ():
+            if kind not in self.gpu_types():
+                yield ("billing", "unknown"), f"no GPU type {kind!r}; {suggestion(kind, self.gpu_types())}"
+
+    def _script_faults(self) -> Iterator[tuple[Key, str]]:
+        for flag in self.required_flags:
+            if flag in self.forbidden_flags:
+                yield ("required_flags",), f"the flag {flag!r} is both required and forbidden"
+        for key, value in self.script.directives.items():
+            if key in ("account", "mail-user") and "%u" not in str(value):
+                yield ("script", "directives", key), "is personal and comes from the user, not from a profile"
+        kept = any("SLURM_EXPORT_ENV=ALL" in line for line in self.script.lines)
+        kept = kept or any(argument.startswith("--export=ALL") for argument in self.launch.arguments)
+        if str(self.script.directives.get("export", "")).upper() in ("NONE", "NIL") and not kept:
+            yield (
+                ("script", "directives", "export"),
+                "gives the steps of srun an empty environment too: add `export SLURM_EXPORT_ENV=ALL` to script.lines "
+                "(`+lines:` adds to the lines of the profile that is extended)",
+            )
 
     def time_limit(self, partition: str, qos: str | None) -> int:
         """Return the seconds that a partition and a QOS allow for one job."""
@@ -271,6 +285,11 @@ class ClusterProfile(Model):
         """Return each name that a billing expression may use, with the value 1."""
         names = ["cores", "memory_gib", "nodes", "gpus", "hours", "charge_factor"]
         return dict.fromkeys([*names, *(gpu_name(kind) for kind in self.gpu_types())], 1.0)
+
+    def gpu_words(self) -> list[str]:
+        """Return each GPU type with its memory, where that is known: ``a100 (80G)``."""
+        found = {node.gpus.type: node.gpus.memory for node in self.node_types.values() if node.gpus}
+        return [f"{kind} ({format_memory(memory)})" if memory else kind for kind, memory in found.items()]
 
     def gpu_types(self) -> list[str]:
         """Return the GPU types of the site, in the profile's order."""

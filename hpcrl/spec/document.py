@@ -15,8 +15,9 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.spec.explain import Faults, Key, dotted, in_words
 
-Key = tuple[str | int, ...]
+Sourced = tuple[str | None, str | None, str | None]  # title, date, address
 _MOST_VALUES = 200_000
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = frozenset(f"{_STANDARD}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
@@ -32,11 +33,17 @@ class Origin:
     line: int
     source: str | None = None
     as_of: str | None = None
+    url: str | None = None
+
+    @property
+    def where(self) -> str:
+        """``file:line``; an option of the command line has no line."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
     def __str__(self) -> str:
-        parts = [f"{self.file}:{self.line}"]
+        parts = [self.where]
         if self.source:
-            parts.append(f"source {self.source}")
+            parts.append(f"source {self.source}" + (f" ({self.url})" if self.url else ""))
         if self.as_of:
             parts.append(f"as of {self.as_of}")
         return ", ".join(parts)
@@ -57,24 +64,54 @@ class Document:
         return Origin("?", 0)
 
     def merged_over(self, base: Document) -> Document:
-        """Lay this document over `base`: mappings merge key by key, everything else is replaced."""
+        """Lay this document over `base`: mappings merge key by key, everything else is replaced.
+
+        A key ``+name`` adds its list to the base's list `name`.
+
+        Raises:
+            SpecError: such a key holds no list, or the base has something else there.
+        """
         origins = dict(base.origins)
-        data = _merge(base.data, self.data, (), origins)
-        origins.update(self.origins)
+        added: dict[Key, int] = {}
+        data = _merge(base.data, self.data, (), origins, added)
+        for path, origin in self.origins.items():
+            origins[_moved(path, added)] = origin
+        for path, length in added.items():
+            if length < 0:
+                raise SpecError([f"{self.origin(path).where}: {dotted(path)}: expected a list to add to another list"])
         return Document(data, origins)
 
 
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any], path: Key, origins: dict[Key, Origin]) -> dict[str, Any]:
+def _merge(
+    base: Mapping[str, Any], top: Mapping[str, Any], path: Key, origins: dict[Key, Origin], added: dict[Key, int]
+) -> dict[str, Any]:
+    """Merge; `added` takes the path of each ``+name`` and how long the base's list is, -1 where one is no list."""
     merged = dict(base)
     for key, value in top.items():
         below = (*path, key)
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
-            merged[key] = _merge(merged[key], value, below, origins)
+            merged[key] = _merge(merged[key], value, below, origins, added)
+            continue
+        if key.startswith("+"):
+            before = merged.get(key[1:], [])
+            both = isinstance(before, list) and isinstance(value, list)
+            added[below] = len(before) if both else -1
+            merged[key[1:]] = [*before, *value] if both else before
             continue
         for stale in [known for known in origins if known[: len(below)] == below]:
             del origins[stale]
         merged[key] = value
     return merged
+
+
+def _moved(path: Key, added: Mapping[Key, int]) -> Key:
+    """Return where a value of a ``+name`` stands in the merged list; any other path stays."""
+    for below, before in added.items():
+        if path[: len(below)] == below:
+            rest = path[len(below) :]
+            place = (int(rest[0]) + before, *rest[1:]) if rest else ()
+            return (*below[:-1], str(below[-1])[1:], *place)
+    return path
 
 
 def display(path: Path) -> str:
@@ -192,19 +229,19 @@ def _with_sources(document: Document) -> Document:
     problems: list[str] = []
     origins = dict(document.origins)
 
-    def lookup(name: Any, path: Key) -> tuple[str | None, str | None]:
+    def lookup(name: Any, path: Key) -> Sourced:
         entry = table.get(name) if isinstance(name, str) else None
         if not isinstance(entry, dict):
             at = document.origin(path)
             problems.append(f"{at.file}:{at.line}: no source {name!r} in `sources`; {suggestion(str(name), table)}")
-            return None, None
-        return entry.get("title"), entry.get("as_of")
+            return None, None, None
+        return entry.get("title"), entry.get("as_of"), entry.get("url")
 
-    def visit(node: Any, path: Key, inherited: tuple[str | None, str | None]) -> Any:
+    def visit(node: Any, path: Key, inherited: Sourced) -> Any:
         at = origins[path]
         if isinstance(node, dict):
             named = node.get("source")
-            single: dict[str, tuple[str | None, str | None]] = {}
+            single: dict[str, Sourced] = {}
             if isinstance(named, str):
                 inherited = lookup(named, (*path, "source"))
             elif isinstance(named, dict):
@@ -223,7 +260,7 @@ def _with_sources(document: Document) -> Document:
             return [visit(value, (*path, index), inherited) for index, value in enumerate(node)]
         return node
 
-    data = visit(document.data, (), (None, None))
+    data = visit(document.data, (), (None, None, None))
     if problems:
         raise SpecError(problems)
     return Document(data, {path: at for path, at in origins.items() if "source" not in path})
@@ -238,28 +275,26 @@ def validate(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        problems = [_explain(model, document, fault) for fault in error.errors()]
+        faults = [each for fault in error.errors() for each in _explain(model, document, fault)]
+        problems = [_problem(*each) for each in sorted(faults, key=lambda each: (each[0].file, each[0].line))]
         raise SpecError(list(dict.fromkeys(problems))) from None
 
 
-def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> str:
+def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> Iterator[tuple[Origin, Key, str]]:
     path = tuple(part for part in fault["loc"] if not str(part).startswith(("function-", "tagged-")))
     path = tuple(_real_parts(document.data, path, fault["type"] in ("missing", "extra_forbidden")))
-    origin = document.origin(path)
-    where = f"{origin.file}:{origin.line}"
-    dotted = ".".join(str(part) for part in path)
-    if fault["type"] == "extra_forbidden":
-        known = _fields_at(model, path[:-1])
-        return f"{where}: {dotted}: unknown key; {suggestion(str(path[-1]), known)}"
-    if fault["type"] == "missing":
-        return f"{where}: {dotted}: is missing"
-    message = fault["msg"].removeprefix("Value error, ")
-    given = fault.get("input")
-    if fault["type"] not in ("value_error", "assertion_error"):
-        message = f"{message[:1].lower()}{message[1:]}"
-        if isinstance(given, str | int | float | bool | None):
-            message += f", got {given!r}"
-    return f"{where}: {dotted}: {message}" if dotted else f"{where}: {message}"
+    error = (fault.get("ctx") or {}).get("error")
+    if isinstance(error, Faults):
+        for below, text in error.faults:
+            yield document.origin((*path, *below)), (*path, *below), text
+    elif fault["type"] == "extra_forbidden":
+        yield document.origin(path), path, f"unknown key; {suggestion(str(path[-1]), _fields_at(model, path[:-1]))}"
+    else:
+        yield document.origin(path), path, "is missing" if fault["type"] == "missing" else in_words(fault)
+
+
+def _problem(origin: Origin, path: Key, text: str) -> str:
+    return f"{origin.where}: {dotted(path)}: {text}" if path else f"{origin.where}: {text}"
 
 
 def _real_parts(data: Any, path: Key, last_is_absent: bool) -> Iterator[str | int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -29,10 +30,20 @@ def parse_time(value: Any) -> int:
             seconds = numbers[0] * 60 + numbers[1]
         else:
             raise ValueError(f'"{value}" is not a Slurm time; try {format_time(60 * numbers[0])} for minutes')
+        if _is_overfull(days, numbers, third is not None):
+            raise ValueError(
+                f'"{value}" is not a Slurm time: hours after days go to 23, minutes and seconds to 59; try {format_time(seconds)}'
+            )
         if seconds <= 0:
             raise ValueError(f'"{value}" is no time at all; try 00:10:00')
         return seconds
     raise ValueError(f'"{value}" is not a Slurm time; try {_nearest_time(value)}')
+
+
+def _is_overfull(days: str | None, numbers: list[int], of_hours: bool) -> bool:
+    """Tell whether a part of a time but its first is more than the part before it can hold."""
+    most = [23, 59, 59] if days is not None else [math.inf, 59, 59 if of_hours else 0]
+    return any(number > limit for number, limit in zip(numbers, most, strict=True))
 
 
 def _nearest_time(value: Any) -> str:

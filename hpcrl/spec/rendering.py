@@ -27,6 +27,7 @@ from markupsafe import Markup
 
 from hpcrl.errors import SpecError, UsageError, suggestion
 from hpcrl.secrets import looks_secret
+from hpcrl.spec.blocks import check_blocks
 from hpcrl.spec.document import display
 from hpcrl.spec.library import Library, packaged
 
@@ -40,6 +41,7 @@ class Renderer:
     """Renders templates found along a library's search path."""
 
     def __init__(self, library: Library) -> None:
+        self._checked: set[str] = set()
         loader = jinja2.ChoiceLoader(
             [
                 jinja2.FileSystemLoader(library.template_directories()),
@@ -66,12 +68,9 @@ class Renderer:
             SpecError: the template has a typo, or a value cannot stand where it is put, with file and line.
             UsageError: there is no such template, or the text would hold a secret.
         """
+        self.check(template)
         try:
             text = self._jinja.get_template(template).render(values)
-        except jinja2.TemplateNotFound as error:
-            raise UsageError(
-                f"no template {error.name!r}; {suggestion(str(error.name), self._jinja.list_templates())}"
-            ) from None
         except jinja2.TemplateSyntaxError as error:
             where = display(Path(error.filename)) if error.filename else template
             raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
@@ -90,6 +89,12 @@ class Renderer:
                     f"{template}: would write {name} into a file, and its name says secret: export it in your shell instead"
                 )
         return text
+
+    def check(self, template: str) -> None:
+        """Check a template's syntax and its blocks (:func:`hpcrl.spec.blocks.check_blocks`)."""
+        if template not in self._checked:
+            check_blocks(self._jinja, template)
+            self._checked.add(template)
 
 
 def _where(error: BaseException, template: str) -> str:

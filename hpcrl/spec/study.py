@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -16,38 +16,21 @@ from pydantic import (
     model_validator,
 )
 
+from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret
-from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
-
-Scalar = str | int | float | bool
-# Axis names that are resources; every other axis configures the workload.
-RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism")
-ALGORITHMS = ("dqn",)
-FRAMEWORKS = {
-    "numpy": ("eager",),
-    "torch": ("eager", "lazy"),
-    "tensorflow": ("eager", "lazy", "xla"),
-    "jax": ("eager", "lazy", "fused"),
-    "mxnet": ("eager", "lazy"),
-}
-# How several ranks may train one agent, besides not at all.
-PARALLELISM = {
-    "numpy": (),
-    "torch": ("horovod", "native"),
-    "tensorflow": ("horovod",),
-    "jax": ("horovod", "native"),
-    "mxnet": ("horovod",),
-}
-
+from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
+from hpcrl.spec.explain import Faults, Key
+from hpcrl.spec.quantities import Name
+from hpcrl.spec.resources import RESOURCES as RESOURCES
+from hpcrl.spec.resources import Model as Model
+from hpcrl.spec.resources import Resources as Resources
+from hpcrl.spec.resources import Scalar
+from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
 _OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class MetricFiles(Model):
@@ -63,21 +46,18 @@ class MetricFiles(Model):
     )
     wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
 
-    def check(self, own_directory: bool) -> None:
-        """Make sure that no two cells can have one file.
-
-        Raises:
-            ValueError: they can, or there is nothing to read.
-        """
+    def faults(self, own_directory: bool) -> Iterator[tuple[Key, str]]:
+        """Give what is wrong: nothing to read, or a file that two cells can have."""
         paths = {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
         if not paths:
-            raise ValueError("metrics: name at least one of tensorboard, csv, wandb")
+            yield ("metrics",), "name at least one of tensorboard, csv, wandb"
         if self.step and not self.csv:
-            raise ValueError("metrics: `step` is a column of `csv`")
+            yield ("metrics", "step"), "is a column of `csv`, and there is none"
         for name, path in paths.items():
             if not own_directory and "cell" not in placeholders(path):
-                raise ValueError(
-                    f"metrics: cells that run side by side would share {name}: {path}: add `start_in: cell`, or {{cell}} to the path"
+                yield (
+                    ("metrics", name),
+                    f"cells that run side by side would share {path}: add `start_in: cell`, or {{cell}} to the path",
                 )
 
 
@@ -87,7 +67,7 @@ class Workload(Model):
     algorithm: Name | None = None
     environment: str | None = Field(None, description="a Gymnasium environment id")
     max_episode_steps: int | None = Field(None, ge=1)
-    hyperparameters: dict[str, Any] = {}
+    hyperparameters: dict[str, Any] = Field({}, description="of the algorithm; an axis of the same name comes first")
     command: tuple[str, ...] | None = Field(
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
@@ -116,24 +96,32 @@ class Workload(Model):
             raise ValueError("give either `algorithm` (built-in training) or `command` (your own program)")
         if self.command is not None and not self.command:
             raise ValueError("`command` is empty: give at least the program")
-        if self.algorithm is not None and self.algorithm not in ALGORITHMS:
-            raise ValueError(f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, ALGORITHMS)}")
-        if self.algorithm is not None and self.environment is None:
-            raise ValueError("`environment` is missing: name a Gymnasium environment such as CartPole-v1")
-        if self.algorithm is not None and self.on_warning is not None:
-            raise ValueError("`on_warning` is for commands: built-in training always saves its state on USR2")
-        if self.algorithm is not None and (given := _OF_COMMANDS & self.model_fields_set):
-            raise ValueError(f"`{min(given)}` is for commands: built-in training reads and writes no files of yours")
+        if faults := list(self._faults()):
+            raise Faults(faults)
+        return self
+
+    def _faults(self) -> Iterator[tuple[Key, str]]:
+        if self.algorithm is not None:
+            if self.algorithm not in algorithms():
+                yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
+            if self.environment is None:
+                yield (), "`environment` is missing: name a Gymnasium environment such as CartPole-v1"
+            if self.on_warning is not None:
+                yield (
+                    ("on_warning",),
+                    "`on_warning` is for commands: built-in training always saves its state on USR2",
+                )
+            for key in sorted(_OF_COMMANDS & self.model_fields_set):
+                yield (key,), f"`{key}` is for commands: built-in training reads and writes no files of yours"
         if self.metrics:
-            self.metrics.check(self.start_in == "cell")
+            yield from self.metrics.faults(self.start_in == "cell")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"env: {name!r} is not a variable's name")
+                yield ("env", name), f"{name!r} is not a variable's name"
             if looks_secret(name):
-                raise ValueError(f"env: {name} looks like a secret: export it in your shell, never in a study")
+                yield ("env", name), f"{name} looks like a secret: export it in your shell, never in a study"
             if "\0" in value:
-                raise ValueError(f"env: the value of {name} holds a NUL character")
-        return self
+                yield ("env", name), f"the value of {name} holds a NUL character"
 
     def warning(self) -> str | None:
         """Return the signal to send before the time limit: USR2 to built-in training, to a command what it takes."""
@@ -142,9 +130,16 @@ class Workload(Model):
         return None if self.on_warning in (None, "none") else self.on_warning
 
     def placeholders(self) -> set[str]:
-        files = self.metrics.model_dump().values() if self.metrics else ()
-        texts = [*(self.command or ()), *self.env.values(), *(text for text in files if text)]
-        return {name for text in texts for name in placeholders(text)}
+        return {name for _, text in self.texts() for name in placeholders(text)}
+
+    def texts(self) -> Iterator[tuple[Key, str]]:
+        """Give every text that may hold placeholders, with its place."""
+        for index, word in enumerate(self.command or ()):
+            yield ("command", index), word
+        for name, text in self.env.items():
+            yield ("env", name), text
+        for name, path in (self.metrics.model_dump(exclude_none=True) if self.metrics else {}).items():
+            yield ("metrics", name), path
 
 
 class Rule(Model):
@@ -160,21 +155,6 @@ class Rule(Model):
         )
 
 
-class Resources(Model):
-    """What a cell asks for unless an axis says otherwise. Cores and memory are for each task."""
-
-    cpus: int = Field(1, ge=1)
-    gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
-    gpu_type: Name | None = None
-    nodes: int = Field(1, ge=1)
-    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or with a parallelism one for each GPU")
-    memory: MiB = 4096
-    time: Seconds = 3600
-    parallelism: Literal["none", "horovod", "native"] = Field(
-        "none", description="how ranks average gradients: by Horovod, or by the framework's own means (native)"
-    )
-
-
 class Pin(Model):
     """A placement fixed by hand for one cluster."""
 
@@ -186,6 +166,8 @@ def _seeds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError("a study needs at least one seed: give a number from 1 on, or a list of seeds")
+        if value > MAX_CELLS:
+            raise ValueError(f"expected at most {MAX_CELLS:,} seeds, got {value:,}")
         return list(range(1, value + 1))
     return value
 
@@ -263,7 +245,7 @@ def read_notify(text: str) -> Notify:
 
 
 Seeds = Annotated[
-    tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])
+    tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], BeforeValidator(_seeds, json_schema_input_type=int | list[int])
 ]
 
 
@@ -311,65 +293,34 @@ class Study(Model):
     )
 
     @model_validator(mode="after")
-    def _axes(self) -> Study:
-        for axis, values in self.axes.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
-                raise ValueError(f"axes: {axis!r} is not a name: use letters, digits and _")
-            if axis in ("seed", "seeds"):
-                raise ValueError("axes: seeds are no axis: write `seeds:` at the top level")
-            if not values:
-                raise ValueError(f"axes.{axis}: has no values: give at least one")
-            if len({repr(value) for value in values}) < len(values):
-                raise ValueError(f"axes.{axis}: repeats a value")
-            for value in values:
-                self._check(f"axes.{axis}", value if isinstance(value, dict) else {axis: value})
-        for number, extra in enumerate(self.include):
-            self._check(f"include.{number}", extra)
-        names = self.factors() | {"seed", "cell"}
-        if "workdir" in self.axes:
-            raise ValueError("axes: `workdir` is the directory of the code: choose another name")
-        for rule in self.exclude:
-            for key in rule.model_extra or {}:
-                if key not in names:
-                    raise ValueError(f"exclude: no axis {key!r}; {suggestion(key, names)}")
-        if unknown := sorted(self.workload.placeholders() - names - {"workdir"}):
-            raise ValueError(
-                f"workload: no axis for {{{unknown[0]}}}; {suggestion(unknown[0], names)} (write {{{{{unknown[0]}}}}} for plain braces)"
-            )
-        if self.workload.algorithm and (self.score or self.better):
-            key = "score" if self.score else "better"
-            raise ValueError(f"`{key}` is for commands: built-in training is compared by its return")
-        if self.goal is None and self.workload.algorithm and self.stops_at_goal():
-            raise ValueError("`stop_at_goal` needs a goal: say at the study's top level which return counts as solved")
-        if self.better and not self.score:
-            raise ValueError("`better` is of a `score`: name the reported value, such as `score: loss`")
-        if self.workload.algorithm and "framework" not in names:
-            raise ValueError(f"axes: `framework` is missing; {suggestion('framework', FRAMEWORKS)}")
+    def _whole(self) -> Study:
+        if faults := [*study_faults(self), *training_faults(self)]:
+            raise Faults(faults)
         return self
 
-    def stops_at_goal(self) -> bool:
-        """Tell whether some cells end where they reach the goal."""
-        points = [value for values in self.axes.values() for value in values if isinstance(value, dict)]
-        asked = [self.workload.hyperparameters, *points, *self.include]
-        return any(each.get("stop_at_goal") for each in asked) or any(self.axes.get("stop_at_goal", ()))
+    def stops_at_goal(self) -> Key | None:
+        """Return where it says that some cells end where they reach the goal, None where nothing does."""
+        if self.workload.hyperparameters.get("stop_at_goal"):
+            return ("workload", "hyperparameters", "stop_at_goal")
+        return next((path for path, key, value in assignments(self) if key == "stop_at_goal" and value), None)
 
-    def _check(self, where: str, values: dict[str, Scalar]) -> None:
-        for key, value in values.items():
-            if isinstance(value, str) and "\0" in value:
-                raise ValueError(f"{where}.{key}: holds a NUL character")
-            if self.workload.algorithm and key == "framework" and value not in FRAMEWORKS:
-                raise ValueError(f"{where}: no framework {value!r}; {suggestion(str(value), FRAMEWORKS)}")
-            modes = {mode for each in FRAMEWORKS.values() for mode in each}
-            if self.workload.algorithm and key == "execution" and value not in modes:
-                raise ValueError(f"{where}: no execution mode {value!r}; {suggestion(str(value), modes)}")
-            if key in ("time", "memory"):
-                (parse_time if key == "time" else parse_memory)(value)
-            elif key in RESOURCES:
-                try:
-                    Resources.model_validate({key: value})
-                except ValueError as error:
-                    detail = error.errors()[0]["msg"] if hasattr(error, "errors") else str(error)
-                    raise ValueError(f"{where}: {key}: {detail[:1].lower()}{detail[1:]}, got {value!r}") from None
+    def with_defaults(self, point: dict[str, Any]) -> dict[str, Any]:
+        """Return a point with the defaults that a cell must show: the framework's execution mode."""
+        framework = frameworks().get(str(point.get("framework"))) if self.workload.algorithm else None
+        if framework is None or "execution" in point:
+            return point
+        found: dict[str, Any] = {}
+        for key, value in point.items():
+            found[key] = value
+            if key == "framework":
+                found["execution"] = framework.default_mode
+        return found
+
+    def excludes(self, values: dict[str, Any]) -> bool:
+        """Tell whether a rule takes out the cell of these values; rules that name seeds count only where a seed is given."""
+        return any(
+            rule.matches(values) for rule in self.exclude if "seed" in values or "seed" not in (rule.model_extra or {})
+        )
 
     def factors(self) -> set[str]:
         """Return every key that the axes and the included cells set."""

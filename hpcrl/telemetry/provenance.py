@@ -13,22 +13,13 @@ from typing import Any
 
 import psutil
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.secrets import looks_secret
 from hpcrl.telemetry.cgroup import allowed_memory
 
 _PACKAGES = (
-    "numpy",
     "gymnasium",
-    "torch",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "mxnet",
-    "mxnet-cu117",
+    *(package for framework in frameworks().values() for package in framework.packages),
     "horovod",
     "mpi4py",
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,3 +216,40 @@ def test_a_fault_of_ours_is_one_sentence_too(hpcrl: Call, monkeypatch: pytest.Mo
     log = Path(shown.err.rpartition(" ")[2].strip())
     assert "oops" in log.read_text()
     log.unlink()
+
+
+@pytest.mark.parametrize(
+    ("verb", "folder", "text", "says", "still"),
+    [
+        ("cluster", "clusters/broken.yaml", "name: [1\n", "clusters/broken.yaml:2: not valid YAML", "sol"),
+        ("env", "envs/broken.yaml", "nmae: x\n", "envs/broken.yaml:1: nmae: unknown key; did you mean 'name'?", "torch"),
+        ("study", "jobs/broken.yaml", "extends: nothing\n", "jobs/broken.yaml:1: extends: no study 'nothing'", "quickstart"),
+        ("template", "templates/sbatch/broken.j2", "{% if %}\n", "templates/sbatch/broken.j2:1: template: ", "sbatch/cells.sbatch"),
+    ],
+)  # fmt: skip
+def test_lists_survive_a_broken_file(
+    in_tmp: Path, hpcrl: Callable[..., Shown], verb: str, folder: str, text: str, says: str, still: str
+) -> None:
+    (in_tmp / folder).parent.mkdir(parents=True)
+    (in_tmp / folder).write_text(text)
+    shown = hpcrl(verb, "list")
+    assert shown.code == 1
+    assert says in shown.err
+    names = [line.split("\t")[0] for line in shown.out.splitlines()]
+    assert still in names
+    assert "broken" not in names
+
+
+def test_a_study_is_checked_without_a_plan(in_tmp: Path, hpcrl: Callable[..., Shown]) -> None:
+    write_yaml(in_tmp / "mine.yaml", dqn_study(axes={"framework": ["numpy"], "learning_rte": [0.1]}))
+    shown = hpcrl("study", "check", "quickstart", "mine.yaml")
+    assert shown.code == 1
+    assert shown.out == "quickstart: good, 8 cells\n"
+    assert re.match(r"mine\.yaml:\d+: axes\.learning_rte: no hyperparameter or resource 'learning_rte'", shown.err)
+
+
+def test_a_key_of_a_profile_as_json(hpcrl: Callable[..., Shown]) -> None:
+    shown = hpcrl("cluster", "show", "sol", "--key", "partitions.htc.max_time", "--json")
+    assert (shown.code, json.loads(shown.out)) == (0, 14400)
+    shown = hpcrl("cluster", "show", "sol", "--key", "partitions.hct", "--json")
+    assert (shown.code, shown.err) == (2, "hpcrl: cluster sol: nothing at 'partitions.hct'; did you mean 'htc'?\n")

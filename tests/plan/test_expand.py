@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+from ruamel.yaml import YAML
 
 from hpcrl.errors import UsageError
 from hpcrl.plan.expand import Point, expand
 from hpcrl.spec.library import Library
-from hpcrl.spec.study import Rule, Study
+from hpcrl.spec.study import Study
 from tests.builders import command_study, dqn_study, write_yaml
 
 
@@ -70,12 +73,13 @@ def test_ten_million_cells(tmp_path: Path) -> None:
 def test_what_a_framework_cannot_do_is_refused_with_the_rule_that_leaves_it_out(
     axes: dict[str, list[str]], expected: str
 ) -> None:
-    study = Study.model_validate(dqn_study(axes=axes))
-    with pytest.raises(UsageError, match=expected + ".*exclude: "):
-        list(expand(study))
-    rule = {name: values[0] for name, values in axes.items()}
+    with pytest.raises(ValidationError, match=expected + ".*exclude: ") as caught:
+        Study.model_validate(dqn_study(axes=axes))
+    named = re.search(r"exclude: (\[.*?\])`", str(caught.value))
+    assert named is not None
+    rules = YAML(typ="safe").load(named[1])
     other = {"framework": "jax", "execution": "lazy"}
-    kept = study.model_copy(update={"exclude": (Rule.model_validate(rule),), "include": (other,)})
+    kept = Study.model_validate(dqn_study(axes=axes, exclude=rules, include=[other]))
     assert [point.config["execution"] for point in expand(kept)] == ["lazy"]
 
 
@@ -87,3 +91,22 @@ def test_without_axes_there_is_a_cell_for_each_seed_or_for_each_included_one(tmp
     assert [point.config for point in found] == [{"seed": 1}, {"seed": 2}]
     found = expand(library.study(str(write_yaml(tmp_path / "s.yaml", study | {"include": [{"variant": "a"}]}))))
     assert [point.config for point in found] == [{"variant": "a", "seed": 1}, {"variant": "a", "seed": 2}]
+
+
+def test_a_cell_always_says_its_execution_mode() -> None:
+    implicit = Study.model_validate(
+        dqn_study(axes={"framework": ["torch", "numpy"]}, exclude=[{"framework": "torch", "execution": "lazy"}])
+    )
+    explicit = Study.model_validate(dqn_study(axes={"framework": ["torch", "numpy"], "execution": ["eager"]}))
+    assert [point.config for point in expand(implicit)] == [point.config for point in expand(explicit)]
+    assert list(next(expand(implicit)).config.items()) == [("framework", "torch"), ("execution", "eager"), ("seed", 1)]
+    without = Study.model_validate(
+        dqn_study(axes={"framework": ["torch", "numpy"]}, exclude=[{"execution": "eager", "framework": "torch"}])
+    )
+    assert [point.config["framework"] for point in expand(without)] == ["numpy"]
+
+
+def test_ranks_that_cannot_share_a_batch() -> None:
+    study = Study.model_validate(dqn_study(axes={"framework": ["torch"], "parallelism": ["native"], "tasks": [3]}))
+    with pytest.raises(UsageError, match="study short: 3 ranks cannot share batch_size 64"):
+        list(expand(study))

@@ -161,7 +161,7 @@ def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
 
 
 def test_what_a_site_forbids_stays_out_of_its_scripts(tmp_path: Path) -> None:
-    profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"lines": ["conda init bash"]}})
+    profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"+lines": ["conda init bash"]}})
     with pytest.raises(UsageError, match="would run `conda init`, which Arizona State University, Sol asks not to do"):
         make_plan(Library(), str(profile), None, CHOICES)
 
@@ -323,7 +323,7 @@ def test_diff(tmp_path: Path) -> None:
 
 
 def test_secrets_in_a_profile_are_refused(tmp_path: Path) -> None:
-    profile = write_yaml(tmp_path / "leaky.yaml", {"extends": "sol", "script": {"lines": ["export MY_TOKEN=abc"]}})
+    profile = write_yaml(tmp_path / "leaky.yaml", {"extends": "sol", "script": {"+lines": ["export MY_TOKEN=abc"]}})
     with pytest.raises(UsageError, match="would write MY_TOKEN into a file"):
         make_plan(Library(), str(profile), None, CHOICES)
 

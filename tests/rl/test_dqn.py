@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hpcrl import rl
+from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate, start_seeds
-from hpcrl.rl.frameworks import MODES, PARALLELISM, make_dqn_learner
+from hpcrl.rl.frameworks import make_dqn_learner
 from hpcrl.rl.frameworks.numpy.dqn import Learner, clip, combine, forward, loss_and_gradients, targets
 from hpcrl.rl.frameworks.numpy.optimizers import RmsProp
 from hpcrl.rl.learner import Batch, DqnSettings, Network, initial_weights
 from hpcrl.rl.replay import Replay
 from hpcrl.rl.schedules import linear
 from hpcrl.rl.smoke import learn
-from hpcrl.spec import study
 from hpcrl.telemetry.phases import PhaseClock
 
 NETWORK = Network(3, (5, 4), 2)
@@ -307,9 +309,18 @@ def test_environments_that_dqn_cannot_take() -> None:
         run(SMALL, Silent(), continuous)
 
 
-def test_studies_know_the_frameworks_that_there_are() -> None:
-    assert study.FRAMEWORKS == MODES
-    assert study.PARALLELISM == PARALLELISM
+def test_the_catalogue_names_what_is_implemented() -> None:
+    code = Path(rl.__file__).parent / "frameworks"
+    assert {path.parent.name for path in code.glob("*/*.py")} == set(frameworks())
+    for name, framework in frameworks().items():
+        learned = {path.stem for path in (code / name).glob("*.py")} & set(algorithms())
+        assert learned == {each for each, algorithm in algorithms().items() if name in algorithm.frameworks}
+        collectives = code / name / "collectives.py"
+        offered = collectives.read_text() if collectives.exists() else ""
+        assigned = [
+            line.partition(" = ")[0] for line in offered.splitlines() if re.match(r"(horovod|native)\b.* = ", line)
+        ]
+        assert {each for line in assigned for each in line.split(", ")} == set(framework.parallelism), name
 
 
 def test_unknown_frameworks_and_modes() -> None:

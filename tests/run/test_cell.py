@@ -197,19 +197,28 @@ kept = bytearray(500_000_000)
         group.rmdir()
 
 
+def edited(plan: Path, **workload: object) -> Path:
+    """A plan whose workload `hpcrl plan` would refuse: the node checks it once more."""
+    manifest = json.loads((plan / "plan.json").read_text())
+    manifest["workload"] |= workload
+    (plan / "plan.json").write_text(json.dumps(manifest))
+    return plan
+
+
 @pytest.mark.parametrize(
     ("hyperparameters", "reason"),
     [
         ({"learning_rat": 1}, "no hyperparameter 'learning_rat'; did you mean 'learning_rate'?"),
-        ({"batch_size": "big"}, "batch_size: 'big' will not do; the default is 64"),
-        ({"loss": "l1"}, "loss: 'l1' is not huber or mse"),
-        ({"defaults": "mine"}, "defaults: 'mine' is not aligned or framework"),
+        (
+            {"batch_size": "big"},
+            "batch_size: expected a whole number from 1 to 1,000,000,000,000, got 'big' (default 64)",
+        ),
+        ({"loss": "l1"}, "loss: no loss 'l1'; there are: huber, mse"),
+        ({"defaults": "mine"}, "defaults: no defaults 'mine'; there are: aligned, framework"),
     ],
 )
 def test_wrong_hyperparameters(tmp_path: Path, hyperparameters: dict[str, object], reason: str) -> None:
-    study = dqn_study()
-    study["workload"]["hyperparameters"] = hyperparameters
-    plan = planned(tmp_path / "p", study)
+    plan = edited(planned(tmp_path / "p", dqn_study()), hyperparameters=hyperparameters)
     done = run_task(plan, JOB)
     assert done.returncode == 1
     assert reason in done.stderr
@@ -218,15 +227,12 @@ def test_wrong_hyperparameters(tmp_path: Path, hyperparameters: dict[str, object
 
 def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
     study = dqn_study(
-        resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"}, environment="torch"
+        axes={"framework": ["torch"]}, resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"}
     )
     plan = planned(tmp_path / "p", study, "sol")
     done = run_task(plan, "short-torch-cuda-1", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    assert (
-        "this cell asks for 1 GPUs, and NumPy computes on the CPU only: it does not run on the CPU instead"
-        in done.stderr
-    )
+    assert "this cell asks for 1 GPUs, and no NVIDIA GPU is visible here: it does not run on the CPU" in done.stderr
     footer = only_record(plan).footer
     assert footer is not None
     assert footer["outcome"] == "failed"
@@ -271,9 +277,7 @@ def test_a_framework_whose_environment_is_missing(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
-    study = dqn_study()
-    study["workload"]["environment"] = "CartPoll-v1"
-    plan = planned(tmp_path / "p", study)
+    plan = edited(planned(tmp_path / "p", dqn_study()), environment="CartPoll-v1")
     done = run_task(plan, JOB)
     assert done.returncode == 1
     assert "CartPoll" in done.stderr

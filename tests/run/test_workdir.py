@@ -152,7 +152,7 @@ def test_a_working_directory_that_is_gone(project: Path, tmp_path: Path) -> None
     [
         (
             {"metrics": {"tensorboard": "runs"}},
-            "cells that run side by side would share tensorboard: runs: add `start_in: cell`",
+            "cells that run side by side would share runs: add `start_in: cell`",
         ),
         ({"metrics": {}}, "name at least one of tensorboard, csv, wandb"),
         ({"metrics": {"csv": "{cell}.csv", "stepp": "x"}}, "stepp"),

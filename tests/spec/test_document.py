@@ -129,3 +129,45 @@ def test_extends_something_that_is_not_there(tmp_path: Path) -> None:
     path = write(tmp_path / "a.yaml", "extends: soll\n")
     with pytest.raises(SpecError, match=r"a\.yaml:1: extends: no cluster profile 'soll'; did you mean 'sol'"):
         Library().document("clusters", str(path))
+
+
+def test_a_list_is_added_to_the_one_below(tmp_path: Path) -> None:
+    text = "extends: sol\nname: ours\nscript:\n  +lines:\n    - module load x\n    - 7\n"
+    path = write(tmp_path / "ours.yaml", text)
+    assert problems_of(path) == [f"{path}:6: script.lines.2: expected a text, got 7"]
+    path = write(tmp_path / "ours.yaml", text.replace("    - 7\n", ""))
+    assert Library().cluster(str(path)).script.lines == ("export SLURM_EXPORT_ENV=ALL", "module load x")
+    document = Library().document("clusters", str(path))
+    assert document.origin(("script", "lines", 0)).file.endswith("sol.yaml")
+    assert document.origin(("script", "lines", 1)).line == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "extends: sol\nscript:\n  +lines: module load x\n",
+            ":3: script.+lines: expected a list to add to another list",
+        ),
+        (
+            "extends: sol\nscript:\n  +directives: [a]\n",
+            ":3: script.+directives: expected a list to add to another list",
+        ),
+        ("extends: sol\nscript:\n  +line: [a]\n", ":3: script.line: unknown key; did you mean 'lines'?"),
+    ],
+)
+def test_what_cannot_be_added(tmp_path: Path, text: str, expected: str) -> None:
+    path = write(tmp_path / "ours.yaml", text)
+    assert problems_of(path) == [f"{path}{expected}"]
+
+
+def test_an_empty_environment_for_steps_is_a_fault_of_the_profile(tmp_path: Path) -> None:
+    path = write(tmp_path / "ours.yaml", "extends: sol\nname: ours\nscript:\n  lines: [module load x]\n")
+    (problem,) = problems_of(path)
+    assert (
+        "script.directives.export: gives the steps of srun an empty environment too: add `export SLURM_EXP" in problem
+    )
+    launch = "launch: {arguments: [--export=ALL]}\n"
+    assert Library().cluster(str(write(tmp_path / "b.yaml", path.read_text() + launch))).script.lines == (
+        "module load x",
+    )

@@ -38,6 +38,15 @@ def test_no_slurm_time(value: object, hint: str) -> None:
         parse_time(value)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("99:99:99", "4-04:40:39"), ("1-24", "2-00:00:00"), ("10:60", "00:11:00"), ("1-01:60", "1-02:00:00")],
+)
+def test_a_part_of_a_time_that_is_too_large(text: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"hours after days go to 23, minutes and seconds to 59; try {hint}"):
+        parse_time(text)
+
+
 @given(st.integers(1, 10**7))
 def test_times_round_trip(seconds: int) -> None:
     assert parse_time(format_time(seconds)) == seconds

@@ -157,3 +157,25 @@ def test_a_site_overrides_one_block(tmp_path: Path) -> None:
     assert "export SLURM_EXPORT_ENV=ALL" in script
     assert "\nulimit -c 0\n" in script
     assert "#SBATCH --partition=public" in script
+
+
+def test_a_block_that_exists_nowhere_is_a_fault(tmp_path: Path) -> None:
+    folder = tmp_path / "templates/sbatch"
+    folder.mkdir(parents=True)
+    mine = folder / "cells.sbatch.j2"
+    mine.write_text('{% extends "packaged/sbatch/cells.sbatch.j2" %}\n{% block preamle %}\necho hi\n{% endblock %}\n')
+    renderer = Renderer(Library([tmp_path]))
+    with pytest.raises(
+        SpecError,
+        match=r"cells\.sbatch\.j2:2: template: packaged/sbatch/cells\.sbatch\.j2 has no block 'preamle'; did you mean 'preamble'\?",
+    ):
+        renderer.check("sbatch/cells.sbatch.j2")
+    mine.write_text('{% extends "sbatch/cells.sbatch.j2" %}\n')
+    with pytest.raises(
+        SpecError, match=r"cells\.sbatch\.j2:1: template: extends itself: .* packaged/sbatch/cells\.sbatch\.j2"
+    ):
+        renderer.check("sbatch/cells.sbatch.j2")
+    mine.write_text(
+        '{% extends "packaged/sbatch/cells.sbatch.j2" %}\n{% block preamble %}{% block own %}{% endblock %}{% endblock %}\n'
+    )
+    renderer.check("sbatch/cells.sbatch.j2")

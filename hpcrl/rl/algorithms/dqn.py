@@ -1,13 +1,12 @@
 """Deep Q-learning (Mnih et al. 2015, doi 10.1038/nature14236): configuration and the one training loop.
 
 The loop, environment, replay, schedules, first weights and random streams are the same for every framework;
-only the learner differs. Defaults are the settings under which DQN reaches 1,000 steps on CartPole-v1
-(rl-baselines3-zoo's, with a linear learning-rate decay, without which the last policies do not hold).
+only the learner differs. The hyperparameters and their defaults stand in hpcrl.catalogue.algorithms.dqn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.catalogue.algorithms.dqn import Settings, share_fault
+from hpcrl.catalogue.fields import check
+from hpcrl.errors import UsageError
 from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.group import any_rank, check_same_start
 from hpcrl.rl.evaluation import evaluate, start_seeds
@@ -29,83 +30,19 @@ from hpcrl.telemetry.phases import PhaseClock
 _AGREE_INTERVAL = 256
 # Streams of random numbers of a seed, besides those of the loop.
 _EVALUATION, _CONFIRMATION = 3, 4
-_CHOICES = {
-    "loss": ("huber", "mse"),
-    "optimizer": ("adam", "rmsprop"),
-    "acting": ("framework", "numpy"),
-    "defaults": ("aligned", "framework"),
-}
 
 
-@dataclass(frozen=True)
-class DqnConfig:
-    """Hyperparameters. Steps and batch are those of all ranks together: each rank takes its share.
-
-    `acting` is ``framework`` (what is compared) or ``numpy`` (on the learner's weights, for speed); `defaults` is
-    explained at :class:`hpcrl.rl.learner.DqnSettings`. An evaluation that reaches the goal counts when
-    `confirmation_episodes` from other starts reach it too; with `stop_at_goal` that ends the training.
-    """
-
-    total_steps: int = 50_000
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 2.3e-3
-    final_learning_rate: float = 0.0
-    batch_size: int = 64
-    buffer_size: int = 100_000
-    learning_starts: int = 1_000
-    gamma: float = 0.99
-    target_interval: int = 10
-    train_interval: int = 256
-    updates: int = 128
-    initial_epsilon: float = 1.0
-    final_epsilon: float = 0.04
-    exploration_fraction: float = 0.16
-    max_gradient_norm: float = 10.0
-    loss: str = "huber"
-    double: bool = False
-    dueling: bool = False
-    optimizer: str = "adam"
-    optimizer_epsilon: float = 1e-8
-    rmsprop_decay: float = 0.99
-    acting: str = "framework"
-    defaults: str = "aligned"
-    evaluation_interval: int = 2_500
-    evaluation_episodes: int = 10
-    confirmation_episodes: int = 30
-    stop_at_goal: bool = False
+class DqnConfig(Settings):
+    """The catalogue's hyperparameters of DQN with their schedules."""
 
     @classmethod
-    def from_mapping(cls, values: dict[str, Any]) -> DqnConfig:
+    def from_mapping(cls, values: Mapping[str, Any]) -> DqnConfig:
         """Check hyperparameters by name, type and range.
 
         Raises:
-            UsageError: one is unknown or makes no sense.
+            UsageError: one is unknown or out of range.
         """
-        known = {field.name: field for field in fields(cls)}
-        for name, value in values.items():
-            if name not in known:
-                raise UsageError(f"dqn: no hyperparameter {name!r}; {suggestion(name, known)}")
-            default = known[name].default
-            if name in _CHOICES:
-                if value not in _CHOICES[name]:
-                    raise UsageError(f"dqn: {name}: {value!r} is not {' or '.join(_CHOICES[name])}")
-                continue
-            if name == "hidden":
-                good = (
-                    isinstance(value, list | tuple)
-                    and value
-                    and all(isinstance(each, int) and each > 0 for each in value)
-                )
-            elif isinstance(default, bool):
-                good = isinstance(value, bool)
-            elif isinstance(default, int):
-                good = isinstance(value, int) and not isinstance(value, bool) and value > 0
-            else:
-                good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-            if not good:
-                raise UsageError(f"dqn: {name}: {value!r} will not do; the default is {default!r}")
-        checked: dict[str, Any] = {**values, **({"hidden": tuple(values["hidden"])} if "hidden" in values else {})}
-        return cls(**checked)
+        return check("dqn", cls, values)
 
     def learner_settings(self) -> DqnSettings:
         """Return what a learner is told besides its network."""
@@ -202,11 +139,8 @@ def train(
         HpcrlError: the ranks do not agree on where they start.
     """
     ranks = collective.ranks if collective else 1
-    if config.batch_size % ranks or config.train_interval < ranks or config.target_interval < ranks:
-        raise UsageError(
-            f"dqn: {ranks} ranks cannot share batch_size {config.batch_size}, train_interval {config.train_interval} and "
-            f"target_interval {config.target_interval}: the first must be a multiple, the others at least as many"
-        )
+    if wrong := share_fault(config, ranks):
+        raise UsageError(f"dqn: {wrong}")
     if config.stop_at_goal and goal is None:
         raise UsageError("dqn: stop_at_goal: the study has no `goal`")
     environment = make_environment()

@@ -6,29 +6,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network, Weights
-
-# Framework -> execution modes. A mode is the same learner, wrapped by the framework's compiler or not; in `fused`
-# the environment is part of what JAX compiles, and in `xla` tf.function compiles with XLA.
-MODES: dict[str, tuple[str, ...]] = {
-    "numpy": ("eager",),
-    "torch": ("eager", "lazy"),
-    "tensorflow": ("eager", "lazy", "xla"),
-    "jax": ("eager", "lazy", "fused"),
-    "mxnet": ("eager", "lazy"),
-}
-
-# Framework -> how several ranks may train one agent, besides not at all.
-PARALLELISM: dict[str, tuple[str, ...]] = {
-    "numpy": (),
-    "torch": ("horovod", "native"),
-    "tensorflow": ("horovod",),
-    "jax": ("horovod", "native"),
-    "mxnet": ("horovod",),
-}
-
 
 # These read some settings once, when they first compute anything.
 _CONFIGURED = frozenset({"torch", "tensorflow", "jax"})
@@ -60,10 +41,11 @@ def make_dqn_learner(
     Raises:
         UsageError: there is no such framework or mode, or the framework is not installed here.
     """
-    if framework not in MODES:
-        raise UsageError(f"no framework {framework!r}; {suggestion(framework, MODES)}")
-    if execution not in MODES[framework]:
-        raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, MODES[framework])}")
+    if framework not in frameworks():
+        raise UsageError(f"no framework {framework!r}; {suggestion(framework, frameworks())}")
+    modes = frameworks()[framework].modes
+    if execution not in modes:
+        raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, modes)}")
     configure(framework)
     learner: DqnLearner = _module(framework, "dqn").Learner(network, weights, settings, execution, device, collective)
     return learner
@@ -87,10 +69,9 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
     """
     if parallelism == "none":
         return None
-    if parallelism not in PARALLELISM[framework]:
-        raise UsageError(
-            f"{framework}: has no parallelism {parallelism!r}; {suggestion(parallelism, PARALLELISM[framework])}"
-        )
+    known = frameworks()[framework].parallelism
+    if parallelism not in known:
+        raise UsageError(f"{framework}: has no parallelism {parallelism!r}; {suggestion(parallelism, known)}")
     configure(framework)
     made: Collective = getattr(_module(framework, "collectives"), parallelism)(group)
     return made
@@ -98,7 +79,7 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
 
 def wait_for(framework: str) -> Callable[[Any], None]:
     """Return what waits until a vector of the framework has been computed, where that goes on behind Python's back."""
-    if framework not in PARALLELISM:
+    if framework not in frameworks():
         return lambda vector: None
     wait: Callable[[Any], None] = _module(framework, "runtime").wait
     return wait

@@ -1,0 +1,120 @@
+"""Hyperparameters as data: the type, range and default of each field of a Settings dataclass, and the check against them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from hpcrl.errors import UsageError, suggestion
+
+Settings = TypeVar("Settings")
+Kind = Literal["number", "integer", "integers", "flag", "choice"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be. The bounds are inclusive."""
+
+    kind: Kind
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def expected(self) -> str:
+        """Say what is expected, as in ``a number from 0 to 1``."""
+        if self.kind == "flag":
+            return "true or false"
+        if self.kind == "choice":
+            return " or ".join(self.choices)
+        what = {"number": "a number", "integer": "a whole number", "integers": "a list of whole numbers"}[self.kind]
+        if self.minimum is not None and self.maximum is not None:
+            return f"{what} from {self.minimum:g} to {self.maximum:,}"
+        return what if self.minimum is None else f"{what} of at least {self.minimum:g}"
+
+    def admits(self, value: Any) -> bool:
+        """Tell whether a value is of the kind and within the bounds."""
+        if self.kind == "flag":
+            return isinstance(value, bool)
+        if self.kind == "choice":
+            return isinstance(value, str) and value in self.choices
+        if self.kind == "integers":
+            return isinstance(value, list | tuple) and bool(value) and all(self._in_range(each, int) for each in value)
+        return self._in_range(value, int if self.kind == "integer" else (int, float))
+
+    def _in_range(self, value: Any, kind: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return False
+        try:
+            if not math.isfinite(value):
+                return False
+        except OverflowError:  # an integer beyond every float
+            return False
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
+
+
+def number(default: float, minimum: float | None = None, maximum: float | None = None) -> Any:
+    """Declare a field that holds a finite number."""
+    return field(default=default, metadata={"rule": Rule("number", minimum, maximum)})
+
+
+def integer(default: int, minimum: int = 1, maximum: int = 10**12) -> Any:
+    """Declare a field that holds a whole number."""
+    return field(default=default, metadata={"rule": Rule("integer", minimum, maximum)})
+
+
+def integers(default: tuple[int, ...], minimum: int = 1, maximum: int = 10**6) -> Any:
+    """Declare a field that holds one whole number or more."""
+    return field(default=default, metadata={"rule": Rule("integers", minimum, maximum)})
+
+
+def flag(default: bool) -> Any:
+    """Declare a field that is true or false."""
+    return field(default=default, metadata={"rule": Rule("flag")})
+
+
+def choice(default: str, *others: str) -> Any:
+    """Declare a field that holds one of a few words, the default first."""
+    return field(default=default, metadata={"rule": Rule("choice", choices=(default, *others))})
+
+
+def names(settings: type[Any]) -> list[str]:
+    """Return the names of a Settings dataclass."""
+    return [each.name for each in fields(settings)]
+
+
+def fault(settings: type[Any], name: str, value: Any) -> str | None:
+    """Say what is wrong with the value of one known field, None where nothing is."""
+    declared: Field[Any] = next(each for each in fields(settings) if each.name == name)
+    rule: Rule = declared.metadata["rule"]
+    if rule.admits(value):
+        return None
+    if rule.kind == "choice" and isinstance(value, str):
+        return f"no {name} {value!r}; {suggestion(value, rule.choices)}"
+    default = list(declared.default) if isinstance(declared.default, tuple) else declared.default
+    shown = {True: "true", False: "false"}[default] if isinstance(default, bool) else default
+    return f"expected {rule.expected()}, got {value!r} (default {shown})"
+
+
+def faults(settings: type[Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Give the name and the fault of each value that does not fit: unknown name, type, range, NaN, choice."""
+    known = names(settings)
+    for name, value in values.items():
+        if name not in known:
+            yield name, f"no hyperparameter {name!r}; {suggestion(name, known)}"
+        elif wrong := fault(settings, name, value):
+            yield name, wrong
+
+
+def check(algorithm: str, settings: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Return the settings with these values.
+
+    Raises:
+        UsageError: a name is unknown or a value does not fit.
+    """
+    for name, wrong in faults(settings, values):
+        unknown = wrong.startswith("no hyperparameter")
+        raise UsageError(f"{algorithm}: {wrong}" if unknown else f"{algorithm}: {name}: {wrong}")
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return settings(**{**values, **lists})

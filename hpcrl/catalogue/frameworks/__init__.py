@@ -1,0 +1,1 @@
+"""One file per framework: TITLE, MODES, ONE_PROCESS, PARALLELISM, PACKAGES, DEVICES, THREADS, OUT_OF_MEMORY, variables()."""

@@ -1,0 +1,22 @@
+"""JAX with Flax. Lazy is jax.jit; in fused mode the environment is compiled too, and training is one scan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TITLE = "JAX"
+MODES = ("eager", "lazy", "fused")
+ONE_PROCESS = ("fused",)
+PARALLELISM = ("horovod", "native")
+PACKAGES = ("jax", "jaxlib", "flax", "optax")
+DEVICES = ("cpu", "cuda")
+THREADS = ()
+OUT_OF_MEMORY = ("resource_exhausted",)
+
+
+def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what must stand in the environment before the import, where `given` stands now."""
+    found = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
+    if cpus == 1:
+        found["XLA_FLAGS"] = f"{given.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+    return found

@@ -1,0 +1,98 @@
+"""Find the entries of the catalogue by their files, in a directory or inside the worker's zip."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import hpcrl.catalogue.algorithms
+import hpcrl.catalogue.frameworks
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm of built-in training.
+
+    `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
+    dataclass of its hyperparameters. `share_fault(settings, ranks)` says why that many ranks cannot train together,
+    or returns None.
+    """
+
+    name: str
+    title: str
+    family: str
+    frameworks: tuple[str, ...]
+    actions: str
+    observations: str
+    settings: type[Any]
+    share_fault: Callable[[Any, int], str | None]
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework.
+
+    `modes` are its execution modes, the default first; those in `one_process` train in a single process only.
+    `parallelism` lists how several ranks may train one agent, besides not at all. `devices` are those that it computes
+    on. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
+    its import. `out_of_memory` is what its allocators say, in lower case.
+    """
+
+    name: str
+    title: str
+    modes: tuple[str, ...]
+    one_process: tuple[str, ...]
+    parallelism: tuple[str, ...]
+    packages: tuple[str, ...]
+    devices: tuple[str, ...]
+    threads: tuple[str, ...]
+    out_of_memory: tuple[str, ...]
+    variables: Callable[[int, Mapping[str, str]], dict[str, str]]
+
+    @property
+    def default_mode(self) -> str:
+        return self.modes[0]
+
+
+@cache
+def algorithms() -> dict[str, Algorithm]:
+    """Return every algorithm by its name."""
+    return {
+        name: Algorithm(
+            name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.Settings,
+            entry.share_fault,
+        )
+        for name, entry in _entries(hpcrl.catalogue.algorithms)
+    }  # fmt: skip
+
+
+@cache
+def frameworks() -> dict[str, Framework]:
+    """Return every framework by its name."""
+    return {
+        name: Framework(
+            name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
+            entry.THREADS, entry.OUT_OF_MEMORY, entry.variables,
+        )
+        for name, entry in _entries(hpcrl.catalogue.frameworks)
+    }  # fmt: skip
+
+
+def modes() -> list[str]:
+    """Return the execution modes of all frameworks."""
+    return sorted({mode for each in frameworks().values() for mode in each.modes})
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Tell whether an error's text is what a framework's allocator says when it finds no memory."""
+    return any(words in text.lower() for each in frameworks().values() for words in each.out_of_memory)
+
+
+def _entries(package: ModuleType) -> list[tuple[str, Any]]:
+    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
+    return [(name, importlib.import_module(f"{package.__name__}.{name}")) for name in names]

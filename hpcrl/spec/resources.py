@@ -1,0 +1,43 @@
+"""What a cell may ask for, and the base of all models of a study."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hpcrl.spec.explain import in_words
+from hpcrl.spec.quantities import MiB, Name, Seconds
+
+Scalar = str | int | float | bool
+# Axis names that are resources; every other axis configures the workload.
+RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Resources(Model):
+    """What a cell asks for unless an axis says otherwise. Cores and memory are for each task."""
+
+    cpus: int = Field(1, ge=1)
+    gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
+    gpu_type: Name | None = None
+    nodes: int = Field(1, ge=1)
+    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or with a parallelism one for each GPU")
+    memory: MiB = 4096
+    time: Seconds = 3600
+    parallelism: Literal["none", "horovod", "native"] = Field(
+        "none", description="how ranks average gradients: by Horovod, or by the framework's own means (native)"
+    )
+
+
+def resource_fault(key: str, value: object) -> str | None:
+    """Say what is wrong with the value of one resource, None where nothing is."""
+    given: dict[str, Any] = {key: value}
+    try:
+        Resources.model_validate(given)
+    except ValidationError as error:
+        return in_words(error.errors()[0])
+    return None

@@ -1,0 +1,81 @@
+"""Built-in training against the catalogue: what the algorithm, the frameworks and the environment can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hpcrl.catalogue import fields
+from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
+from hpcrl.errors import suggestion
+from hpcrl.spec.checks import Fault, assignments, combinations
+from hpcrl.spec.explain import Key
+from hpcrl.spec.gym import environment_fault
+from hpcrl.spec.resources import RESOURCES
+
+if TYPE_CHECKING:
+    from hpcrl.spec.study import Study
+
+
+def training_faults(study: Study) -> Iterator[Fault]:
+    """Give what is wrong with hyperparameters, axes, frameworks, modes and environment of a training study."""
+    workload = study.workload
+    if workload.algorithm is None or workload.environment is None:
+        return
+    algorithm = algorithms()[workload.algorithm]
+    for name, wrong in fields.faults(algorithm.settings, workload.hyperparameters):
+        yield ("workload", "hyperparameters", name), wrong
+    found = list(_axis_faults(study, algorithm))
+    yield from found
+    if not found:
+        yield from _combination_faults(study)
+    if wrong_environment := environment_fault(
+        workload.environment, algorithm.title, algorithm.actions, algorithm.observations
+    ):
+        yield ("workload", "environment"), wrong_environment
+
+
+def _axis_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
+    settings = fields.names(algorithm.settings)
+    known = {"framework", "execution", *RESOURCES, *settings, *study.workload.placeholders()}
+    told: set[Key] = set()
+    for path, key, value in assignments(study):
+        if key not in known:
+            at = path if isinstance(path[-1], str) else path[:-1]
+            if at not in told:
+                told.add(at)
+                yield at, f"no hyperparameter or resource {key!r}; {suggestion(key, known)}"
+        elif key == "framework" and value not in algorithm.frameworks:
+            whose = f"{algorithm.title} has " if value in frameworks() else ""
+            yield path, f"{whose}no framework {value!r}; {suggestion(str(value), algorithm.frameworks)}"
+        elif key == "execution" and value not in modes():
+            yield path, f"no execution mode {value!r}; {suggestion(str(value), modes())}"
+        elif key in settings and (wrong := fields.fault(algorithm.settings, key, value)):
+            yield path, wrong
+
+
+def _combination_faults(study: Study) -> Iterator[Fault]:
+    told = set()
+    for values, paths in combinations(study, ("framework", "execution", "parallelism", "gpus")):
+        framework = frameworks().get(str(values.get("framework")))
+        if framework is None:
+            continue
+        for key, others, wrong in _cannot(framework, values):
+            rule = {name: values[name] for name in (*others, key)} if key in paths else {}
+            shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
+            path = paths.get(key, ("resources", key))
+            if (path, shown) not in told:
+                told.add((path, shown))
+                yield path, wrong + (f": leave it out with `exclude: [{{{shown}}}]`" if rule else "")
+
+
+def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Give each key whose value cannot be, the keys that a rule against it names besides, and why."""
+    execution, parallelism = values["execution"], values["parallelism"]
+    for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
+        if values[key] not in known:
+            yield key, ("framework",), f"{framework.name} has no {key} {values[key]!r} (it has {', '.join(known)})"
+    if execution in framework.one_process and parallelism != "none":
+        yield "parallelism", ("execution",), f"{execution} runs in one process"
+    if values["gpus"] and "cuda" not in framework.devices:
+        yield "gpus", ("framework",), f"{framework.title} computes on the CPU only"
