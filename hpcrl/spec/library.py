@@ -13,6 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
 
@@ -101,8 +102,9 @@ class Library:
     def cluster(self, name: str) -> ClusterProfile:
         return validate(ClusterProfile, self.document("clusters", name))
 
-    def study(self, name: str) -> Study:
-        return validate(Study, self.document("jobs", name))
+    def study(self, name: str, settings: Sequence[str] = ()) -> Study:
+        """Read a study; `settings` are ``key=value`` texts that come before what the file says."""
+        return validate(Study, overridden(self.document("jobs", name), settings))
 
     def claims(self, paper: str) -> Claims:
         return read_claims(self.document("jobs/claims", paper))
