@@ -73,6 +73,11 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 it failed, 2 the request must be mended."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdout is None:
+        click.echo("hpcrl: standard output is closed: send it to /dev/null instead", err=True)
+        sys.exit(2)
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -55,6 +55,13 @@ class _PlanGroup(click.Group):
     help="Leave out what this plan or dataset has completed; may be given several times.",
 )
 @click.option("--notify", metavar="COMMAND|URL", help="What gets the summary at the end, as JSON.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A value instead of the study's, such as resources.time=02:00:00 or seeds=10; may be given several times.",
+)
 @click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
 @click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
@@ -74,6 +81,7 @@ def command(
     cells_per_task: int | None,
     reuse: tuple[Path, ...],
     notify: str | None,
+    settings: tuple[str, ...],
     strict: bool,
     allow_retired: bool,
     dry_run: bool,
@@ -94,19 +102,20 @@ def command(
     from hpcrl.plan.reuse import completed_cells
     from hpcrl.spec.library import Library
     from hpcrl.spec.study import read_notify
-    from hpcrl.spec.user import account_for, read_settings
+    from hpcrl.spec.user import account_for, email_for, read_settings
 
-    settings = read_settings()
+    own = read_settings()
     choices = UserChoices(
-        account=account_for(cluster, account, settings),
-        email=email or settings.email,
-        environments_root=environments_root or settings.environments_root,
+        account=account_for(cluster, account, own),
+        email=email_for(email, own),
+        environments_root=environments_root or own.environments_root,
         chain=chain,
         precise_phases=precise_phases,
         allow_retired=allow_retired,
         cells_per_task=cells_per_task,
         notify=None if notify is None else read_notify(notify),
-        notify_by_default=settings.notify,
+        notify_by_default=own.notify,
+        settings=settings,
     )
     directory = output or DEFAULT_PLAN
     before = None if dry_run and output is None else read_before(directory)

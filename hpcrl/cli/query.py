@@ -23,11 +23,12 @@ from hpcrl.cli.common import DEFAULT_DATASET, echo_json, json_option, print_tabl
 @json_option
 def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
     """Ask a dataset in SQL (DuckDB's): the tables are cells, episodes, samples and phases."""
+    from hpcrl.report.query import as_json as plain
     from hpcrl.report.query import query
 
     columns, rows = query(dataset, sql)
     if as_json:
-        echo_json([dict(zip(columns, row, strict=True)) for row in rows])
+        echo_json([dict(zip(columns, map(plain, row), strict=True)) for row in rows])
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)

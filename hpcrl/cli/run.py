@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from pathlib import Path
@@ -12,10 +13,21 @@ from hpcrl.cli.common import DEFAULT_PLAN
 from hpcrl.errors import HpcrlError
 
 
+def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter("expected a number from 0.05 to 3600")
+    return value
+
+
 @click.command("run", epilog="Example: hpcrl run plan --cell 3f2a")
 @click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")
 @click.option("--cell", required=True, help="The cell to run: the beginning of its id.")
-@click.option("--interval", type=click.FloatRange(0.05, 3600), help="Seconds between samples, instead of the study's.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05, 3600),
+    callback=_finite,
+    help="Seconds between samples, instead of the study's.",
+)
 def command(plan: Path, cell: str, interval: float | None) -> int:
     """Run one cell on this machine, in its own environment, as its script would."""
     from hpcrl.environments.build import is_built, root_of

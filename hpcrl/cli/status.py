@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrl.cli.common import json_option, plan_argument, print_table, say
-from hpcrl.errors import HpcrlError, count
+from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.memory import without_gc
 
 if TYPE_CHECKING:
@@ -28,25 +28,36 @@ SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 @click.command("status", epilog="Example: hpcrl status plan --watch")
 @plan_argument
 @click.option("--watch", "watching", is_flag=True, help="Keep looking until everything has ended.")
+@click.option("--failed", "only_failed", is_flag=True, help="Only cells that failed.")
+@click.option(
+    "--where", multiple=True, metavar="KEY=VALUE", help="Only cells of this configuration, such as framework=jax."
+)
 @json_option
-def command(plan: Path, watching: bool, as_json: bool) -> int:
+def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...], as_json: bool) -> int:
     """Show how far a plan is, cell by cell. Exit code 1 when cells failed."""
     from hpcrl.slurm.client import Slurm, spoken
     from hpcrl.submit.status import plan_status
 
     slurm = Slurm()
+    if watching and (only_failed or where):
+        raise UsageError("--watch shows the whole plan: leave out --failed and --where")
     if watching:
         return watch(plan, slurm)
     slow = f"no answer for {PATIENCE:.0f} s yet: Slurm is busy, or another hpcrl holds the ledger of {plan}"
     with without_gc():
         with spoken(say, slow, PATIENCE):
             status = plan_status(plan, slurm)
+        chosen = status.places(only_failed, where) if only_failed or where else None
         if as_json:
-            _echo_json(status)
+            _echo_json(status, chosen)
         else:
-            rows = [_row(each) for each in _interesting(status)]
-            print_table(["cell", "what", "state", "progress", "reason"], rows)
-            _echo_rest(status, plan)
+            shown = _interesting(status) if chosen is None else status.pick(chosen[:SHOWN])
+            print_table(["cell", "what", "state", "progress", "reason"], [_row(each, status) for each in shown])
+            if chosen is None:
+                _echo_rest(status, plan)
+            elif len(chosen) > SHOWN:
+                rest = count(len(chosen) - SHOWN, "more cell")
+                click.echo(f"and {rest} of {len(chosen)} chosen: --json lists all", err=True)
             _echo_end(status, plan)
         return 1 if _failed(status) else 0
 
@@ -74,17 +85,23 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
     return status.pick([number for found in ranks for number in found][:SHOWN])
 
 
-def _row(each: CellStatus) -> list[Any]:
-    from hpcrl.formats.plan import label
-
+def _row(each: CellStatus, status: PlanStatus) -> list[Any]:
     progress = f"{100 * each.progress[0] // max(1, each.progress[1])} %" if each.progress else ""
     return [
         each.cell.id,
-        label(each.cell.config),
+        _what(each, status),
         each.status.state.lower(),
         progress,
         each.status.reason or "",
     ]
+
+
+def _what(each: CellStatus, status: PlanStatus) -> str:
+    """Name a cell by its configuration and by the resources in which the plan's cells differ."""
+    from hpcrl.formats.plan import label, label_of_resources
+
+    asked = label_of_resources(each.cell.resources, status.differing)
+    return " ".join(filter(None, (label(each.cell.config), asked)))
 
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:
@@ -109,7 +126,7 @@ def _echo_end(status: PlanStatus, plan: Path) -> None:
         say(note)
 
 
-def _echo_json(status: PlanStatus) -> None:
+def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
     """Print the plan's state, a cell on each line, without holding all of it."""
     facts = {
         "plan": status.plan.id,
@@ -121,7 +138,7 @@ def _echo_json(status: PlanStatus) -> None:
     out = sys.stdout
     out.write(json.dumps(facts, ensure_ascii=False)[:-1] + ', "cells": [')
     separator = "\n"
-    lines = status.lines()
+    lines = status.lines(None if chosen is None else {status.names[place] for place in chosen})
     while some := ",\n".join(islice(lines, 1000)):
         out.write(separator + some)
         separator = ",\n"
@@ -190,7 +207,6 @@ def _screen(status: PlanStatus) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from hpcrl.formats.plan import label
     from hpcrl.submit.judging import COMPLETED
     from hpcrl.submit.status import is_failure
 
@@ -205,7 +221,7 @@ def _screen(status: PlanStatus) -> Any:
         fraction = 1.0 if state == COMPLETED else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
         table.add_row(
             each.cell.id,
-            Text(label(each.cell.config)),
+            Text(_what(each, status)),
             Text(state.lower(), style=style),
             ProgressBar(total=1.0, completed=fraction, width=30),
         )

@@ -381,6 +381,21 @@ def label(config: Mapping[str, Any]) -> str:
     return " ".join(values)
 
 
+def label_of_resources(resources: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Name some of a cell's resources for people: ``(2 GPUs, a100, horovod)``."""
+    words = {"cpus": "core", "gpus": "GPU", "nodes": "node", "tasks": "rank"}
+    parts = []
+    for name in names:
+        value = resources.get(name)
+        if value is None or (name == "parallelism" and value == "none"):
+            continue
+        if name in words:
+            parts.append(f"{value} {words[name]}{'' if value == 1 else 's'}")
+        else:
+            parts.append({"memory": f"{value} MiB", "time": f"{value} s"}.get(name, str(value)))
+    return f"({', '.join(parts)})" if parts else ""
+
+
 def format_tasks(tasks: Iterable[int]) -> str:
     """Write indices as Slurm's array syntax: ``0-3,7``."""
     ordered = sorted(set(tasks))

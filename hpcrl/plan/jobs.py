@@ -34,7 +34,8 @@ class UserChoices:
     """What is the user's own: account, e-mail, where environments go, chain, phases, whether a retired site will do.
 
     `cells_per_task` cells run after one another in each array task; None: as many as the site's limits call for.
-    `notify` comes before the study's own, `notify_by_default` after it.
+    `notify` comes before the study's own, `notify_by_default` after it. `settings` are ``key=value`` texts that come before
+    what the study's file says.
     """
 
     account: str | None = None
@@ -46,6 +47,7 @@ class UserChoices:
     cells_per_task: int | None = None
     notify: Notify | None = None
     notify_by_default: Notify | None = None
+    settings: tuple[str, ...] = ()
 
 
 @dataclass

@@ -49,7 +49,7 @@ def make_plan(
         UsageError: the cluster is retired, the study cannot be planned on it at all, or `before` is another plan.
     """
     profile = _profile(library, cluster, choices.allow_retired)
-    study = _chosen(library.study(study_name or profile.default_study), choices)
+    study = _chosen(library.study(study_name or profile.default_study, choices.settings), choices)
     if before:
         check_same(before, study.name, profile.name)
     renderer = Renderer(library)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,10 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     The statement sees nothing but the dataset: no other file and no network.
 
     Raises:
-        UsageError: there is no dataset, or the statement is wrong.
+        UsageError: there is no dataset, or the statement is empty or wrong.
     """
+    if not sql.strip().strip(";").strip():
+        raise UsageError('the query is empty: give an SQL statement such as "SELECT * FROM cells"')
     import duckdb
     import pyarrow.dataset as arrow
 
@@ -38,3 +43,22 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         raise UsageError(f"the query cannot be answered: {' '.join(str(error).split())}") from None
     finally:
         connection.close()
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of a query's answer as JSON has it: dates and times as ISO 8601, NaN and infinities as null."""
+    if isinstance(value, dict):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_json(each) for each in value]
+    if isinstance(value, Decimal):
+        value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -20,6 +20,13 @@ from hpcrl.run.ranks import start_ranks
 from hpcrl.run.supervisor import fork_rank
 
 
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not 0.05 <= seconds <= 3600:  # so not for NaN either
+        raise argparse.ArgumentTypeError(f"expected a number of seconds from 0.05 to 3600, got {text}")
+    return seconds
+
+
 def main(arguments: list[str]) -> int:
     """Parse, run one rank (or start all ranks of a cell on this machine), and return the exit code."""
     parser = argparse.ArgumentParser(
@@ -32,7 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--submission", help="token of the submission that granted the attempt")
     parser.add_argument("--cell", help="id of the cell, instead of --job and --index")
     parser.add_argument("--ranks", type=int, default=1, help="start this many ranks on this machine")
-    parser.add_argument("--interval", type=float, help="seconds between samples, instead of the study's")
+    parser.add_argument("--interval", type=_interval, help="seconds between samples, instead of the study's")
     options = parser.parse_args(arguments)
     try:
         attempt = None

@@ -129,9 +129,6 @@ def read_document(path: Path) -> Document:
         SpecError: the file is not YAML, repeats a key, or is not a mapping.
         UsageError: the file cannot be read.
     """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
     name = display(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -139,8 +136,28 @@ def read_document(path: Path) -> Document:
         raise UsageError(f"{name}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SpecError([f"{name}: is not UTF-8 text (byte {error.start}): save it as UTF-8"]) from None
+    tree = _load(text, name)
+    if not isinstance(tree, dict):
+        raise SpecError([f"{name}:1: expected a mapping of keys to values, got {_kind(tree)}"])
+    data, origins = _values(tree, Origin(name, 1))
+    return _with_sources(Document(data, origins))
+
+
+def read_value(text: str, name: str) -> Any:
+    """Read one YAML value that has no file, such as an option's; `name` says in faults where it stood.
+
+    Raises:
+        SpecError: it is not YAML.
+    """
+    return _values(_load(text, name), Origin(name, 0))[0]
+
+
+def _load(text: str, name: str) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     try:
-        tree = YAML(typ="rt").load(text)
+        return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
@@ -152,17 +169,18 @@ def read_document(path: Path) -> Document:
         raise SpecError([f"{name}: holds a number or a date that cannot be read"]) from None
     except RecursionError:
         raise SpecError([f"{name}: {_TOO_DEEP}"]) from None
-    if not isinstance(tree, dict):
-        raise SpecError([f"{name}:1: expected a mapping of keys to values, got {_kind(tree)}"])
-    origins: dict[Key, Origin] = {(): Origin(name, 1)}
+
+
+def _values(tree: Any, root: Origin) -> tuple[Any, dict[Key, Origin]]:
+    origins: dict[Key, Origin] = {(): root}
     problems: list[str] = []
     try:
-        data = _plain(tree, (), name, origins, problems)
+        data = _plain(tree, (), root.file, origins, problems)
     except RecursionError:
-        raise SpecError([f"{name}: {_TOO_DEEP}"]) from None
+        raise SpecError([f"{root.file}: {_TOO_DEEP}"]) from None
     if problems:
         raise SpecError(problems)
-    return _with_sources(Document(data, origins))
+    return data, origins
 
 
 def _kind(value: object) -> str:

@@ -39,6 +39,7 @@ _EXPECTED = {
 }
 # Patterns that people meet, in words.
 _PATTERNS = {
+    r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$": "an e-mail address such as me@example.org",
     r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$": "a name of letters, digits, _ . + and -, with a letter or digit first",
     r"^3\.\d+$": "a Python version such as 3.11, in quotes",
     r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[a-z0-9,_-]+\])?={2,3}[A-Za-z0-9.+!*_-]+( ?; ?[^;\n]+)?$": "an exact pin such as torch==2.9.1",

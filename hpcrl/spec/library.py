@@ -13,6 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
 
@@ -101,24 +102,17 @@ class Library:
     def cluster(self, name: str) -> ClusterProfile:
         return validate(ClusterProfile, self.document("clusters", name))
 
-    def study(self, name: str) -> Study:
-        """Read a study; the `workdir` of a command is absolute then, or None in a packaged study that names none."""
-        document = self.document("jobs", name)
+    def study(self, name: str, settings: Sequence[str] = ()) -> Study:
+        """Read a study; `settings` are ``key=value`` texts that come before what the file says.
+
+        The `workdir` of a command is absolute then, or None in a packaged study that names none.
+        """
+        document = overridden(self.document("jobs", name), settings)
         study = validate(Study, document)
-        workload = study.workload
-        if workload.command is None:
+        if study.workload.command is None:
             return study
-        file = self.find("jobs", name)
-        if workload.workdir is None and file.resolve().is_relative_to(packaged()):
-            return study
-        if workload.workdir is not None:
-            file = Path(document.origin(("workload", "workdir")).file)
-        # A study in jobs/ belongs to the project that holds jobs/.
-        base = file.resolve().parent
-        if base.name == "jobs":
-            base = base.parent
-        place = os.path.normpath(base / Path(workload.workdir or "").expanduser())
-        return study.model_copy(update={"workload": workload.model_copy(update={"workdir": place})})
+        place = _workdir(study.workload.workdir, document, self.find("jobs", name))
+        return study.model_copy(update={"workload": study.workload.model_copy(update={"workdir": place})})
 
     def claims(self, paper: str) -> Claims:
         return read_claims(self.document("jobs/claims", paper))
@@ -131,6 +125,20 @@ class Library:
 
     def where(self, kind: Kind, name: str) -> str:
         return display(self.find(kind, name))
+
+
+def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
+    """Return the directory of a study's code: relative to the file that names it, else the study's own."""
+    if wanted is None and study.resolve().is_relative_to(packaged()):
+        return None
+    if wanted is None:
+        base = study.resolve().parent
+    else:
+        named_in = Path(document.origin(("workload", "workdir")).file)
+        base = named_in.resolve().parent if named_in.is_file() else Path.cwd()  # --set
+    # A study in jobs/ belongs to the project that holds jobs/.
+    base = base.parent if base.name == "jobs" else base
+    return os.path.normpath(base / Path(wanted or "").expanduser())
 
 
 def _check_owner(here: Path) -> None:

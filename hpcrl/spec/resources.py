@@ -15,7 +15,7 @@ RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "pa
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Resources(Model):

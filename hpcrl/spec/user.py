@@ -16,13 +16,16 @@ from hpcrl.spec.study import Notify
 Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]+$", max_length=128)]
 
 
+_EMAIL = r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$"
+
+
 class UserSettings(BaseModel):
     """``~/.config/hpcrl/config.yaml``; `accounts` by cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     accounts: dict[str, Account] = {}
-    email: Annotated[str, StringConstraints(pattern=r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$")] | None = None
+    email: Annotated[str, StringConstraints(pattern=_EMAIL)] | None = None
     environments_root: str | None = None
     notify: Notify | None = None
 
@@ -49,3 +52,14 @@ def account_for(cluster: str, given: str | None, settings: UserSettings) -> str 
     if account is not None and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,128}", account):
         raise UsageError(f"account {account!r}: not a Slurm account's name: use letters, digits and _ . @ + -")
     return account
+
+
+def email_for(given: str | None, settings: UserSettings) -> str | None:
+    """Choose the address that Slurm writes to: the option, then the settings.
+
+    Raises:
+        UsageError: the option is not an e-mail address.
+    """
+    if given is not None and not re.fullmatch(_EMAIL, given):
+        raise UsageError(f"--email {given!r}: is not an e-mail address such as me@example.org")
+    return given or settings.email

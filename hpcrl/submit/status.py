@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
@@ -175,8 +175,34 @@ class PlanStatus:
         reasons = Counter({each: count for each, count in self._reasons.items() if each[0] in waiting})
         return {f"{state}: {reason}": count for (state, reason), count in reasons.most_common(5) if reason}
 
-    def lines(self) -> Iterator[str]:
-        """Give each cell as a line of JSON: its line of the plan, with its state."""
+    def places(self, only_failed: bool, where: Sequence[str]) -> list[int]:
+        """Return the places of the cells that failed, if only those are wanted, and that agree with each ``key=value``.
+
+        Raises:
+            UsageError: a text is not ``key=value``, or no cell has such a key.
+        """
+        wanted = dict(_pair(text) for text in where)
+        failed = set(self.failed()) if only_failed else None
+        found, known = [], set()
+        for place, cell in enumerate(read_cells(self.directory) if wanted else ()):
+            values = {**cell.resources, **cell.config}
+            known |= set(values)
+            if all(key in values and str(values[key]) == value for key, value in wanted.items()):
+                found.append(place)
+        if unknown := [key for key in wanted if key not in known]:
+            raise UsageError(f"--where {unknown[0]}: no cell has it; {suggestion(unknown[0], known)}")
+        every = found if wanted else range(len(self.names))
+        return [place for place in every if failed is None or self.names[place] in failed]
+
+    @cached_property
+    def differing(self) -> tuple[str, ...]:
+        """The resources in which the plan's cells differ."""
+        jobs = [job.resources for job in self.plan.cell_jobs()]
+        names = dict.fromkeys(name for resources in jobs for name in resources)
+        return tuple(name for name in names if len({str(resources.get(name)) for resources in jobs}) > 1)
+
+    def lines(self, only: Container[str] | None = None) -> Iterator[str]:
+        """Give each cell, or those named, as a line of JSON: its line of the plan, with its state."""
         # Thousands of cells differ in nothing but their places, so that the rest is written once.
         known: dict[tuple[object, ...], list[str]] = {}
         details = {name: each.progress for name, each in self.details.items() if each.progress}
@@ -186,6 +212,8 @@ class PlanStatus:
                 place = f', "job": "{job.name}", "task": '
                 some = zip(islice(file, job.count), islice(cells, job.count), strict=True)
                 for task, (line, (name, status)) in enumerate(some):
+                    if only is not None and name not in only:
+                        continue
                     state, attempt, made, index, slurm, reason = status
                     progress = details.get(name)
                     alike = (state, attempt, made and made.token, slurm and slurm.job_id, reason, progress)
@@ -193,6 +221,13 @@ class PlanStatus:
                     if parts is None:
                         parts = known[alike] = _around_index(status, progress)
                     yield f"{line[: line.rindex('}')]}{place}{task}{str(index).join(parts)}"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise UsageError(f"--where {text}: expected KEY=VALUE, such as framework=jax")
+    return key, value
 
 
 # In the place of an array index, to find where it is written.

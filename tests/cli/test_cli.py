@@ -253,3 +253,28 @@ def test_a_key_of_a_profile_as_json(hpcrl: Callable[..., Shown]) -> None:
     assert (shown.code, json.loads(shown.out)) == (0, 14400)
     shown = hpcrl("cluster", "show", "sol", "--key", "partitions.hct", "--json")
     assert (shown.code, shown.err) == (2, "hpcrl: cluster sol: nothing at 'partitions.hct'; did you mean 'htc'?\n")
+
+
+def test_status_shows_chosen_cells_and_what_tells_them_apart(in_tmp: Path, hpcrl: Call) -> None:
+    axes = {"variant": ["a", "b"], "cpus": [1, 2]}
+    planned(in_tmp / "plan", command_study(["true"], axes=axes))
+    shown = hpcrl("status")
+    assert [line.split("\t")[1] for line in shown.out.splitlines()[1:-1]] == [
+        "a seed 1 (1 core)", "b seed 1 (1 core)", "a seed 1 (2 cores)", "b seed 1 (2 cores)"
+    ]  # fmt: skip
+    shown = hpcrl("status", "--where", "variant=b", "--where", "cpus=2")
+    assert [line.split("\t")[1] for line in shown.out.splitlines()[1:-1]] == ["b seed 1 (2 cores)"]
+    assert [
+        each["config"]["variant"] for each in json.loads(hpcrl("status", "--where", "variant=a", "--json").out)["cells"]
+    ] == ["a", "a"]
+    assert json.loads(hpcrl("status", "--failed", "--json").out)["cells"] == []
+    shown = hpcrl("status", "--where", "varant=b")
+    assert (shown.code, shown.err) == (2, "hpcrl: --where varant: no cell has it; did you mean 'variant'?\n")
+    assert hpcrl("status", "--where", "varant").code == 2
+
+
+def test_closed_standard_output_is_one_sentence(in_tmp: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m hpcrl study list >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "hpcrl: standard output is closed: send it to /dev/null instead\n")

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrl.formats.plan import read_plan
 from hpcrl.spec.user import config_directory
-from tests.builders import cells_of, command_study, planned, write_record, write_yaml
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record, write_yaml
 from tests.conftest import Shown
 
 Call = Callable[..., Shown]
@@ -86,3 +86,50 @@ def test_who_is_told_at_the_end(
         write_yaml(config_directory() / "config.yaml", {"notify": settings})
     assert hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", *flag).code == 0
     assert read_plan(in_tmp / "plan").study.get("notify") == expected
+
+
+def test_values_of_the_study_from_the_command_line(in_tmp: Path, hpcrl: Call) -> None:
+    write_yaml(in_tmp / "s.yaml", dqn_study(axes={"framework": ["numpy"]}))
+    call = ("plan", "--study", "s.yaml", "-o", "p")
+    assert hpcrl(*call, "--set", "seeds=10", "--set", "resources.time=02:00:00").code == 0
+    cells = cells_of(in_tmp / "p")
+    assert len(cells) == 10
+    assert {cell["resources"]["time"] for cell in cells} == {7200}
+    assert {cell["config"]["execution"] for cell in cells} == {"eager"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("resources.time=99:99:99", '--set resources.time=99:99:99: resources.time: "99:99:99" is not a Slurm time'),
+        ("sedes=3", "--set sedes=3: sedes: unknown key; did you mean 'seeds'?"),
+        ("axes.learning_rte=[0.1]", "--set axes.learning_rte=[0.1]: axes.learning_rte: no hyperparameter or resource"),
+        ("seeds", "--set seeds: expected KEY=VALUE, such as seeds=10"),
+        ("title.short=x", "--set title.short=x: title is no mapping: set it as a whole"),
+        ("seeds=[1", "--set seeds=[1:1: not valid YAML"),
+    ],
+)  # fmt: skip
+def test_faults_of_values_from_the_command_line(in_tmp: Path, hpcrl: Call, setting: str, expected: str) -> None:
+    write_yaml(in_tmp / "s.yaml", dqn_study(axes={"framework": ["numpy"]}))
+    shown = hpcrl("plan", "--study", "s.yaml", "-o", "p", "--set", setting)
+    assert shown.code == 2
+    assert shown.err.removeprefix("hpcrl: ").startswith(expected)
+    assert not (in_tmp / "p").exists()
+
+
+def test_what_is_no_address(in_tmp: Path, hpcrl: Call) -> None:
+    shown = hpcrl("plan", "--email", "nonsense", "-o", "p")
+    assert (shown.code, shown.err) == (
+        2,
+        "hpcrl: --email 'nonsense': is not an e-mail address such as me@example.org\n",
+    )
+
+
+def test_gpu_cells_need_an_environment_with_cuda(in_tmp: Path, hpcrl: Call) -> None:
+    write_yaml(
+        in_tmp / "s.yaml",
+        command_study(["true"], resources={"gpus": 1, "gpu_type": "a100", "memory": "1G", "time": "00:10:00"}),
+    )
+    shown = hpcrl("plan", "--study", "s.yaml", "--cluster", "sol", "--account", "x", "-o", "p")
+    assert shown.code == 2
+    assert "environment numpy: has no cuda flavour; there are: cpu" in shown.err

@@ -56,3 +56,24 @@ def test_no_dataset(hpcrl: Callable[..., Any], tmp_path: Path) -> None:
     shown = hpcrl("query", "SELECT 1", "--dataset", tmp_path)
     assert shown.code == 2
     assert "is not a dataset" in shown.err
+
+
+def test_an_answer_s_values_as_json(hpcrl: Callable[..., Any], dataset: Path) -> None:
+    sql = (
+        "SELECT 1.50::DECIMAL(4,2) AS a, DATE '2026-01-02' AS b, 'nan'::DOUBLE AS c, 2::HUGEINT AS d, [1.0, 'inf'::DOUBLE] AS e, "
+        "INTERVAL 90 SECOND AS f, TIMESTAMP '2026-01-02 03:04:05' AS g, '\\xAA'::BLOB AS h"
+    )
+    shown = hpcrl("query", sql, "--dataset", dataset, "--json")
+    assert shown.code == 0, shown.err
+    assert json.loads(shown.out, parse_constant=pytest.fail) == [
+        {
+            "a": 1.5, "b": "2026-01-02", "c": None, "d": 2, "e": [1.0, None], "f": 90.0, "g": "2026-01-02T03:04:05", "h": "aa",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", ["", "  ", " ; "])
+def test_an_empty_query(hpcrl: Callable[..., Any], dataset: Path, sql: str) -> None:
+    shown = hpcrl("query", sql, "--dataset", dataset)
+    assert shown.code == 2
+    assert shown.err.startswith("hpcrl: the query is empty: give an SQL statement")

@@ -105,7 +105,7 @@ def test_a_line_is_over_seeds(dataset: Path) -> None:
     first, second = lines(with_groups(hpcrl.load(dataset)))
     assert first.final is not None
     assert second.final is not None
-    assert (first.what, first.cells, first.final.value, first.at_goal) == ("NumPy", 2, 50, 1)
+    assert (first.what, first.cells, first.final.value, first.at_goal) == ("NumPy eager", 2, 50, 1)
     assert (first.final.low, first.final.high) == (0, 100)
     assert (second.what, second.final.value, second.at_goal, second.goal_step) == ("PyTorch", 250, 2, 20)
 
