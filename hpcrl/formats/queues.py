@@ -21,11 +21,12 @@ from typing import Any
 
 import psutil
 
-from hpcrl.formats.files import open_regular, server_time, write_atomically
+from hpcrl.formats.files import open_of_stranger, server_time, write_atomically
 from hpcrl.formats.lease import DEAD_SECONDS, HEARTBEAT_SECONDS
 from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "queues"
+_MAX_QUEUE = 64 * 1024**2  # bytes of a queue's file
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ def _held(tasks: Sequence[dict[str, Any]]) -> Held:
 def _files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in sorted(folder.glob("hpcrl-*")):
         try:
-            with open_regular(path) as file:
+            with open_of_stranger(path, most=_MAX_QUEUE) as file:
                 queue = json.load(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(queue, dict):
             yield path, queue
