@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress
 from hpcrl.errors import count
 
 MOST_REASONS = 20  # that are told in full
@@ -49,22 +49,20 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
         echo_json(vars(done))
         return code
     for line in _told(done.quarantined, "" if only_check else f": {output / QUARANTINE} lists them all"):
-        click.echo(line, err=True)
+        echo(line, err=True)
     if only_check:
         left_out = f", {len(done.quarantined)} would be quarantined" if done.quarantined else ""
-        click.echo(
+        echo(
             f"{count(done.merged, 'record')} would be merged, {done.unchanged} unchanged{left_out}. Nothing was written."
         )
         return code
     outcomes = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items())) or "nothing yet"
-    click.echo(
+    echo(
         f"{count(done.merged, 'record')} merged, {done.unchanged} unchanged; {count(done.attempts, 'attempt')}; cells: {outcomes}"
     )
     if done.noted:
-        click.echo(
-            f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells"
-        )
-    click.echo(f"Dataset: {output}. Next: hpcrl report {output}")
+        echo(f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells")
+    echo(f"Dataset: {output}. Next: hpcrl report {output}")
     return code
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN
+from hpcrl.cli.common import DEFAULT_PLAN, echo
 from hpcrl.errors import HpcrlError
 
 
@@ -35,8 +35,8 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
     environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
     arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
-    click.echo(f"running {found.id} in {path}", err=True)
+    echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
     if code == 0:
-        click.echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
+        echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
     return code

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcrl.errors import SpecError, UsageError
 from hpcrl.spec.library import Library
-from hpcrl.spec.rendering import Renderer
+from hpcrl.spec.rendering import Renderer, _expandable
 
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NASTY = [
@@ -157,3 +157,8 @@ def test_a_site_overrides_one_block(tmp_path: Path) -> None:
     assert "export SLURM_EXPORT_ENV=ALL" in script
     assert "\nulimit -c 0\n" in script
     assert "#SBATCH --partition=public" in script
+
+
+def test_a_variable_s_name_is_ascii() -> None:
+    """A shell expands HOME in $HOMEé; a variable of the longer name would be empty."""
+    assert _expandable("$HOMEé/${X}/$é") == "${HOME}é/${X}/\\$é"
