@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.secrets import looks_secret
+from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
@@ -46,6 +46,12 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+# Plans, logs and reports hold the command line, and others read them.
+_NO_SECRET = (
+    "looks like a secret: export it in your shell and let the program read the variable, never write it into a study"
+)
+
+
 class Workload(Model):
     """Built-in training (`algorithm` and `environment`) or any `command`."""
 
@@ -67,6 +73,8 @@ class Workload(Model):
             raise ValueError("give either `algorithm` (built-in training) or `command` (your own program)")
         if self.command is not None and not self.command:
             raise ValueError("`command` is empty: give at least the program")
+        if found := secret_among(self.command or ()):
+            raise ValueError(f"command: {found} {_NO_SECRET}")
         if self.algorithm is not None and self.algorithm not in ALGORITHMS:
             raise ValueError(f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, ALGORITHMS)}")
         if self.algorithm is not None and self.environment is None:
@@ -78,6 +86,8 @@ class Workload(Model):
                 raise ValueError(f"env: {name!r} is not a variable's name")
             if looks_secret(name):
                 raise ValueError(f"env: {name} looks like a secret: export it in your shell, never in a study")
+            if found := secret_among([value]):
+                raise ValueError(f"env: {name}: {found} {_NO_SECRET}")
             if "\0" in value:
                 raise ValueError(f"env: the value of {name} holds a NUL character")
         return self
@@ -177,6 +187,8 @@ def _notify(value: Any) -> Any:
             raise ValueError(
                 f'"{value}" is not an http(s) URL without a user name; write a command as a list: [mail, -s, hpcrl, me@example.org]'
             )
+        if found := secret_among([value]):
+            raise ValueError(f"{found} {_NO_SECRET}")
         return value
     if not isinstance(value, list | tuple) or not value or not all(isinstance(word, str) for word in value):
         raise ValueError(
@@ -184,6 +196,8 @@ def _notify(value: Any) -> Any:
         )
     if any("\0" in word for word in value):
         raise ValueError("a word of the command holds a NUL character")
+    if found := secret_among(value):
+        raise ValueError(f"{found} {_NO_SECRET}")
     return tuple(value)
 
 
