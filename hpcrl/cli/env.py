@@ -114,13 +114,17 @@ def list_(paths: tuple[Path, ...]) -> None:
             for horovod in (False, True) if spec.horovod else (False,):
                 environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
                 path = root_of(site) / environment.key
+                try:
+                    built = str(path) if is_built(path, site["owners"]) else "not built"
+                except HpcrlError:
+                    built = "not trusted: of another user, or everybody may write it"
                 kind = f"{flavour}, Horovod" if horovod else flavour
                 rows.append(
                     [
                         name,
                         kind,
                         spec.title,
-                        str(path) if is_built(path) else "not built",
+                        built,
                         library.where("envs", name),
                     ]
                 )
@@ -146,7 +150,7 @@ def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: 
 
     environment, site = _rendered(paths, cluster, name, flavour, horovod)
     path = root_of(site) / environment.key
-    if not is_built(path):
+    if not is_built(path, site.get("owners", ())):
         options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
         raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}{options}")
     echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")

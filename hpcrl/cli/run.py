@@ -23,8 +23,9 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
 
     opened = read_plan(plan)
     found, _, _ = find_cell(plan, opened, cell)
-    path = root_of(opened.cluster["environments"]) / found.environment
-    if not is_built(path):
+    site = opened.cluster["environments"]
+    path = root_of(site) / found.environment
+    if not is_built(path, site.get("owners", ())):
         raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
     environment = {
         **os.environ,
