@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
-from hpcrl.secrets import looks_secret
+from hpcrl.errors import HpcrlError
+from hpcrl.secrets import looks_secret, secret_among
+from hpcrl.spec.study import Study, read_notify
 from hpcrl.telemetry.provenance import numeric_variables
 
 SECRET = (
@@ -38,3 +41,49 @@ def test_a_record_takes_what_changes_results_and_no_secret(monkeypatch: pytest.M
     assert {name: found.get(name) for name in wanted} == wanted
     assert not set(others) & set(found)
     assert "s3cr3t" not in found.values()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--password", "hunter2"], ["train", "--token=s3cr3t"], ["train", "--db.password=x"], ["x", "--api-key", "abc"],
+        ["x", "--wandb_api_key=abc"], ["x", "--apikey", "abc"], ["x", "-token", "abc"], ["x", "auth.token=abc"],
+        ["env", "WANDB_API_KEY=abc", "x"], ["bash", "-c", "GH_TOKEN=abc python x.py"], ["bash", "-c", "cd a; x --password 'y'"],
+        ["git", "clone", "https://user:pass@host/x"], ["x", "--db=postgres://u:pw@h/d"], ["curl", "https://h/?access_token=abc&x=1"],
+        ["git", "clone", "https://ghs0123456789abcdef@host/x"], ["curl", "-H", "Authorization: Bearer abc"],
+        ["x", "hf_abcdefghijklmnopqrstuvwx"], ["x", "--id", "AKIAABCDEFGHIJKLMNOP"], ["redis", "redis://:pw@h"],
+    ],
+)  # fmt: skip
+def test_a_secret_on_a_command_line(words: list[str]) -> None:
+    found = secret_among(words)
+    assert found
+    for value in ("hunter2", "s3cr3t", "abc", "pass@", "0123456789", "AKIA"):
+        assert value not in found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--key-bindings", "vim"], ["x", "--tokenizer", "gpt2"], ["x", "--max-tokens", "512"], ["x", "--max_tokens=512"],
+        ["x", "--token-file", "/run/x"], ["x", "--token", "$TOKEN"], ["x", "--password=${PW}"], ["x", "--password-file=x"],
+        ["x", "--token", "/run/secrets/t"], ["x", "--token", "--verbose"], ["x", "--num-token", "12"], ["x", "--path", "a"],
+        ["git", "clone", "ssh://git@host/x"], ["x", "https://host:8080/a@b"], ["x", "https://u:$PW@host"], ["x", "--compat", "y"],
+        ["x", "--author", "me"], ["x", "--keys", "a"], ["mpirun", "-n", "4", "x"], ["x", "--private", "yes"], ["x", "--token"],
+        ["x", "--secret={secret}"], ["python", "-c", "print(1)"], ["x", "model.tokenizer=gpt2"], ["x", "--pattern=a*"], ["x", "KEYS=a"],
+    ],
+)  # fmt: skip
+def test_a_harmless_command_line(words: list[str]) -> None:
+    assert secret_among(words) is None
+
+
+def test_a_study_with_a_secret_in_its_command_is_refused_and_the_value_not_repeated() -> None:
+    study = {"name": "x", "title": "X", "workload": {"command": ["train", "--password", "hunter2"]}}
+    env = {"name": "x", "title": "X", "workload": {"command": ["train"], "env": {"REPOSITORY": "https://me:hunter2@h"}}}
+    told = study | {"workload": {"command": ["train"]}, "notify": ["curl", "--token=hunter2", "h"]}
+    for each in (study, env, told):
+        with pytest.raises(ValidationError, match="looks like a secret: export it in your shell") as refused:
+            Study.model_validate(each)
+        assert "hunter2" not in refused.value.errors()[0]["msg"]
+    for text in ("mail --password hunter2", "https://h/?token=hunter2"):
+        with pytest.raises(HpcrlError, match="looks like a secret"):
+            read_notify(text)

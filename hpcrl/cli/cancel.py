@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import plan_argument, say
+from hpcrl.cli.common import echo, plan_argument, say
 from hpcrl.errors import count
 
 
@@ -25,10 +25,10 @@ def command(plan: Path, cells: tuple[str, ...]) -> None:
 
     done = cancel(plan, Slurm(), list(cells), say)
     if done.held:
-        click.echo(f"{count(done.held, 'task')} removed that Slurm held although their cells have completed.")
+        echo(f"{count(done.held, 'task')} removed that Slurm held although their cells have completed.")
     if not done.tasks and not done.completed:
         if not done.held:
-            click.echo("Nothing waits or runs.")
+            echo("Nothing waits or runs.")
         return
     completed = f" {done.completed} had completed before." if done.completed else ""
-    click.echo(f"{count(done.tasks, 'task')} cancelled.{completed}")
+    echo(f"{count(done.tasks, 'task')} cancelled.{completed}")

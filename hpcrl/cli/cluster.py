@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import Survivors, echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
 from hpcrl.errors import count
 
 
@@ -66,7 +66,7 @@ def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[P
         )
     for path, value in chosen:
         dotted = ".".join(map(str, path))
-        click.echo(f"{dotted}: {value}" + (f"   [{document.origin(path)}]" if origin else ""))
+        echo(f"{dotted}: {value}" + (f"   [{document.origin(path)}]" if origin else ""))
 
 
 def _below(data: Any, key: str | None, name: str) -> Any:
@@ -115,7 +115,7 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
             validate(ClusterProfile, document)
         except SpecError as error:
             failed = True
-            click.echo(str(error), err=True)
+            echo(str(error), err=True)
             continue
         bare = [
             path
@@ -124,10 +124,10 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
         ]
         for path in bare:
             at = document.origin(path)
-            click.echo(
+            echo(
                 f"{at.file}:{at.line}: {'.'.join(map(str, path))}: has no source: name one with `source:`",
                 err=True,
             )
         failed |= bool(bare)
-        click.echo(f"{name}: " + (count(len(bare), "value") + " without a source" if bare else "good"))
+        echo(f"{name}: " + (count(len(bare), "value") + " without a source" if bare else "good"))
     return 1 if failed else 0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress
 from hpcrl.errors import count
+
+MOST_REASONS = 20  # that are told in full
+_VARYING = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
 
 
 @click.command("collect", epilog="Example: hpcrl collect sol-plan cirrus-plan -o dataset")
@@ -29,6 +34,7 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     A record that cannot be read, or that is not to be trusted, is listed in quarantine.json and left out.
     """
     from hpcrl.collect.merge import check, collect
+    from hpcrl.formats.tables import QUARANTINE
     from hpcrl.slurm.client import Slurm
 
     plans = plans or (DEFAULT_PLAN,)
@@ -42,25 +48,36 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     if as_json:
         echo_json(vars(done))
         return code
-    for each in done.quarantined:
-        click.echo(f"  quarantined: {each['file']}: {each['reason']}", err=True)
+    for line in _told(done.quarantined, "" if only_check else f": {output / QUARANTINE} lists them all"):
+        echo(line, err=True)
     if only_check:
         left_out = f", {len(done.quarantined)} would be quarantined" if done.quarantined else ""
-        click.echo(
+        echo(
             f"{count(done.merged, 'record')} would be merged, {done.unchanged} unchanged{left_out}. Nothing was written."
         )
         return code
     outcomes = ", ".join(f"{number} {name}" for name, number in sorted(done.outcomes.items())) or "nothing yet"
-    click.echo(
+    echo(
         f"{count(done.merged, 'record')} merged, {done.unchanged} unchanged; {count(done.attempts, 'attempt')}; cells: {outcomes}"
     )
     if done.unmeasured:
-        click.echo(
+        echo(
             f"Telemetry did not run in {count(done.unmeasured, 'attempt')}: their CPU and memory are missing; column notes says why"
         )
     if done.noted:
-        click.echo(
-            f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells"
-        )
-    click.echo(f"Dataset: {output}. Next: hpcrl report {output}")
+        echo(f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells")
+    echo(f"Dataset: {output}. Next: hpcrl report {output}")
     return code
+
+
+def _told(quarantined: Sequence[Mapping[str, str]], where: str) -> Iterator[str]:
+    """Give a line for each reason: numbers, names and values in it, which differ from record to record, aside."""
+    alike: dict[str, list[Mapping[str, str]]] = {}
+    for each in quarantined:
+        alike.setdefault(_VARYING.sub("", each["reason"])[:80], []).append(each)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    for first, *others in groups[:MOST_REASONS]:
+        more = f" (and {count(len(others), 'record')} like it)" if others else ""
+        yield f"  quarantined: {first['file']}: {first['reason']}{more}"
+    if rest := sum(map(len, groups[MOST_REASONS:])):
+        yield f"  quarantined: {count(rest, 'record')} for other reasons{where}"

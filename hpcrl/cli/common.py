@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import UsageError, printable
 
 DEFAULT_PLAN = Path("plan")
 DEFAULT_DATASET = Path("dataset")
@@ -38,9 +38,14 @@ def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")(function)
 
 
+def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
+    """Print text; every verb prints through this. A terminal is never told what to do by a value in it."""
+    click.echo(printable(str(text)), err=err, nl=nl)
+
+
 def say(text: str) -> None:
     """Tell the user what is waited for or was found, beside the result."""
-    click.echo(f"hpcrl: {text}", err=True)
+    echo(f"hpcrl: {text}", err=True)
 
 
 class Survivors:
@@ -57,18 +62,18 @@ class Survivors:
         except UsageError as error:
             self.code = 1
             text = str(error)
-            click.echo(text if where in text else f"{where}: {text}", err=True)
+            echo(text if where in text else f"{where}: {text}", err=True)
 
 
 def echo_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+    echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: framed on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
     if not sys.stdout.isatty():
-        for row in [columns, *rows]:
-            click.echo("\t".join("" if value is None else str(value) for value in row))
+        for row in (columns, *rows):
+            echo("\t".join(map(_cell, row)))
         return
     from rich import box
     from rich.console import Console
@@ -79,10 +84,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in rows)
         short = all(len(str(row[index])) <= 30 for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold", no_wrap=short and not numeric)
+        table.add_column(
+            Text(_cell(column)), justify="right" if numeric else "left", overflow="fold", no_wrap=short and not numeric
+        )
     for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text in one cell: a tab would be another column, a newline another row."""
+    return "" if value is None else printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
 
 
 def _is_number(value: Any) -> bool:
@@ -98,7 +110,7 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(text, total=None)
+            task = bar.add_task(printable(text), total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return
     last = -1
@@ -108,6 +120,6 @@ def progress(text: str) -> Iterator[Callable[[int, int], None]]:
         tenth = 10 * done // total if total else 10
         if tenth != last:
             last = tenth
-            click.echo(f"{text}: {done}/{total}", err=True)
+            echo(f"{text}: {done}/{total}", err=True)
 
     yield plain

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import path_option, print_table
+from hpcrl.cli.common import echo, path_option, print_table
 
 _directory = click.option(
     "--dir", "directory", type=click.Path(path_type=Path), default=Path("/tmp/hpcrl-slurm"), show_default=True,
@@ -50,15 +50,15 @@ def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None,
     profile = Library(paths).cluster(cluster)
     started = time.monotonic()
     virtual = VirtualSlurm(directory)
-    facts = virtual.up(profile, lambda text: click.echo(f"starting: {text}", err=True), enforce_memory)
+    facts = virtual.up(profile, lambda text: echo(f"starting: {text}", err=True), enforce_memory)
     for fact in facts:
-        click.echo(fact, err=True)
-    click.echo(
+        echo(fact, err=True)
+    echo(
         f"# {profile.title}, imitated: {len(virtual.nodes())} nodes idle after {time.monotonic() - started:.0f} s; account {ACCOUNT}"
     )
-    click.echo(f"export SLURM_CONF={shlex.quote(str(virtual.conf))}")
+    echo(f"export SLURM_CONF={shlex.quote(str(virtual.conf))}")
     if faults:
-        click.echo(f"export PATH={shlex.quote(virtual.faults().path)}")
+        echo(f"export PATH={shlex.quote(virtual.faults().path)}")
 
 
 @slurm.command("down", epilog="Example: hpcrl dev slurm down")
@@ -68,7 +68,7 @@ def down(directory: Path) -> None:
     from hpcrl.slurm.virtual import VirtualSlurm
 
     VirtualSlurm(directory).down()
-    click.echo(f"{directory}: ended; its logs are in {directory}/log")
+    echo(f"{directory}: ended; its logs are in {directory}/log")
 
 
 @slurm.command("status", epilog="Example: hpcrl dev slurm status")
@@ -79,7 +79,7 @@ def status(directory: Path) -> int:
 
     virtual = VirtualSlurm(directory)
     if not virtual.processes():
-        click.echo(f"{directory}: no private Slurm runs here")
+        echo(f"{directory}: no private Slurm runs here")
         return 1
     print_table(["node", "state"], [list(each) for each in virtual.nodes()])
     return 0
@@ -115,7 +115,7 @@ def fault(
     elif program:
         raise UsageError(f"which fault of {program}? See hpcrl dev slurm fault --help")
     counts = Counter(call.command for call in faults.calls())
-    click.echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
+    echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
     rows = [[each.command, each.kind, each.value, each.times, each.skip] for each in faults.active()]
     print_table(["command", "fault", "value", "times", "skip"], rows)
 
@@ -139,7 +139,7 @@ def kill(what: str, jobs: bool, directory: Path) -> None:
         virtual.kill_controller()
     else:
         virtual.kill_database()
-    click.echo(f"{what}: killed")
+    echo(f"{what}: killed")
 
 
 @slurm.command("start", epilog="Example: hpcrl dev slurm start controller")
@@ -156,4 +156,4 @@ def start(what: str, directory: Path) -> None:
         named[what]()
     else:
         virtual.start_node(what)
-    click.echo(f"{what}: answers")
+    echo(f"{what}: answers")

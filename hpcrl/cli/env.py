@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import Survivors, path_option, print_table
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.cli.common import Survivors, echo, path_option, print_table
+from hpcrl.errors import HpcrlError, UsageError, printable
 
 if TYPE_CHECKING:
     from hpcrl.formats.plan import Environment
@@ -82,18 +82,20 @@ def create(
         site = {**site, "manager": manager, "setup": []}
     if sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
 
         console = Console(stderr=True)
         with console.status("building environments") as spinner:
 
             def show(key: str, text: str) -> None:
-                spinner.update(f"{key}: {text}")
-                if text.startswith(("built", "is there")):
-                    console.print(f"{key}: {text}", highlight=False)
+                text = printable(f"{key}: {text}")
+                spinner.update(escape(text))
+                if text.removeprefix(f"{key}: ").startswith(("built", "is there")):
+                    console.print(escape(text), highlight=False)
 
             build_all(environments, site, show)
     else:
-        build_all(environments, site, lambda key, text: click.echo(f"{key}: {text}", err=True))
+        build_all(environments, site, lambda key, text: echo(f"{key}: {text}", err=True))
 
 
 @command.command("list", epilog="Example: hpcrl env list")
@@ -115,7 +117,10 @@ def list_(paths: tuple[Path, ...]) -> int:
                     environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
                     path = root_of(site) / environment.key
                     kind = f"{flavour}, Horovod" if horovod else flavour
-                    built = str(path) if is_built(path) else "not built"
+                    try:
+                        built = str(path) if is_built(path, site["owners"]) else "not built"
+                    except HpcrlError:
+                        built = "not trusted: of another user, or everybody may write it"
                     rows.append([name, kind, spec.title, built, display(file)])
     print_table(["environment", "flavour", "what", "built", "file"], rows)
     return survivors.code
@@ -127,7 +132,7 @@ def list_(paths: tuple[Path, ...]) -> int:
 def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
     """Print the rendered conda YAML of an environment."""
     environment, _ = _rendered(paths, cluster, name, flavour, horovod)
-    click.echo(environment.conda, nl=False)
+    echo(environment.conda, nl=False)
 
 
 @command.command("check", epilog="Example: hpcrl env check torch --horovod")
@@ -140,7 +145,7 @@ def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: 
 
     environment, site = _rendered(paths, cluster, name, flavour, horovod)
     path = root_of(site) / environment.key
-    if not is_built(path):
+    if not is_built(path, site.get("owners", ())):
         options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
         raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}{options}")
-    click.echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")
+    echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET
+from hpcrl.cli.common import DEFAULT_DATASET, echo
 
 
 @click.command("export", epilog="Example: hpcrl export dataset --to tensorboard -o runs")
@@ -25,4 +25,4 @@ def command(dataset: Path, kind: str, output: Path) -> None:
     from hpcrl.report.export import export
 
     done = export(dataset, kind, output)
-    click.echo(f"{done} {'tables' if kind == 'csv' else 'runs'} written to {output}")
+    echo(f"{done} {'tables' if kind == 'csv' else 'runs'} written to {output}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, plan_argument
-from hpcrl.errors import UsageError
+from hpcrl.cli.common import DEFAULT_PLAN, echo, plan_argument
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.files import open_of_stranger
+
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 @click.command("logs", epilog="Example: hpcrl logs plan --cell 3f2a")
@@ -25,4 +29,14 @@ def command(plan: Path, cell: str | None, directory: Path | None, where: bool) -
     if cell is None:
         raise UsageError(f"say which cell: hpcrl logs {plan} --cell ID; `hpcrl status {plan}` lists the cells")
     path = find_log(plan, cell, Slurm())
-    click.echo(str(path) if where else path.read_text(errors="replace"), nl=where)
+    if where:
+        echo(path)
+        return
+    try:
+        with open_of_stranger(path, "rb", most=2**50) as file:
+            for line in file:
+                text = line.decode(errors="replace")
+                # A progress bar overwrites itself, and colours are lost: nothing else in a log is for the terminal.
+                echo(_COLOUR.sub("", text.rstrip("\r\n").rpartition("\r")[2]), nl=text.endswith("\n"))
+    except OSError as error:
+        raise HpcrlError(f"{path}: cannot be read: {error.strerror}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from hpcrl import __version__
+from hpcrl.cli.common import echo
 from hpcrl.errors import HpcrlError, SpecError
 
 # verb -> (module, short help); the module is imported only for its own verb.
@@ -76,7 +78,7 @@ def main() -> None:
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
-        click.echo("hpcrl: standard output is closed: send it to /dev/null instead", err=True)
+        echo("hpcrl: standard output is closed: send it to /dev/null instead", err=True)
         sys.exit(2)
     try:
         code = cli.main(standalone_mode=False)
@@ -84,29 +86,31 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.Abort:
-        click.echo("hpcrl: stopped", err=True)
+        echo("hpcrl: stopped", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        echo(shown.getvalue(), err=True, nl=False)
         sys.exit(error.exit_code)
     except SpecError as error:
-        click.echo(str(error), err=True)  # file:line: at the start of each line, as editors read it
+        echo(str(error), err=True)  # file:line: at the start of each line, as editors read it
         sys.exit(error.exit_code)
     except HpcrlError as error:
-        click.echo(f"hpcrl: {error}", err=True)
+        echo(f"hpcrl: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"hpcrl: {where}{error.strerror or error}", err=True)
+        echo(f"hpcrl: {where}{error.strerror or error}", err=True)
         sys.exit(1)
     except Exception as error:  # the one place where a fault of ours ends: the user gets a sentence, the log the trace
         handle, name = tempfile.mkstemp(prefix="hpcrl-", suffix=".log")
         with os.fdopen(handle, "w") as file:
             traceback.print_exc(file=file)
-        click.echo(
+        echo(
             f"hpcrl: a fault in hpcrl itself ({type(error).__name__}); please report it with {Path(name)}",
             err=True,
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import echo_json, plan_argument
+from hpcrl.cli.common import echo, echo_json, plan_argument
 
 
 @click.command("notify", epilog="Example: hpcrl notify plan --dry-run")
@@ -25,7 +25,7 @@ def command(plan: Path, dry_run: bool, chain: bool) -> None:
         echo_json(summary(plan, Slurm()))
         return
     if chain and retries_follow(plan, Slurm()):
-        click.echo("`hpcrl submit --wait --retry` tries failed cells again: the message comes at its end")
+        echo("`hpcrl submit --wait --retry` tries failed cells again: the message comes at its end")
         return
     told = notify(plan, Slurm())
-    click.echo(f"told {told}" if told else "nobody to notify: name a command or a URL with hpcrl plan --notify")
+    echo(f"told {told}" if told else "nobody to notify: name a command or a URL with hpcrl plan --notify")

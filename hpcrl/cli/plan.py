@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN, echo_json, json_option, path_option, say
+from hpcrl.cli.common import DEFAULT_PLAN, echo, echo_json, json_option, path_option, say
 from hpcrl.errors import UsageError, amount, count
 
 
@@ -151,16 +151,16 @@ def command(
         return
     _summary(plan, notes)
     if dry_run:
-        click.echo("Nothing was written (--dry-run).")
+        echo("Nothing was written (--dry-run).")
     elif written:
-        click.echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
+        echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
     else:
-        click.echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
+        echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
     totals = plan.totals
-    click.echo(
+    echo(
         f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
     )
     for job in plan.cell_jobs():
@@ -171,28 +171,28 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
             gpus = f", {number} {kind}" if kind else f", {count(number, 'GPU')}"
         tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
-        click.echo(
+        echo(
             f"  {job.name}: {count(job.count, 'cell')} of {tasks}{count(asked['cpus'], 'core')}{gpus} in {where} ({job.node_type})"
         )
     billed = f", {amount(totals['billed'])} {totals['billing_unit']}" if totals["billing_unit"] else ""
-    click.echo(
+    echo(
         f"At most {amount(totals['core_hours'])} core-hours, {amount(totals['gpu_hours'])} GPU-hours{billed} (at the limits asked for)."
     )
     for note in notes:
-        click.echo(f"{note[:1].upper()}{note[1:]}.")
+        echo(f"{note[:1].upper()}{note[1:]}.")
     if plan.reused:
         where = ", ".join(sorted(set(plan.reused.values())))
-        click.echo(f"{count(len(plan.reused), 'cell')} left out: completed in {where}.")
+        echo(f"{count(len(plan.reused), 'cell')} left out: completed in {where}.")
     if plan.unplaced:
-        click.echo(f"{count(totals['unplaced'], 'cell')} {'has' if totals['unplaced'] == 1 else 'have'} no place here:")
+        echo(f"{count(totals['unplaced'], 'cell')} {'has' if totals['unplaced'] == 1 else 'have'} no place here:")
         grouped: dict[tuple[str, str | None], list[Any]] = {}
         for each in plan.unplaced:
             grouped.setdefault((each.reason, each.nearest), []).append(each)
         for (reason, nearest), group in grouped.items():
             names = "; ".join(" ".join(str(value) for value in each.config.values()) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
-            click.echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
-            click.echo(f"      nearest: {nearest or 'nothing near would do'}")
+            echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
+            echo(f"      nearest: {nearest or 'nothing near would do'}")
 
 
 @command.command("diff", epilog="Example: hpcrl plan diff plan-monday plan-friday")
@@ -205,9 +205,9 @@ def diff(first: Path, second: Path) -> int:
     found = diff_plans(first, second)
     for sign, names in (("-", found.only_in_first), ("+", found.only_in_second)):
         for name in names:
-            click.echo(f"{sign} cell {name}")
+            echo(f"{sign} cell {name}")
     for line in (*found.environments, *found.scripts):
-        click.echo(line)
+        echo(line)
     if not found:
-        click.echo("The plans run the same cells from the same scripts.")
+        echo("The plans run the same cells from the same scripts.")
     return 1 if found else 0

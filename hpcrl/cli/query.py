@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import DEFAULT_DATASET, echo_json, json_option, print_table
+from hpcrl.errors import printable
 
 
 @click.command(
@@ -25,13 +26,14 @@ def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
     """Ask a dataset in SQL (DuckDB's): the tables are cells, episodes, samples and phases."""
     from hpcrl.report.query import as_json as plain
     from hpcrl.report.query import query
+    from hpcrl.report.spreadsheet import harmless
 
     columns, rows = query(dataset, sql)
     if as_json:
         echo_json([dict(zip(columns, map(plain, row), strict=True)) for row in rows])
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        for row in (columns, *rows):
+            writer.writerow([printable(each) if isinstance(each, str) else each for each in map(harmless, row)])
     else:
         print_table(columns, rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, path_option, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table
 from hpcrl.errors import UsageError, count, suggestion
 
 if TYPE_CHECKING:
@@ -77,20 +77,18 @@ def command(
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
-        click.echo(f"regression: {each}")
+        echo(f"regression: {each}")
     if baseline and not worse:
         judged = [each for each in done.changes if each.verdict != "cannot be judged"]
-        click.echo(f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}.")
+        echo(f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}.")
     if unjudged := [each for each in done.changes if each.verdict == "cannot be judged"]:
         reasons = Counter(each.why for each in unjudged)
         told = "; ".join(f"{number} x {why}" for why, number in reasons.items())
-        click.echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
+        echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
     if done.claims:
         judged_as = Counter(str(each.verdict) for each in done.claims)
-        click.echo(
-            f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}."
-        )
-    click.echo(f"Report: {done.html}")
+        echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
+    echo(f"Report: {done.html}")
     return int(bool(worse))
 
 
@@ -108,5 +106,5 @@ def _site(
     print_table(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )
-    click.echo(f"Site: {site / 'index.html'}")
+    echo(f"Site: {site / 'index.html'}")
     return 0

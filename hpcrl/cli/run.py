@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_PLAN
+from hpcrl.cli.common import DEFAULT_PLAN, echo
 from hpcrl.errors import HpcrlError
 
 
@@ -35,8 +35,9 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
 
     opened = read_plan(plan)
     found, _, _ = find_cell(plan, opened, cell)
-    path = root_of(opened.cluster["environments"]) / found.environment
-    if not is_built(path):
+    site = opened.cluster["environments"]
+    path = root_of(site) / found.environment
+    if not is_built(path, site.get("owners", ())):
         raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
     environment = {
         **os.environ,
@@ -47,8 +48,8 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
     environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
     arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
-    click.echo(f"running {found.id} in {path}", err=True)
+    echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
     if code == 0:
-        click.echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
+        echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
     return code

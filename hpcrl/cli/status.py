@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import json_option, plan_argument, print_table, say
-from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.cli.common import echo, json_option, plan_argument, print_table, say
+from hpcrl.errors import HpcrlError, UsageError, count, printable
 from hpcrl.formats.memory import without_gc
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
                 _echo_rest(status, plan)
             elif len(chosen) > SHOWN:
                 rest = count(len(chosen) - SHOWN, "more cell")
-                click.echo(f"and {rest} of {len(chosen)} chosen: --json lists all", err=True)
+                echo(f"and {rest} of {len(chosen)} chosen: --json lists all", err=True)
             _echo_end(status, plan)
         return 1 if _failed(status) else 0
 
@@ -109,19 +109,19 @@ def _echo_rest(status: PlanStatus, plan: Path) -> None:
     shown, failed = min(SHOWN, len(status.statuses)), len(status.failed())
     if rest := len(status.statuses) - shown:
         of_them = f" ({failed - shown} of them failed)" if failed > shown else ""
-        click.echo(f"and {count(rest, 'more cell')}{of_them}: `hpcrl status {plan} --json` lists all", err=True)
+        echo(f"and {count(rest, 'more cell')}{of_them}: `hpcrl status {plan} --json` lists all", err=True)
 
 
 def _echo_end(status: PlanStatus, plan: Path) -> None:
     counts = status.counts()
     told = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
     stages = "".join(f"; {stage} {each.state.lower()}" for stage, each in status.stages.items())
-    click.echo(f"{count(sum(counts.values()), 'cell')}: {told}{stages}")
+    echo(f"{count(sum(counts.values()), 'cell')}: {told}{stages}")
     causes = list(status.causes().items())
     for reason, number in [*causes[:CAUSES], *status.unsettled().items()]:
-        click.echo(f"  {number} x {reason}", err=True)
+        echo(f"  {number} x {reason}", err=True)
     if (rest := len(causes) - CAUSES) > 0:
-        click.echo(f"  and {count(rest, 'more cause')}: `hpcrl status {plan} --json` lists all", err=True)
+        echo(f"  and {count(rest, 'more cause')}: `hpcrl status {plan} --json` lists all", err=True)
     for note in status.notes:
         say(note)
 
@@ -136,11 +136,11 @@ def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
         "notes": status.notes,
     }
     out = sys.stdout
-    out.write(json.dumps(facts, ensure_ascii=False)[:-1] + ', "cells": [')
+    out.write(printable(json.dumps(facts, ensure_ascii=False))[:-1] + ', "cells": [')
     separator = "\n"
     lines = status.lines(None if chosen is None else {status.names[place] for place in chosen})
     while some := ",\n".join(islice(lines, 1000)):
-        out.write(separator + some)
+        out.write(separator + printable(some))
         separator = ",\n"
     out.write("\n]}\n")
 
@@ -168,7 +168,7 @@ def watch(plan: Path, slurm: Slurm) -> int:
         while status.live() and not status.stuck():
             line = _line(status)
             if line != said:
-                click.echo(line)
+                echo(line)
                 said = line
             time.sleep(pause)
             status = plan_status(plan, slurm)
@@ -220,10 +220,10 @@ def _screen(status: PlanStatus) -> Any:
         )
         fraction = 1.0 if state == COMPLETED else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
         table.add_row(
-            each.cell.id,
-            Text(_what(each, status)),
+            Text(printable(each.cell.id)),
+            Text(printable(_what(each, status))),
             Text(state.lower(), style=style),
             ProgressBar(total=1.0, completed=fraction, width=30),
         )
     stages = "  ".join(f"{stage}: {each.state.lower()}" for stage, each in status.stages.items())
-    return Group(table, Text(_line(status), style="bold"), Text(stages, style="dim"))
+    return Group(table, Text(printable(_line(status)), style="bold"), Text(printable(stages), style="dim"))

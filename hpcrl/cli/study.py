@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import Survivors, echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
 from hpcrl.errors import count
 
 
@@ -47,22 +47,22 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
     if as_json:
         echo_json(study.model_dump(mode="json", exclude_none=True))
         return
-    click.echo(f"{study.name}: {study.title}" + (f" (paper: {study.paper})" if study.paper else ""))
+    echo(f"{study.name}: {study.title}" + (f" (paper: {study.paper})" if study.paper else ""))
     for axis, values in study.axes.items():
         shown = (
             ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
             for value in values
         )
-        click.echo(f"  {axis}: " + " | ".join(shown))
-    click.echo(f"  seeds: {', '.join(map(str, study.seeds))}")
+        echo(f"  {axis}: " + " | ".join(shown))
+    echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
     what = " ".join(workload.command) if workload.command else f"{workload.algorithm} on {workload.environment}"
-    click.echo(f"  runs: {what}")
+    echo(f"  runs: {what}")
     asked = study.resources
-    click.echo(
+    echo(
         f"  asks for (unless an axis says otherwise): {asked.cpus} cores, {format_memory(asked.memory)}, {format_time(asked.time)}"
     )
-    click.echo(f"  cells: {sum(1 for _ in expand(study))}, chain {study.chain}")
+    echo(f"  cells: {sum(1 for _ in expand(study))}, chain {study.chain}")
 
 
 @command.command("check", epilog="Example: hpcrl study check my-study.yaml")
@@ -80,5 +80,5 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
     for name, file in (files or {name: display(path) for name, path in library.files("jobs", ".yaml").items()}).items():
         with survivors.each(file):
             number = sum(1 for _ in expand(library.study(name)))
-            click.echo(f"{name}: good, {count(number, 'cell')}")
+            echo(f"{name}: good, {count(number, 'cell')}")
     return survivors.code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import echo_json, json_option, plan_argument, progress, say
+from hpcrl.cli.common import echo, echo_json, json_option, plan_argument, progress, say
 from hpcrl.errors import HpcrlError, UsageError, count
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def command(
             echo_json(objections)
         else:
             for script, objection in objections.items():
-                click.echo(f"{script}: {objection or 'would be taken'}")
+                echo(f"{script}: {objection or 'would be taken'}")
         return 1 if any(objections.values()) else 0
     if objection := _not_built(opened, plan):
         raise HpcrlError(objection)
@@ -116,7 +116,7 @@ def command(
     else:
         _tell(done)
         if not wait:
-            click.echo(f"Follow them: hpcrl status {plan} --watch")
+            echo(f"Follow them: hpcrl status {plan} --watch")
     if not wait:
         return 0
     # Cells that were chosen by hand go out once; what the queue had no room for, and retries, until nothing is left.
@@ -159,14 +159,14 @@ def _send(plan: Path, slurm: Slurm) -> None:
 
 
 def _tell(done: Submitted) -> None:
-    click.echo(
+    echo(
         f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
         + (f"; {done.already} {'was' if done.already == 1 else 'were'} there already." if done.already else ".")
     )
     if done.waiting:
-        click.echo(
+        echo(
             f"{count(done.waiting, 'cell')} {'follows' if done.waiting == 1 else 'follow'} when the queue has room: the last job of this part "
             "submits the next."
         )
     for reason, number in done.left.items():
-        click.echo(f"  {count(number, 'cell')} not submitted: {reason}", err=True)
+        echo(f"  {count(number, 'cell')} not submitted: {reason}", err=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import Survivors, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, path_option, print_table
 from hpcrl.errors import UsageError, suggestion
 
 
@@ -45,4 +45,4 @@ def show(name: str, paths: tuple[Path, ...]) -> None:
     found = known.get(name.removesuffix(".j2"))
     if found is None:
         raise UsageError(f"no template {name!r}; {suggestion(name, known)}")
-    click.echo(found.read_text(), nl=False)
+    echo(found.read_text(), nl=False)

@@ -15,6 +15,7 @@ from hpcrl.collect.arrays import column
 from hpcrl.collect.attempts import Accounted, AttemptKey, accounted_attempts, attempt_rows
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE
+from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
@@ -39,16 +40,32 @@ def write_cells(
             piece = _of_plan(before, plan_id)
             pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
     for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
-        accounted = accounted_attempts(directory, plan, slurm)
         made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
-        for some, names in _by_cell(everything, plan.id, accounted):
-            rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
-            columns = [column([row.get(each.name) for row in rows], each.type) for each in SCHEMAS["cells"]]
-            made.append(pa.Table.from_arrays(columns, schema=SCHEMAS["cells"]))
+        try:
+            accounted = accounted_attempts(directory, plan, slurm)
+            for some, names in _by_cell(everything, plan.id, accounted):
+                rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
+                made.append(_table(rows))
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise UsageError(
+                f"{directory}: its cells or its ledger hold values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
+            ) from None
     ordered = [table for key in sorted(pieces) for table in pieces[key]]
     table = pa.concat_tables([_empty(SCHEMAS["cells"]), *ordered]).unify_dictionaries().combine_chunks()
     write_part(path, table)
     return table
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    columns = []
+    for each in SCHEMAS["cells"]:
+        values = [row.get(each.name) for row in rows]
+        try:
+            columns.append(column(values, each.type))
+        except OverflowError:  # a sum over ranks that all said nearly 2^62
+            fitting = [value if type(value) is int and abs(value) < 2**63 else None for value in values]
+            columns.append(column(fitting, each.type))
+    return pa.Table.from_arrays(columns, schema=SCHEMAS["cells"])
 
 
 def _empty(schema: pa.Schema) -> pa.Table:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from hpcrl.collect.arrays import column, numbers, words
-from hpcrl.collect.reading import Array, RecordData, Samples
+from hpcrl.collect.reading import Array, RecordData
+from hpcrl.collect.summaries import Samples
 from hpcrl.formats.record import SAMPLE_LISTS
 from hpcrl.formats.tables import SCHEMAS
 
@@ -20,15 +21,12 @@ _TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
 RETURNS = ("return", "episode_return")
 
 
-def tables(records: Sequence[RecordData], samples: Samples) -> dict[str, pa.Table]:
-    """Return one table for each of :data:`SERIES`."""
+def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[str, pa.Table]]:
+    """Give one table for each of :data:`SERIES`, made when it is asked for. The records lose their list columns."""
     heads = [data.header for data in records]
-    made = {
-        "episodes": _episode_columns(records),
-        "samples": _sample_columns(records, samples),
-        "phases": _phase_columns(records),
-    }
-    return {table: _table(table, heads, *each) for table, each in made.items()}
+    yield "episodes", _table("episodes", heads, *_episode_columns(records))
+    yield "samples", _table("samples", heads, *_sample_columns(records, samples))
+    yield "phases", _table("phases", heads, *_phase_columns(records))
 
 
 def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns: dict[str, pa.Array]) -> pa.Table:
@@ -50,7 +48,7 @@ def _sample_columns(records: Sequence[RecordData], samples: Samples) -> tuple[Ar
     kinds = SCHEMAS["samples"]
     columns = {name: _measured(values, kinds.field(name).type) for name, values in samples.columns.items()}
     for name in SAMPLE_LISTS:
-        columns[name] = _lists([data.lists.get(name) for data in records], samples.counts)
+        columns[name] = _lists([data.lists.pop(name, None) for data in records], samples.counts)
     return np.repeat(np.arange(len(records)), samples.counts), columns
 
 
@@ -64,11 +62,9 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
         if len(evaluations := data.tables["evaluations"]):
             without_length = np.column_stack([evaluations, np.full(len(evaluations), np.nan)])
             parts.append((number, _EVALUATION, without_length, np.zeros(len(evaluations), np.int64)))
-        values = [(entry, name, value) for entry in data.values for name, value in entry["values"].items()]
-        if values:
-            rows = [(_or_nan(entry["step"]), entry["time"], value, np.nan) for entry, _, value in values]
-            places = [0 if name in RETURNS else names.setdefault(name, len(names)) for _, name, _ in values]
-            parts.append((number, _VALUE, np.array(rows, np.float64), np.array(places, np.int64)))
+        if len(local := data.reported.places()):
+            places = [0 if name in RETURNS else names.setdefault(name, len(names)) for name in data.reported.names]
+            parts.append((number, _VALUE, data.reported.rows(), np.array(places, np.int64)[local]))
     counts = [len(rows) for _, _, rows, _ in parts]
     every = np.concatenate([np.zeros((0, 4)), *(rows for _, _, rows, _ in parts)])
     kinds = np.repeat(np.array([kind for _, kind, _, _ in parts], np.int64), counts)
@@ -97,12 +93,8 @@ def _phase_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.A
     }
 
 
-def _or_nan(value: int | None) -> float:
-    return np.nan if value is None else value
-
-
 def _measured(values: Array, kind: pa.DataType) -> pa.Array:
-    """Make a column; what is not finite is missing, and what is no whole number of 64 bits where one is wanted."""
+    """Make a column; a value is missing if it is not finite or, in a column of integers, has more than 62 bits."""
     values = np.ascontiguousarray(values)
     missing = ~np.isfinite(values)
     if pa.types.is_integer(kind):

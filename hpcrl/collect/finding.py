@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.plan import RECORDS, Plan
 from hpcrl.formats.record import SUFFIX
 
@@ -29,22 +31,34 @@ class Found(NamedTuple):
 def find(
     opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]
 ) -> tuple[list[Found], int, dict[str, dict[str, str]]]:
-    """Return the records that are new or have grown, how many others there are, and conflicts among copies of a plan.
+    """Return the records that are new or have grown, how many others there are, and what can be no record.
+
+    That is what is no regular file, and conflicts among copies of a plan.
 
     Of two files for one record, as copies of a plan directory have, the one that goes on from the other counts.
     """
     found: dict[str, Found] = {}
-    conflicts = {}
+    odd: dict[str, dict[str, str]] = {}
     for directory, plan in opened:
         try:
             entries = sorted(os.scandir(directory / RECORDS), key=lambda entry: entry.name)
         except FileNotFoundError:
             continue
+        except OSError as error:
+            raise HpcrlError(f"{directory / RECORDS}: cannot be read: {error.strerror}") from None
         for entry in entries:
             if not entry.name.endswith(SUFFIX):
                 continue
-            stat = entry.stat()
-            each = Found(f"{plan.id}/{entry.name}", entry.path, stat.st_size, stat.st_mtime_ns, plan.id)
+            about = entry.stat(follow_symlinks=False)
+            each = Found(f"{plan.id}/{entry.name}", entry.path, about.st_size, about.st_mtime_ns, plan.id)
+            if not stat.S_ISREG(about.st_mode):
+                key = f"{each.name} in {directory}"
+                odd[key] = {
+                    **refusal(each, f"is {_kind(about.st_mode)}, and not a file"),
+                    "record": key,
+                    "strange": "yes",
+                }
+                continue
             other = found.setdefault(each.name, each)
             if other is not each:
                 shorter, longer = (each, other) if each.size <= other.size else (other, each)
@@ -53,19 +67,25 @@ def find(
                 else:
                     reason = f"differs from {other.file}, which has the same name: one of them was changed by hand"
                     key = f"{each.name} in {directory}"
-                    conflicts[key] = {**refusal(each, reason), "record": key, "conflict": "yes"}
+                    odd[key] = {**refusal(each, reason), "record": key, "conflict": "yes"}
     fresh = [each for each in found.values() if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
-    return fresh, len(found) - len(fresh), conflicts
+    return fresh, len(found) - len(fresh), odd
 
 
 def _goes_on(shorter: Found, longer: Found) -> bool:
-    if shorter.size == longer.size:
-        return filecmp.cmp(shorter.file, longer.file, shallow=False)
-    with Path(shorter.file).open("rb") as first, Path(longer.file).open("rb") as second:
-        while block := first.read(2**20):
-            if block != second.read(len(block)):
-                return False
+    try:
+        with open_of_stranger(Path(shorter.file), "rb") as first, open_of_stranger(Path(longer.file), "rb") as second:
+            while block := first.read(2**20):
+                if block != second.read(len(block)):
+                    return False
+    except OSError:
+        return False
     return True
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_ISLNK: "a symbolic link", stat.S_ISDIR: "a directory", stat.S_ISFIFO: "a FIFO"}
+    return next((name for test, name in kinds.items() if test(mode)), "a device or socket")
 
 
 def refusal(found: Found, reason: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,11 +23,12 @@ from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES, tables
 from hpcrl.collect.finding import Found, find, refusal
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
-from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, Samples, summaries
+from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, provenance_text
+from hpcrl.collect.summaries import Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import write_atomically
+from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import Cell, Plan, every_cell, read_plan
+from hpcrl.formats.plan import Cell, Plan, check_cells, every_cell, read_plan
 from hpcrl.formats.record import UNMEASURED, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
@@ -73,12 +75,12 @@ def collect(
     index = _open(dataset)
     done = Collected()
     fresh, done.unchanged, conflicts = find(opened, index["records"])
-    # Conflicts of the plans at hand have just been looked for anew.
+    # Conflicts of the plans at hand, and what is no file there, have just been looked for anew.
     here = {plan.id for _, plan in opened}
     quarantine = {
         each["record"]: each
         for each in _read_quarantine(dataset)
-        if not (each.get("conflict") and each["record"].partition("/")[0] in here)
+        if not (("conflict" in each or "strange" in each) and each["record"].partition("/")[0] in here)
     }
     try:
         _forget(dataset, index, {each.name for each in fresh})
@@ -133,10 +135,14 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     fresh, done.unchanged, conflicts = find(opened, known)
     for each in fresh:
         try:
-            _read(each, cells, reader)
+            header = _read(each, cells, reader).header
+            for name in PROVENANCE:
+                provenance_text(name, header.get(name))
             done.merged += 1
         except RecordError as error:
             done.quarantined.append(refusal(each, str(error)))
+        except Exception as error:
+            done.quarantined.append(refusal(each, _unforeseen(error)))
     done.quarantined += conflicts.values()
     return done
 
@@ -145,6 +151,8 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     """Open each plan once; the order in which they are named changes nothing."""
     directories = {each.resolve(): each for each in plans}
     opened = [(directory, read_plan(directory)) for directory in directories.values()]
+    for directory, plan in opened:
+        check_cells(directory, plan)
     return sorted(opened, key=lambda each: (each[1].cluster["name"], each[1].study["name"], each[1].id, each[0]))
 
 
@@ -209,6 +217,25 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
 @without_gc()
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
+    with np.errstate(all="ignore"):  # numbers of strangers may be as large as they like
+        try:
+            return _write_batch(dataset, number, batch, cells)
+        except OSError:
+            raise
+        except Exception:
+            # One record has what no check knows of. Each is tried alone, and only those that fail are left out.
+            refused: dict[str, str] = {}
+            for each in batch:
+                try:
+                    refused |= _write_batch(dataset, number, [each], cells)
+                except OSError:
+                    raise
+                except Exception as error:
+                    refused[each.name] = _unforeseen(error)
+            return refused | _write_batch(dataset, number, [each for each in batch if each.name not in refused], cells)
+
+
+def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     refused = {}
     reader = Reader()
     read = []
@@ -219,24 +246,33 @@ def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
         try:
             data = _read(each, cells, reader)
             for name in PROVENANCE:
-                value = data.header.get(name)
+                value = data.header.pop(name, None)
                 if name not in texts or texts[name][0] != value:
-                    texts[name] = value, json.dumps(value, sort_keys=True)
+                    texts[name] = value, provenance_text(name, value)
         except RecordError as error:
             refused[each.name] = str(error)
-        except RecursionError:
-            refused[each.name] = "has a header that is too deep"
+        except Exception as error:
+            refused[each.name] = _unforeseen(error)
         else:
             read.append(data)
             kept.append((each.plan, data.header["cell"], each.file_name, *(texts[name][1] for name in PROVENANCE)))
     samples = Samples.of(read)
     words = {name: [row[place] for row in kept] for place, name in enumerate(named)}
     words["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
-    for table, content in tables(read, samples).items():
+    for table, content in tables(read, samples):
         write_part(part_file(dataset, table, number), content)
     columns = [column(words[each.name], each.type) for each in SUMMARY_SCHEMA]
     write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
     return refused
+
+
+def _unforeseen(error: Exception) -> str:
+    """Say that a record could not be read for a reason that no check names."""
+    if isinstance(error, RecursionError):
+        return "holds values that are nested too deeply"
+    if isinstance(error, MemoryError):
+        return "needs more memory than there is"
+    return f"cannot be understood ({type(error).__name__}: {str(error)[:200]})"
 
 
 def _open(dataset: Path) -> dict[str, Any]:
@@ -254,8 +290,17 @@ def _open(dataset: Path) -> dict[str, Any]:
 
 def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
     path = dataset / QUARANTINE
-    entries: list[dict[str, str]] = json.loads(path.read_text()) if path.exists() else []
-    return entries
+    try:
+        with open_of_stranger(path) as file:
+            entries = json.load(file)
+        for each in entries:
+            if not all(type(each[name]) is str for name in ("record", "file", "reason")):
+                raise ValueError("an entry is not text")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
+    return list(entries)
 
 
 def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from hpcrl.environments import horovod
 from hpcrl.environments.check import Checked, check, import_modules
 from hpcrl.environments.commands import call
+from hpcrl.environments.trust import check_owner
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Environment
@@ -58,8 +59,22 @@ def root_of(site: dict[str, Any]) -> Path:
     return Path(text)
 
 
-def is_built(path: Path) -> bool:
-    """Tell whether an environment's last step was done."""
+def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
+    """Tell whether an environment's last step was done.
+
+    Args:
+        owners: whose environments are used besides the caller's and root's: the profile's `environments.owners`.
+
+    Raises:
+        HpcrlError: it is there, and is somebody else's, or everybody may write into it.
+    """
+    if not path.is_symlink() and not path.exists():
+        return False
+    check_owner(path, owners)
+    # What is run first: the rest lies in directories of the same owner.
+    for inside in (MARKER, "bin", "bin/python"):
+        if os.path.lexists(path / inside):
+            check_owner(path / inside, owners)
     return (path / MARKER).is_file()
 
 
@@ -72,7 +87,8 @@ def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list
     nearest = next(each for each in (root.absolute(), *root.absolute().parents) if each.exists())
     if nearest == Path(nearest.anchor):
         return []  # a file system of the nodes alone
-    return [each.key for each in environments if not is_built(root / each.key)]
+    owners = tuple(site.get("owners", ()))
+    return [each.key for each in environments if not is_built(root / each.key, owners)]
 
 
 def build_all(environments: Sequence[Environment], site: dict[str, Any], report: Report) -> list[Built]:
@@ -100,16 +116,18 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
 
 def _build(environment: Environment, root: Path, site: dict[str, Any], report: Report) -> Built:
     path = root / environment.key
-    if is_built(path):
+    owners = tuple(site.get("owners", ()))
+    if is_built(path, owners):
         report(environment.key, "is there")
         return Built(environment, path, False)
     with _lock(root / f".{environment.key}.lock"):
-        if is_built(path):
+        if is_built(path, owners):
             report(environment.key, "is there")
             return Built(environment, path, False)
         report(environment.key, f"building with {site['manager']}")
         files = root / f".{environment.key}"
         files.mkdir(exist_ok=True)
+        check_owner(files, owners)
         (files / "requirements.txt").write_text(environment.requirements)
         (files / "environment.yaml").write_text(environment.conda)
         setup = tuple(site.get("setup", ()))
@@ -120,6 +138,8 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
             own = [name for name in environment.imports if name.split(".")[0] != environment.build.split("==")[0]]
             versions = import_modules(environment, path, setup, own)
             built = horovod.wheel(environment, path, root, versions, setup)
+            check_owner(built.parent, owners)
+            check_owner(built, owners)
             _install(environment, path, [built])
         report(environment.key, "checking that it imports and trains")
         checked = check(environment, path, setup)
@@ -142,9 +162,13 @@ def link_libraries(environment: Environment, path: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # Read-only and without a link: somebody else may have made it, and it must not be written through.
+    handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
 
 
 def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:

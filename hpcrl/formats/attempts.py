@@ -16,14 +16,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError
-from hpcrl.formats.files import create_exclusively
+from hpcrl.formats.files import create_exclusively, open_of_stranger
 
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
@@ -97,10 +96,8 @@ def _earlier_start(folder: Path, start: Start) -> str | None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         # Whatever stands there must not make a cell wait or follow it elsewhere.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with os.fdopen(handle, encoding="utf-8") as file:
-            regular = stat.S_ISREG(os.fstat(handle).st_mode)
-            content = json.loads(file.read(_LONGEST)) if regular else None
+        with open_of_stranger(path) as file:
+            content = json.loads(file.read(_LONGEST))
     except FileNotFoundError:
         return {}
     except (ValueError, OSError, RecursionError):

@@ -17,6 +17,7 @@ from typing import BinaryIO, Literal, TextIO, overload
 
 from hpcrl.errors import HpcrlError
 
+MAX_FILE = 1024**3  # bytes of a text file of a plan or dataset
 # What a file system answers that has no hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -93,21 +94,43 @@ def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:
 
 
 @overload
-def open_regular(path: Path, mode: Literal["r"] = "r") -> TextIO: ...
+def open_of_stranger(path: Path, mode: Literal["r"] = "r", most: int = MAX_FILE) -> TextIO: ...
 @overload
-def open_regular(path: Path, mode: Literal["rb"]) -> BinaryIO: ...
-def open_regular(path: Path, mode: str = "r") -> TextIO | BinaryIO:
-    """Open a file for reading, text as UTF-8; never wait for a FIFO or read a device in its place.
+def open_of_stranger(path: Path, mode: Literal["rb"], most: int = MAX_FILE) -> BinaryIO: ...
+def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextIO | BinaryIO:
+    """Open a file for reading that somebody else may have put there, text as UTF-8.
+
+    It is the door for everything in a plan or dataset. It never waits for a FIFO, reads no device and follows no link.
+
+    Args:
+        most: how many bytes the file may have.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file (``EINVAL``).
+        OSError: the file cannot be read, is not a regular file (``EINVAL``), is a link (``ELOOP``) or is too large
+            (``EFBIG``); ``strerror`` says it as the end of a sentence.
     """
     encoding = None if "b" in mode else "utf-8"
-    return open(path, mode, encoding=encoding, opener=_only_regular)  # type: ignore[return-value]
+
+    def opener(path: str, flags: int) -> int:
+        handle = opener_of_stranger(path, flags)
+        if (size := os.fstat(handle).st_size) > most:
+            os.close(handle)
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and the most is {most}", path)
+        return handle
+
+    return open(path, mode, encoding=encoding, opener=opener)  # type: ignore[return-value]
 
 
-def _only_regular(path: str, flags: int) -> int:
-    handle = os.open(path, flags | os.O_NONBLOCK)
+def opener_of_stranger(path: str, flags: int) -> int:
+    """Open a regular file that is no link: an `opener` of :func:`open` and :class:`io.FileIO`."""
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link", path) from None
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, "it is not a regular file", path) from None
+        raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file", path)

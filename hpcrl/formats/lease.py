@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import create_exclusively, open_regular
+from hpcrl.formats.files import create_exclusively, open_of_stranger
 from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "lease"
@@ -155,7 +155,7 @@ def _wait_for(path: Path, say: Say, told: str) -> str | None:
 def _look(path: Path) -> tuple[int, str] | None:
     """Return when a lease last changed and what it says, None for what is none. Opening it makes NFS ask the server."""
     try:
-        with open_regular(path, "rb") as file:
+        with open_of_stranger(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns, file.read(10_000).decode(errors="replace")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENXIO):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -81,8 +82,13 @@ class Ledger:
         exists = self.path.exists()
         if not exists and not create:
             raise UsageError(f"{directory}: nothing was submitted yet: run `hpcrl submit`")
-        if exists and self.path.stat().st_size == 0 and not create:
-            raise DamagedLedger(f"{self.path}: is empty")
+        if exists:
+            # SQLite would wait for a FIFO and follow a link.
+            about = self.path.lstat()
+            if not stat.S_ISREG(about.st_mode):
+                raise UsageError(f"{self.path}: is not a regular file: move it away, and `hpcrl submit` rebuilds it")
+            if about.st_size == 0 and not create:
+                raise DamagedLedger(f"{self.path}: is empty")
         try:
             if not exists:  # SQLite would give it a mode that no umask makes writable for a group
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))

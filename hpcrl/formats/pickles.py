@@ -14,7 +14,8 @@ import pickletools
 import struct
 from typing import Any
 
-MAX_INSTRUCTIONS = 400_000  # less than a second and 100 MB, whatever they are
+MAX_INSTRUCTIONS = 200_000  # less than a second and 20 MB, whatever they are
+MAX_TEXT = 2 * 1024 * 1024  # bytes of text in one pickle: a single emoji makes four of each
 MAX_REPEATED = 256  # characters of a text that is referred to again; so nothing unfolds to much more than its bytes
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 _U16, _I32, _U32, _U64, _F64 = (struct.Struct(form).unpack_from for form in ("<H", "<i", "<I", "<Q", ">d"))
@@ -44,17 +45,29 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
     below: list[list[Any]] = []  # the stacks below each mark
     memo: dict[int, Any] = {}
     at = 0
+    texts = 0  # bytes of text so far, what is referred to again included
 
     def text(size: int, head: int) -> str:
-        nonlocal at
+        nonlocal at, texts
         start = at + head
         at = start + size
         if at > len(data):
             raise PickleError("is cut short")
+        if (texts := texts + size) > MAX_TEXT:
+            raise PickleError(f"has more than {MAX_TEXT} bytes of text")
         try:
             return data[start:at].decode()
         except UnicodeDecodeError:  # half of a character is a question mark
             return data[start:at].decode(errors="surrogatepass").encode(errors="replace").decode()
+
+    def remembered(index: int) -> str:
+        nonlocal texts
+        value = memo.get(index)
+        if type(value) is not str or len(value) > MAX_REPEATED:
+            raise PickleError("refers again to more than a short text")
+        if (texts := texts + len(value)) > MAX_TEXT:
+            raise PickleError(f"has more than {MAX_TEXT} bytes of text")
+        return value
 
     def raw(size: int, head: int) -> bytes:
         nonlocal at
@@ -80,7 +93,7 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
             case 0x94:  # MEMOIZE
                 memo[len(memo)] = stack[-1]
             case 0x68:  # BINGET
-                stack.append(_remembered(memo, data[at]))
+                stack.append(remembered(data[at]))
                 at += 1
             case 0x8C:  # SHORT_BINUNICODE
                 stack.append(text(data[at], 1))
@@ -149,7 +162,7 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
                 memo[_U32(data, at)[0]] = stack[-1]
                 at += 4
             case 0x6A:  # LONG_BINGET
-                stack.append(_remembered(memo, _U32(data, at)[0]))
+                stack.append(remembered(_U32(data, at)[0]))
                 at += 4
             case 0x80:  # PROTO
                 if data[at] > 4:
@@ -171,17 +184,14 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
     raise PickleError(f"has more than {MAX_INSTRUCTIONS} instructions")
 
 
-def _remembered(memo: dict[int, Any], index: int) -> str:
-    value = memo.get(index)
-    if type(value) is not str or len(value) > MAX_REPEATED:
-        raise PickleError("refers again to more than a short text")
-    return value
-
-
 def _set(target: Any, items: list[Any]) -> None:
     if type(target) is not dict or len(items) % 2 or not all(type(key) is str for key in items[::2]):
         raise PickleError("is damaged (a dictionary needs text as keys)")
+    keys = len(target) + len(items) // 2
     target.update(zip(items[::2], items[1::2], strict=True))
+    if len(target) != keys:
+        # No writer does so. The values would stand in another order than their bytes, which a layout relies on.
+        raise PickleError("is damaged (a dictionary has a key twice)")
 
 
 def _extend(target: Any, items: list[Any]) -> None:

@@ -23,12 +23,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from hpcrl.errors import UsageError, count, suggestion
-from hpcrl.formats.files import is_plain_name, open_regular
+from hpcrl.formats.files import is_plain_name, open_of_stranger
+from hpcrl.formats.shapes import TEXT, first_wrong, first_wrong_field, shown
 
 VERSION = 2
+MAX_MANIFEST = 64 * 1024**2  # bytes of plan.json
 MANIFEST = "plan.json"
 CELLS = "cells.jsonl"
 WORKER = "worker.zip"
@@ -198,14 +201,14 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
     """
     path = directory / (old_manifest(generation) if generation else MANIFEST)
     try:
-        with open_regular(path) as file:
+        with open_of_stranger(path, most=MAX_MANIFEST) as file:
             content = json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         lacks = f"no {MANIFEST}" if directory.is_dir() or not directory.exists() else "it is a file"
         raise UsageError(f"{directory}: is not a plan directory ({lacks}): make one with `hpcrl plan`") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
     if not isinstance(content, dict) or content.pop("format", None) != "hpcrl-plan":
         raise UsageError(f"{path}: is not a plan's manifest: make the plan again, or name another directory")
@@ -221,12 +224,37 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
         content.setdefault("cells_sha256", "")
-        for name in (content["id"], content["study"]["name"], content["cluster"]["name"]):
-            if not is_plain_name(name):
-                raise ValueError(f"{name[:80]!r} is no name")
-        return Plan(**{each.name: content[each.name] for each in fields(Plan)})
+        plan = Plan(**{each.name: content[each.name] for each in fields(Plan)})
+        _check(plan)
+        return plan
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
+
+
+_STUDY = dict.fromkeys(("name", "title", "paper", "score", "better"), TEXT)
+
+
+def _check(plan: Plan) -> None:
+    """Check the types in a manifest, and that its names lead to files of the plan only.
+
+    Raises:
+        ValueError: something is wrong.
+    """
+    for made in (plan, *plan.jobs, *plan.environments, *plan.unplaced):
+        if wrong := first_wrong_field(made):
+            raise ValueError(f"{type(made).__name__.lower()}: {wrong}")
+    if wrong := first_wrong(plan.study, _STUDY):
+        raise ValueError(f"study: {wrong}")
+    if type(goal := plan.study.get("goal")) not in (int, float, NoneType):
+        raise ValueError(f"study: 'goal' is {shown(goal)!r}")
+    names = [plan.id, plan.study["name"], plan.cluster["name"], plan.cells_file, plan.worker]
+    names += [name for job in plan.jobs for name in (job.name, job.cells_file, job.script.removeprefix("scripts/"))]
+    for name in names:
+        if type(name) is not str or not is_plain_name(name):
+            raise ValueError(f"{shown(name)!r} is no name")
+    for job in plan.jobs:
+        if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
+            raise ValueError(f"job {job.name}: its numbers of cells are negative")
 
 
 def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
@@ -260,14 +288,25 @@ def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
     path = directory / chosen.cells_file
     start, stop = (chosen.first, chosen.first + chosen.count) if isinstance(chosen, Job) else (0, None)
     try:
-        with open_regular(path) as file:
+        with open_of_stranger(path) as file:
             for number, line in enumerate(islice(file, start, stop), start=start + 1):
                 try:
-                    yield Cell(**json.loads(line))
-                except (ValueError, TypeError):
+                    cell = _cell(line)
+                except (ValueError, TypeError, RecursionError):
                     raise UsageError(f"{path}:{number}: is damaged: {_RESTORE}") from None
+                yield cell
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _cell(line: str) -> Cell:
+    cell = Cell(**json.loads(line))
+    types = type(cell.id), type(cell.config), type(cell.resources), type(cell.environment)
+    if types != (str, dict, dict, str) or not is_plain_name(cell.id):
+        raise ValueError("it is no cell")
+    return cell
 
 
 def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
@@ -278,10 +317,10 @@ def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
     """
     path = directory / plan.cells_file
     try:
-        with open_regular(path) as file:
+        with open_of_stranger(path) as file:
             lines = {number: line for number, line in enumerate(file) if number in places}
-        return {number: Cell(**json.loads(line)) for number, line in lines.items()}
-    except (ValueError, TypeError):
+        return {number: _cell(line) for number, line in lines.items()}
+    except (ValueError, TypeError, RecursionError):
         raise UsageError(f"{path}: is damaged: {_RESTORE}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
@@ -295,7 +334,7 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
     """
     path = directory / plan.cells_file
     try:
-        with open_regular(path) as file:
+        with open_of_stranger(path) as file:
             ids = [found[1] for line in file if (found := _CELL_ID.match(line))]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -319,8 +358,11 @@ def check_cells(directory: Path, plan: Plan) -> None:
     for name, digest in digests.items():
         path = directory / name
         try:
-            with open_regular(path, "rb") as file:
-                found = hashlib.sha256(file.read()).hexdigest()
+            made = hashlib.sha256()
+            with open_of_stranger(path, "rb") as file:
+                while block := file.read(2**20):
+                    made.update(block)
+            found = made.hexdigest()
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
         if digest and found != digest:

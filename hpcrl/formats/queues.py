@@ -21,13 +21,14 @@ from typing import Any
 
 import psutil
 
-from hpcrl.formats.files import is_plain_name, open_regular, server_time, write_atomically
+from hpcrl.formats.files import is_plain_name, open_of_stranger, server_time, write_atomically
 from hpcrl.formats.lease import DEAD_SECONDS, HEARTBEAT_SECONDS
 from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "queues"
 QUEUE_LOGS = "submitit"  # below the plan: submitit's own files, the logs of queues among them
 _TAIL = 4096  # bytes of a log that are looked into
+_MAX_QUEUE = 64 * 1024**2  # bytes of a queue's file
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def last_words(directory: Path, token: str) -> str | None:
         log, tokens = queue.get("log"), queue.get("tokens")
         if not isinstance(tokens, list) or token not in tokens or not isinstance(log, str) or not is_plain_name(log):
             continue
-        with suppress(OSError), open_regular(directory / QUEUE_LOGS / log, "rb") as file:
+        with suppress(OSError), open_of_stranger(directory / QUEUE_LOGS / log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read(_TAIL).decode(errors="replace").strip().splitlines()
             return lines[-1].strip() if lines else None
@@ -161,9 +162,9 @@ def _held(tasks: Sequence[dict[str, Any]]) -> Held:
 def _files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in sorted(folder.glob("hpcrl-*")):
         try:
-            with open_regular(path) as file:
+            with open_of_stranger(path, most=_MAX_QUEUE) as file:
                 queue = json.load(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         if isinstance(queue, dict):
             yield path, queue

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcrl.formats.pickles import PickleError, loads
+from hpcrl.formats.files import opener_of_stranger
+from hpcrl.formats.pickles import MAX_TEXT, PickleError, loads
 
 MAGIC = b"hpcrl-record 1\n"
 SUFFIX = ".rec"
@@ -65,7 +66,8 @@ TABLES = {
 }
 MAX_BYTES = 1024**3  # of a record
 MAX_FRAME = 64 * 1024 * 1024
-MAX_FACTS = 2 * 1024 * 1024  # of a frame's JSON: whatever it says, it then takes less than 100 MB
+MAX_FACTS = MAX_TEXT  # characters of a frame's JSON
+MAX_CONTAINERS = 100_000  # lists and mappings in it; of those alone, two million characters would take 200 MB
 _MOST_LAYOUTS, _MOST_BETWEEN = 500, 4096  # remembered; bytes of such a frame that are not its arrays
 _BLOCK = 1024 * 1024  # bytes read at once
 _HEAD = struct.Struct(">BII")
@@ -183,7 +185,7 @@ def end_record(path: Path, facts: dict[str, Any]) -> bool:
         facts: of the footer; `wall_time` is added, by the wall clock.
     """
     try:
-        with path.open("r+b") as file:
+        with open(path, "r+b", opener=opener_of_stranger) as file:
             end, started, has_footer = len(MAGIC), None, False
             file.seek(end)
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
@@ -220,43 +222,68 @@ def read_frames(
     """
     layouts = {} if layouts is None else layouts
     wanted = [kinds is None or kind in kinds for kind in KINDS]
-    unpack, head_size, known_kinds, most = _HEAD.unpack_from, _HEAD.size, len(KINDS), MAX_FRAME
     try:
-        with io.FileIO(path) as file:
-            if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
-                raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
-            # A buffer much larger than what is read costs more than the reading.
-            block = file.read(min(_BLOCK, size))
-            if not block.startswith(MAGIC):
-                raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
-            before, at = 0, len(MAGIC)  # of the file before this block; in this block
-            while True:
-                start = at + head_size
-                number, length, checksum = unpack(block, at) if start <= len(block) else (0, 0, 0)
-                if number >= known_kinds or length > most:
-                    raise RecordError(f"has a damaged frame at byte {before + at}")
-                end = start + length
-                if end > len(block) or not length:
-                    read = before + len(block)
-                    if read >= size or not (more := file.read(min(max(_BLOCK, length), size - read))):
-                        return
-                    before += at
-                    block, at = block[at:] + more, 0
-                    continue
-                if wanted[number]:
-                    data = block[start:end]
-                    if zlib.crc32(data) != checksum:
-                        raise RecordError(f"has a damaged frame at byte {before + at} (wrong checksum)")
-                    layout = layouts.get((number, length))
-                    arrays = layout.arrays_of(data) if layout else None
-                    if layout is None or arrays is None:
-                        layout, arrays, known = _decoded(KINDS[number], data)
-                        if known and len(layouts) < _MOST_LAYOUTS:
-                            layouts[number, length] = layout
-                    yield Frame(KINDS[number], layout, arrays)
-                at = end
+        with io.FileIO(path, opener=opener_of_stranger) as file:
+            for number, checksum, data, position in _payloads(file, wanted):
+                if zlib.crc32(data) != checksum:
+                    raise RecordError(f"has a damaged frame at byte {position} (wrong checksum)")
+                key = number, len(data)
+                layout = layouts.get(key)
+                arrays = layout.arrays_of(data) if layout else None
+                if layout is None or arrays is None:
+                    layout, arrays, known = _decoded(KINDS[number], data)
+                    if known and len(layouts) < _MOST_LAYOUTS:
+                        layouts[key] = layout
+                del data  # a large frame is not held beside its arrays
+                yield Frame(KINDS[number], layout, arrays)
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}") from None
+
+
+def _payloads(file: io.FileIO, wanted: Sequence[bool]) -> Iterator[tuple[int, int, bytes, int]]:
+    """Give each whole frame of the wanted kinds: number of its kind, checksum, payload, place in the file."""
+    if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
+        raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
+    unpack, head_size, kinds, most = _HEAD.unpack_from, _HEAD.size, len(KINDS), MAX_FRAME
+    # A buffer much larger than what is read costs more than the reading.
+    block = file.read(min(_BLOCK, size))
+    if not block.startswith(MAGIC):
+        raise RecordError("is empty" if not block else "is not a record of this format (wrong first line)")
+    before, at = 0, len(MAGIC)  # of the file before this block; in this block
+    while True:
+        start = at + head_size
+        if start <= len(block):
+            number, length, checksum = unpack(block, at)
+            if number >= kinds or length > most:
+                raise RecordError(f"has a damaged frame at byte {before + at}")
+            end = start + length
+            if not length or before + end > size:
+                return  # the frame that was being written; or zeros, as a crash of the file system leaves them
+            if end <= len(block):
+                if wanted[number]:
+                    yield number, checksum, block[start:end], before + at
+                at = end
+                continue
+            if length >= _BLOCK:  # read by itself: in a block it would take its memory twice
+                place, head, missing = before + at, block[start:], end - len(block)
+                before, block, at = before + end, b"", 0
+                if wanted[number]:
+                    yield number, checksum, head + _exactly(file, missing), place
+                else:
+                    file.seek(before)
+                continue
+        if not (more := file.read(min(_BLOCK, size - before - len(block)))):
+            return
+        block, before, at = block[at:] + more, before + at, 0
+
+
+def _exactly(file: io.FileIO, size: int) -> bytes:
+    data = file.read(size)
+    while len(data) < size:
+        if not (more := file.read(size - len(data))):
+            raise RecordError("was cut short while it was read")
+        data += more
+    return data
 
 
 def _encoded(payload: dict[str, Any]) -> dict[str, Any]:
@@ -317,6 +344,8 @@ def _facts_only(data: bytes) -> str | None:
     start, size = len(_BEFORE_FACTS) + 4, len(data) - len(_BEFORE_FACTS) - 4 - len(_AFTER_FACTS)
     if not (data.startswith(_BEFORE_FACTS + max(0, size).to_bytes(4, "little")) and data.endswith(_AFTER_FACTS)):
         return None
+    if size > MAX_FACTS:
+        raise RecordError(f"has a frame with {size} bytes of facts: the most is {MAX_FACTS}")
     try:
         return data[start : start + size].decode()
     except UnicodeDecodeError:
@@ -326,6 +355,10 @@ def _facts_only(data: bytes) -> str | None:
 def _facts(kind: str, text: str) -> dict[str, Any]:
     if len(text) > MAX_FACTS:
         raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the most is {MAX_FACTS}")
+    if len(text) > MAX_CONTAINERS and (many := text.count("[") + text.count("{")) > MAX_CONTAINERS:
+        raise RecordError(
+            f"has a {kind} frame whose facts hold {many} lists and mappings: the most is {MAX_CONTAINERS}"
+        )
     try:
         facts = json.loads(text)
         if "\\u" in text:  # half of a character, as in the name of a file that is not UTF-8, is a question mark

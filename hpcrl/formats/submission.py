@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.files import open_regular, write_atomically
+from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.plan import format_tasks, parse_tasks
 
 SUBMISSIONS = "submissions"
@@ -125,7 +125,7 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
     """
     path = _path(directory, token)
     try:
-        with open_regular(path, "rb") as file:
+        with open_of_stranger(path, "rb") as file:
             found = from_facts(file.readline().decode(errors="replace"), path)
             if slot >= found.cells_per_task:
                 return None  # the script has more slots than this submission uses
@@ -165,7 +165,7 @@ def read_submissions(directory: Path, damaged: list[Path] | None = None) -> Iter
         if not _TOKEN.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             continue
         try:
-            with open_regular(path, "rb") as file:
+            with open_of_stranger(path, "rb") as file:
                 made = from_facts(file.readline().decode(errors="replace"), path)
         except OSError as error:
             raise HpcrlError(f"{path}: cannot be read: {error.strerror}") from None

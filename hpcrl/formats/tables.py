@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.formats.files import is_plain_name
+from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.runs import runs
+from hpcrl.formats.shapes import COUNT, FACTS, first_wrong
 
 if TYPE_CHECKING:
     import pandas
@@ -283,17 +284,27 @@ def read_index(dataset: Path) -> dict[str, Any]:
     """
     path = dataset / INDEX
     try:
-        index: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        with open_of_stranger(path) as file:
+            index = json.load(file)
     except FileNotFoundError:
         raise UsageError(
             f"{dataset}: is not a dataset (no {INDEX}): make one with `hpcrl collect PLAN -o {dataset}`"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
+    if not isinstance(index, dict):
+        raise UsageError(f"{path}: is damaged: collect into a new directory")
     if index.get("format") != "hpcrl-dataset" or index.get("version") != VERSION:
         raise UsageError(
             f"{path}: dataset format {index.get('version')!r}, but this hpcrl reads format {VERSION}: collect again"
         )
+    if first_wrong(index, {"parts": COUNT, "studies": FACTS, "records": FACTS}, required=True):
+        raise UsageError(f"{path}: is damaged: collect into a new directory")
+    for each in index["records"].values():
+        match each:
+            case [int(), int(), int() | None]:
+                continue
+        raise UsageError(f"{path}: is damaged (a record has no size, time and part): collect into a new directory")
     return index
 
 

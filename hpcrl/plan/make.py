@@ -179,7 +179,9 @@ def _cluster_facts(profile: ClusterProfile, choices: UserChoices) -> dict[str, A
         "title": profile.title,
         "status": profile.status,
         "scheduler": profile.scheduler.model_dump(mode="json", exclude_none=True),
-        "environments": profile.environments.model_dump(mode="json", exclude_none=True)
+        "environments": profile.environments.model_dump(
+            mode="json", exclude_none=True, exclude=set() if profile.environments.owners else {"owners"}
+        )
         | ({"root": choices.environments_root} if choices.environments_root else {}),
         "cores": {name: node.usable_cores for name, node in profile.node_types.items()},
     }

@@ -64,7 +64,7 @@ def _said(path: Path) -> tuple[tuple[str, str], int, bool] | None:
                 completed = facts.get("outcome") == "completed"
             else:
                 attempt, ranks = (str(facts["cell"]), str(facts["attempt"])), int(facts["ranks"])
-    except (RecordError, KeyError, TypeError, ValueError):
+    except (RecordError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # `collect` says what is wrong with it; here its cell runs again
     return (attempt, ranks, completed) if attempt else None
 

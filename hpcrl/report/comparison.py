@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from hpcrl.report import spreadsheet
 from hpcrl.report.axes import text_of, values
 from hpcrl.report.design import in_short
 from hpcrl.report.groups import KEYS, Line
@@ -78,7 +79,7 @@ def to_latex(table: Table) -> str:
 
 def to_csv(compared: Sequence[Line]) -> str:
     """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval."""
-    return str(pd.DataFrame([_plain(line) for line in compared]).to_csv(index=False))
+    return spreadsheet.to_csv(pd.DataFrame([_plain(line) for line in compared]))
 
 
 def _plain(line: Line) -> dict[str, object]:

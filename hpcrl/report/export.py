@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.tables import SCHEMAS, load_table
+from hpcrl.report.spreadsheet import to_csv
 
 # Columns of a cell that are its results; the others say what it was.
 _METRICS = (
@@ -57,7 +58,7 @@ def _csv(dataset: Path, output: Path) -> int:
             if pa.types.is_list(field.type):
                 lists = [None if each is None else list(each) for each in table[field.name]]
                 table[field.name] = pd.Series(lists, table.index, dtype=object)
-        table.to_csv(output / f"{name}.csv", index=False)
+        (output / f"{name}.csv").write_text(to_csv(table), encoding="utf-8")
     return len(SCHEMAS)
 
 
@@ -113,7 +114,8 @@ def _openrlbenchmark(dataset: Path, output: Path) -> int:
         experiment = "-".join(str(config[key]) for key in sorted(config) if key != "seed" and config[key] is not None)
         place = output / row["study"] / row["cluster"] / (experiment or "run")
         place.mkdir(parents=True, exist_ok=True)
-        table.to_csv(place / f"seed-{row['seed']}-{row['cell']}-{row['attempt']}.csv", index=False)
+        name = f"seed-{row['seed']}-{row['cell']}-{row['attempt']}.csv"
+        (place / name).write_text(to_csv(table), encoding="utf-8")
         count += 1
     return count
 

@@ -11,6 +11,7 @@ import pandas as pd
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
+from hpcrl.report import spreadsheet
 from hpcrl.report.baseline import Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
@@ -118,9 +119,9 @@ def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Se
 
 def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, claims: Sequence[Verdict], output: Path) -> None:
     write_atomically(output / "summary.csv", to_csv(lines))
-    write_atomically(output / "cells.csv", cells.drop(columns=["hex"]).to_csv(index=False))
+    write_atomically(output / "cells.csv", spreadsheet.to_csv(cells.drop(columns=["hex"])))
     if claims:
-        write_atomically(output / "claims.csv", pd.DataFrame(map(vars, claims)).to_csv(index=False))
+        write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
 
 
 def _write_figures(section: Section, output: Path, formats: Sequence[str]) -> None:

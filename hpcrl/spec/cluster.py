@@ -170,6 +170,10 @@ class Environments(Model):
     root: str = Field(
         description="where environments are built; $HOME, $USER and other variables are expanded on the cluster"
     )
+    owners: tuple[Name, ...] = Field(
+        (),
+        description="users whose environments are used besides one's own and root's, such as who keeps the shared ones",
+    )
     setup: tuple[str, ...] = Field((), description="shell lines before every use, such as `module load ...`")
     activate: str | None = Field(
         None, description="shell line that activates $HPCRL_ENV; none: its bin/ goes to the front of PATH"

@@ -32,7 +32,8 @@ from hpcrl.spec.document import display
 from hpcrl.spec.library import Library, packaged
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:=,@%+-]*")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+# A shell's names are ASCII: $HOMEé is the variable HOME and a letter.
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ASSIGNMENT = re.compile(r"(?:^|[\s;])(?:export\s+|env\s+|--export=(?:[^\s]*,)?)?([A-Za-z_]\w*)=", re.MULTILINE)
 

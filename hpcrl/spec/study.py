@@ -19,7 +19,7 @@ from pydantic import (
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.placeholders import placeholders
-from hpcrl.secrets import looks_secret
+from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
 from hpcrl.spec.explain import Faults, Key
 from hpcrl.spec.quantities import Name
@@ -59,6 +59,12 @@ class MetricFiles(Model):
                     ("metrics", name),
                     f"cells that run side by side would share {path}: add `start_in: cell`, or {{cell}} to the path",
                 )
+
+
+# Plans, logs and reports hold the command line, and others read them.
+_NO_SECRET = (
+    "looks like a secret: export it in your shell and let the program read the variable, never write it into a study"
+)
 
 
 class Workload(Model):
@@ -101,6 +107,8 @@ class Workload(Model):
         return self
 
     def _faults(self) -> Iterator[tuple[Key, str]]:
+        if found := secret_among(self.command or ()):
+            yield ("command",), f"{found} {_NO_SECRET}"
         if self.algorithm is not None:
             if self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
@@ -120,6 +128,8 @@ class Workload(Model):
                 yield ("env", name), f"{name!r} is not a variable's name"
             if looks_secret(name):
                 yield ("env", name), f"{name} looks like a secret: export it in your shell, never in a study"
+            if found := secret_among([value]):
+                yield ("env", name), f"{found} {_NO_SECRET}"
             if "\0" in value:
                 yield ("env", name), f"the value of {name} holds a NUL character"
 
@@ -213,6 +223,8 @@ def _notify(value: Any) -> Any:
             raise ValueError(
                 f'"{value}" is not an http(s) URL without a user name; write a command as a list: [mail, -s, hpcrl, me@example.org]'
             )
+        if found := secret_among([value]):
+            raise ValueError(f"{found} {_NO_SECRET}")
         return value
     if not isinstance(value, list | tuple) or not value or not all(isinstance(word, str) for word in value):
         raise ValueError(
@@ -220,6 +232,8 @@ def _notify(value: Any) -> Any:
         )
     if any("\0" in word for word in value):
         raise ValueError("a word of the command holds a NUL character")
+    if found := secret_among(value):
+        raise ValueError(f"{found} {_NO_SECRET}")
     return tuple(value)
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from hpcrl.formats.attempts import BEGINS
+from hpcrl.formats.files import open_of_stranger
 from hpcrl.submit.judging import TaskStatus
 
 _TAIL = 20_000  # bytes of a log that are looked at
@@ -38,7 +39,7 @@ def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False
     """
     for size in (_TAIL, _LONG_TAIL) if shared else (_TAIL,):
         try:
-            with log.open("rb") as file:
+            with open_of_stranger(log, "rb", most=2**50) as file:
                 start = max(0, os.fstat(file.fileno()).st_size - size)
                 file.seek(start)
                 lines = file.read().decode(errors="replace").split("\n")

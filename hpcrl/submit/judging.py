@@ -289,7 +289,16 @@ class Judge:
                         last = dict(zip(SAMPLE_COLUMNS, frame.payload["table"][-1], strict=True))
                         used = [last[name] for name in ("cgroup_memory", "pss", "rss") if last[name] > 0]
                         share = max([share, *(each / asked for each in used[:1])])
-            except (RecordError, OSError, KeyError, TypeError, ValueError, IndexError):
+            except (
+                RecordError,
+                OSError,
+                LookupError,
+                TypeError,
+                ValueError,
+                ArithmeticError,
+                AttributeError,
+                RecursionError,
+            ):
                 continue
         return share
 
@@ -340,6 +349,6 @@ def _completed_by_record(directory: Path) -> set[str]:
             for frame in read_frames(path, frozenset({"footer"})):
                 if frame.payload.get("outcome") == OUTCOME_COMPLETED:
                     found.add(path.name.partition(".")[0])
-        except (RecordError, OSError, KeyError, TypeError, ValueError):
+        except (RecordError, OSError, KeyError, TypeError, ValueError, RecursionError):
             continue
     return found

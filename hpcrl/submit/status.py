@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.formats.attempts import read_holder
+from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
@@ -207,7 +209,7 @@ class PlanStatus:
         known: dict[tuple[object, ...], list[str]] = {}
         details = {name: each.progress for name, each in self.details.items() if each.progress}
         cells = zip(self.names, self.statuses, strict=True)
-        with (self.directory / self.plan.cells_file).open(encoding="utf-8") as file:
+        with open_of_stranger(self.directory / self.plan.cells_file) as file:
             for job in self.plan.cell_jobs():
                 place = f', "job": "{job.name}", "task": '
                 some = zip(islice(file, job.count), islice(cells, job.count), strict=True)
@@ -349,7 +351,8 @@ def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str,
     for entry in entries:
         cell, _, rest = entry.name.partition(".")
         if cell in cells and entry.name.endswith(".r0.rec") and _is_of(cells[cell], rest.partition(".")[0]):
-            newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
+            with suppress(OSError):
+                newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
     if not newest:
         return {}
     from hpcrl.formats.record import RecordError, read_frames  # imports NumPy
@@ -363,8 +366,9 @@ def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str,
                     step, total, _ = frame.payload["table"][-1]
                     progress = (int(step), int(total))
                 else:
-                    reason = frame.payload.get("reason")
-        except (RecordError, KeyError, TypeError, ValueError, IndexError, OverflowError):
+                    told = frame.payload.get("reason")
+                    reason = told if isinstance(told, str) else None
+        except (RecordError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError):
             continue
         details[cell] = _Detail(progress, reason)
     return details

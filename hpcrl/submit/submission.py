@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.attempts import ATTEMPTS
-from hpcrl.formats.files import open_regular, write_atomically
+from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, read_plan
@@ -404,7 +404,7 @@ def _write_shim(directory: Path) -> None:
     carried = [f"export {name}={_quoted(os.environ[name])}\n" for name in _CARRIED if name in os.environ]
     text = f'#!/bin/sh\n{"".join(carried)}exec {_quoted(sys.executable)} -m hpcrl "$@"\n'
     try:
-        with open_regular(path, "rb") as file:
+        with open_of_stranger(path, "rb") as file:
             if file.read() == text.encode():
                 return
     except OSError:

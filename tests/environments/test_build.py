@@ -118,6 +118,47 @@ def test_an_environment_that_was_changed_is_not_what_its_lock_says(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="another user's files need root")
+@pytest.mark.parametrize("inside", ["", build.MARKER, "bin", "bin/python"])
+def test_an_environment_of_somebody_else_is_not_believed(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "tiny-cpu-1"
+    (path / "bin").mkdir(parents=True)
+    (path / build.MARKER).write_text("{}")
+    (path / "bin/python").symlink_to("/usr/bin/python3")
+    assert build.is_built(path)
+    os.chown(path / inside, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(
+        HpcrlError, match="belongs to nobody, and what it holds would run as you: set HPCRL_ENVIRONMENTS"
+    ):
+        build.is_built(path)
+    assert build.is_built(path, ["nobody", "no-such-user"])
+    with pytest.raises(HpcrlError, match="belongs to nobody"):
+        build.build_all([environment()], {"manager": "uv", "root": str(tmp_path)}, lambda key, text: None)
+    with pytest.raises(HpcrlError, match="belongs to nobody"):
+        build.not_built([environment()], {"root": str(tmp_path)})
+
+
+def test_an_environment_that_everybody_may_write(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.mkdir(mode=0o755)
+    (path / build.MARKER).write_text("{}")
+    path.chmod(0o775)
+    assert build.is_built(path)
+    path.chmod(0o777)
+    with pytest.raises(HpcrlError, match="may be written by everybody"):
+        build.is_built(path)
+
+
+def test_a_lock_is_not_written_through(tmp_path: Path) -> None:
+    """In a root that everybody may write, a link in the lock's place once emptied what it led to."""
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / ".tiny-cpu-1.lock").symlink_to(mine)
+    with pytest.raises(OSError), build._lock(tmp_path / ".tiny-cpu-1.lock"):
+        pass
+    assert mine.read_text() == "precious"
+
+
 def test_an_environment_for_gpus_is_built_where_no_driver_is(tmp_path: Path) -> None:
     """As MXNet's, which does not import without the driver; with the cpu flavour the same is an error."""
     path = built(tmp_path, environment()).path

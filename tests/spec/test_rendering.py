@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpcrl.errors import SpecError, UsageError
 from hpcrl.spec.library import Library
-from hpcrl.spec.rendering import Renderer
+from hpcrl.spec.rendering import Renderer, _expandable
 
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 NASTY = [
@@ -179,3 +179,8 @@ def test_a_block_that_exists_nowhere_is_a_fault(tmp_path: Path) -> None:
         '{% extends "packaged/sbatch/cells.sbatch.j2" %}\n{% block preamble %}{% block own %}{% endblock %}{% endblock %}\n'
     )
     renderer.check("sbatch/cells.sbatch.j2")
+
+
+def test_a_variable_s_name_is_ascii() -> None:
+    """A shell expands HOME in $HOMEé; a variable of the longer name would be empty."""
+    assert _expandable("$HOMEé/${X}/$é") == "${HOME}é/${X}/\\$é"

@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from hpcrl.errors import printable
 from hpcrl.report.design import DASHES, FRAMEWORKS, dash, in_short, natural
 
 ROW = 26  # pixels of a line of the comparison
@@ -282,7 +283,17 @@ def to_pdf(spec: dict[str, Any]) -> bytes:
 
 
 def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
-    return {**spec, "config": {**spec["config"], "background": background, "font": "DejaVu Sans"}}
+    found: dict[str, Any] = _shown(spec)
+    return {**found, "config": {**found["config"], "background": background, "font": "DejaVu Sans"}}
+
+
+def _shown(value: Any) -> Any:
+    """Show control characters as escapes: the program that draws is ended by them."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_shown(name): _shown(each) for name, each in value.items()}
+    return [_shown(each) for each in value] if isinstance(value, list) else value
 
 
 FORMATS: dict[str, Callable[[dict[str, Any]], bytes]] = {"png": to_png, "svg": to_svg, "pdf": to_pdf}

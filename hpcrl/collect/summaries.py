@@ -1,0 +1,112 @@
+"""What the cells' rows need of each record: means and peaks of the samples, what was seen, what to note."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcrl.collect.reading import HEADER, PROVENANCE, Array, RecordData
+from hpcrl.formats.record import TABLES
+
+CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
+_MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
+_PEAKS = (
+    "cpu_seconds", "rss", "pss", "memory_peak", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy", "cpu_energy",
+)  # fmt: skip
+_KEPT = tuple(name for name in HEADER if name not in PROVENANCE)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of some records, one after the other: how many each has, and their columns, each (samples,)."""
+
+    counts: Array
+    columns: dict[str, Array]
+
+    @classmethod
+    def of(cls, records: Sequence[RecordData]) -> Samples:
+        names = TABLES["samples"]
+        # Taken out: they are in memory once, as columns.
+        tables = [data.tables.pop("samples") for data in records]
+        counts = np.array([len(table) for table in tables], np.int64)
+        rows = np.empty((len(names), counts.sum()))  # a column is contiguous
+        np.concatenate([np.empty((0, len(names))), *tables], out=rows.T)
+        del tables
+        columns = dict(zip(names, rows, strict=True))
+        offsets = np.array([data.header.get("clock_offset") or 0.0 for data in records])
+        columns["unix_time"] -= np.repeat(offsets, counts)  # as the first node's clock
+        return cls(counts, columns)
+
+
+def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str, Any]]:
+    """Return what the cells' rows need of each record, as plain values; what is not known is left out."""
+    statistics, strayed = _statistics(samples)
+    found = []
+    for number, data in enumerate(records):
+        head = data.header
+        episodes, returns = data.column("episodes", "step"), data.column("evaluations", "value")
+        found.append(
+            {
+                "header": {name: head[name] for name in _KEPT if head.get(name) is not None},
+                "footer": data.footer,
+                "wall_time": data.wall_time,
+                "episodes_seen": len(episodes),
+                "steps_seen": _steps(episodes[-1] if len(episodes) else data.reported.last_step),
+                "best_seen": float(returns.max()) if len(returns) else None,
+                **({"reported": data.reported.reported} if len(data.reported) else {}),
+                "notes": _notes(data, strayed[number]),
+                **{name: value for name, values in statistics.items() if (value := values[number]) == value},
+            }
+        )
+    return found
+
+
+def _steps(number: float) -> int | None:
+    return int(number) if 0 < number < 2**62 else None
+
+
+def _statistics(samples: Samples) -> tuple[dict[str, list[float]], list[float]]:
+    """Return for each record the means of `_MEANS` and peaks of `_PEAKS` (NaN where nothing was read), and by how many
+    seconds the wall clock strayed from the monotonic one."""
+    counts, columns = samples.counts, samples.columns
+    filled = counts > 0
+    starts = (np.cumsum(counts) - counts)[filled]
+    found = {name: np.full(len(counts), np.nan) for name in (*_MEANS, *_PEAKS)}
+    strayed = np.zeros(len(counts))
+    if filled.any():
+        for name in _MEANS:
+            found[name][filled] = _means(columns[name], starts)
+        for name in _PEAKS:
+            found[name][filled] = _peaks(columns[name], starts)
+        with np.errstate(invalid="ignore"):  # infinite ones count as not read
+            apart = columns["unix_time"] - columns["time"]
+        strayed[filled] = np.nan_to_num(_peaks(apart, starts) + _peaks(-apart, starts))
+    return {name: values.tolist() for name, values in found.items()}, strayed.tolist()
+
+
+def _means(values: Array, starts: Array) -> Array:
+    known = np.isfinite(values)
+    counts = np.add.reduceat(known, starts, dtype=np.int64)
+    sums = np.add.reduceat(np.where(known, values, 0.0), starts)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def _peaks(values: Array, starts: Array) -> Array:
+    most = np.maximum.reduceat(np.where(np.isfinite(values), values, -np.inf), starts)
+    return np.where(np.isfinite(most), most, np.nan)
+
+
+def _notes(data: RecordData, strayed: float) -> list[str]:
+    """Return what a reader of the numbers should know of this record."""
+    node, footer = data.header["node"], data.footer or {}
+    found = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
+    if lost := footer.get("lost_frames"):
+        found.append(f"{node}: {lost} frames could not be written and are lost")
+    if malformed := footer.get("malformed_values"):
+        found.append(f"{node}: {malformed} reported values had a wrong form and are left out")
+    if strayed > CLOCK_SECONDS:
+        found.append(f"{node}: its wall clock was set by {strayed:.1f} s in the meantime")
+    return found

@@ -1,0 +1,50 @@
+"""Whose environments are used: what stands in one runs as the caller, and a shared root may be anybody's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.errors import HpcrlError
+
+
+def check_owner(path: Path, owners: Sequence[str] = ()) -> None:
+    """Make sure that a file or directory is of somebody who is trusted, and that only they and their group may write it.
+
+    Args:
+        owners: users who are trusted besides the caller and root, by name.
+
+    Raises:
+        HpcrlError: it is somebody else's, or everybody may write it.
+    """
+    found = path.lstat()
+    if found.st_uid not in {os.getuid(), 0, *_uids(owners)}:
+        why = f"belongs to {_name(found.st_uid)}"
+        more = ", or let the profile's environments.owners name its owner if you trust them"
+    elif found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode):
+        why, more = "may be written by everybody", ", or ask its owner to run chmod o-w on it"
+    else:
+        return
+    raise HpcrlError(
+        f"{path}: {why}, and what it holds would run as you: set HPCRL_ENVIRONMENTS to a directory of yours{more}"
+    )
+
+
+def _uids(owners: Sequence[str]) -> set[int]:
+    found = set()
+    for name in owners:
+        try:
+            found.add(pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            continue  # no such user on this machine
+    return found
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -1,0 +1,83 @@
+"""Whether a value that a stranger wrote has the type that it should have, and how a message shows one that has not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+TEXT, NUMBER, COUNT, TRUTH, FACTS = "text", "a number", "a whole number", "true or false", "a mapping"
+_EXACTLY = {TEXT: str, NUMBER: float, TRUTH: bool, FACTS: dict}
+MAX_WORDS = 256 * 1024  # characters of one text: a reason, a name
+
+
+def is_kind(kind: str, value: Any) -> bool:
+    """Tell whether a value is of one of the kinds above. Numbers are smaller than 2^62, counts also not negative."""
+    if kind == COUNT:
+        return type(value) is int and 0 <= value < 2**62
+    if kind == NUMBER:
+        return type(value) is float or (type(value) is int and abs(value) < 2**62)
+    return type(value) is _EXACTLY[kind]
+
+
+def first_wrong(payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> str | None:
+    """Return what is wrong with the first value of another kind, as in ``'rank' is 'x', and not a whole number``.
+
+    Args:
+        required: whether None, or no value at all, is wrong too.
+    """
+    for name, kind in kinds.items():
+        value = payload.get(name)
+        if value is None and not required:
+            continue
+        if type(value) is not _EXACTLY.get(kind) and not is_kind(kind, value):
+            return f"{name!r} is {shown(value)!r}, and not {kind}"
+        if isinstance(value, str) and len(value) > MAX_WORDS:
+            return f"{name!r} has {len(value)} characters: the most is {MAX_WORDS}"
+    return None
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of any value as text."""
+    try:
+        return str(value)[:60]
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        return f"a {type(value).__name__}"
+
+
+def first_wrong_field(made: Any) -> str | None:
+    """Return the first field of a dataclass that has not the type of its annotation, as the end of a sentence."""
+    hints = _hints(made.__class__)
+    for each in fields(made):
+        value = getattr(made, each.name)
+        if not _is_type(value, hints[each.name]):
+            return f"{each.name!r} is {shown(value)!r}"
+    return None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_type(value: Any, hint: Any) -> bool:
+    """Check types that a JSON file can hold: plain ones, lists, mappings with text as keys, and unions of them."""
+    if hint is Any or type(value) is hint:
+        return True
+    if hint is float:
+        return type(value) is int
+    if isinstance(hint, UnionType):
+        return any(_is_type(value, each) for each in get_args(hint))
+    if hint in (None, NoneType):
+        return value is None
+    if (origin := get_origin(hint)) is None:
+        return type(value) is not bool and isinstance(value, hint)
+    if not isinstance(value, origin):
+        return False
+    if origin is list:
+        (inner,) = get_args(hint)
+        return inner is Any or all(_is_type(each, inner) for each in value)
+    _, inner = get_args(hint)
+    return inner is Any or all(_is_type(each, inner) for each in value.values())
