@@ -45,6 +45,7 @@ def test_every_axis_is_a_column(tmp_path: Path) -> None:
     axes: dict[str, Any] = {"learning_rate": [0.1, 0.2], "records": ["many"]}
     study = dqn_study(seeds=1)
     study["axes"] |= axes
+    study["workload"]["env"] = {"RECORDS": "{records}"}
     plan = planned(tmp_path / "p", study)
     for cell in cells_of(plan):
         write_record(plan, cell)
