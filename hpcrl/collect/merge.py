@@ -217,6 +217,7 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
 @without_gc()
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps freed memory, and is no faster here
     with np.errstate(all="ignore"):  # numbers of strangers may be as large as they like
         try:
             return _write_batch(dataset, number, batch, cells)
