@@ -107,7 +107,7 @@ def test_a_line_is_over_seeds(dataset: Path) -> None:
     assert second.final is not None
     assert (first.what, first.cells, first.final.value, first.at_goal) == ("NumPy eager", 2, 50, 1)
     assert (first.final.low, first.final.high) == (0, 100)
-    assert (second.what, second.final.value, second.at_goal, second.goal_step) == ("PyTorch", 250, 2, 20)
+    assert (second.what, second.final.value, second.at_goal, second.goal_step) == ("PyTorch eager", 250, 2, 20)
 
 
 def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
@@ -145,7 +145,7 @@ def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path)
         "Return against time",
     ):
         assert title in text
-    assert "NumPy" in text
+    assert "NumPy eager" in text
     markup = text.partition("<script>")[0]
     assert "http" not in markup
     assert 'src="' not in markup
@@ -155,7 +155,7 @@ def test_the_report_is_whole_and_needs_no_network(dataset: Path, tmp_path: Path)
     assert (tmp_path / "r/figures/short-final-score.pdf").read_bytes().startswith(b"%PDF")
     assert min((tmp_path / "r/figures" / name).stat().st_size for name in figures) > 4000
     latex = (tmp_path / "r/short.tex").read_text()
-    assert r"\toprule" in latex and "NumPy &" in latex and r"CPU (\%)" in latex
+    assert r"\toprule" in latex and "NumPy eager &" in latex and r"CPU (\%)" in latex
     summary = pd.read_csv(tmp_path / "r/summary.csv")
     assert list(summary["score_median"]) == [50, 250]
     assert list(summary["score_low"]) == [0, 200]
@@ -221,4 +221,4 @@ def test_many_configurations(tmp_path: Path) -> None:
     assert "the 12 fastest of 80 configurations" in text
     assert "20 of 80 configurations are drawn" in text
     names = [row[0] for row in done.rows]
-    assert names.index("NumPy batch_size 9") < names.index("NumPy batch_size 10")
+    assert names.index("NumPy eager batch_size 9") < names.index("NumPy eager batch_size 10")
