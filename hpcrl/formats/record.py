@@ -265,10 +265,11 @@ def _payloads(file: io.FileIO, wanted: Sequence[bool]) -> Iterator[tuple[int, in
                 at = end
                 continue
             if length >= _BLOCK:  # read by itself: in a block it would take its memory twice
-                place, head, missing = before + at, block[start:], end - len(block)
+                place, payload = before + at, before + start
                 before, block, at = before + end, b"", 0
                 if wanted[number]:
-                    yield number, checksum, head + _exactly(file, missing), place
+                    file.seek(payload)  # its beginning is read again: to join it would take the memory twice
+                    yield number, checksum, _exactly(file, length), place
                 else:
                     file.seek(before)
                 continue
