@@ -8,11 +8,17 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := .venv-demo
 
 .PHONY: demo test lint check bench lock clean
 
 $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/make-venv
-	tools/make-venv $(PYTHON) $(VENV)
+	tools/make-venv $(PYTHON) $(VENV) requirements/dev.txt
+	touch $@
+
+# What a user installs, and none of the tools of development.
+$(DEMO)/.installed: requirements/bootstrap.txt requirements/report.txt pyproject.toml tools/make-venv
+	tools/make-venv $(PYTHON) $(DEMO) requirements/report.txt
 	touch $@
 
 # torch.compile needs a C++ compiler and Python's headers on the CPU.
@@ -24,9 +30,9 @@ SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurm
 
 BROWSER := chromium=chromium chromedriver=chromium-driver
 
-demo: $(STAMP)
+demo: $(DEMO)/.installed
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
-	tools/demo $(BIN)/hpcrl
+	tools/demo $(DEMO)/bin/hpcrl
 
 test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
@@ -51,6 +57,8 @@ bench: $(STAMP)
 lock: $(STAMP)
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --extra dev --extra bench pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --extra report --extra build -c requirements/dev.txt pyproject.toml -o requirements/report.txt
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache

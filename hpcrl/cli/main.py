@@ -73,6 +73,10 @@ def cli() -> None:
     """Benchmark reinforcement-learning software on a cluster: plan, submit, run, collect, report."""
 
 
+# Packages that only `report` and `query` need: the extra of that name in pyproject.toml.
+_OF_REPORT = frozenset({"altair", "duckdb", "scipy", "vl_convert"})
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 it failed, 2 the request must be mended."""
     if sys.stderr is None:
@@ -107,6 +111,12 @@ def main() -> None:
         echo(f"hpcrl: {where}{error.strerror or error}", err=True)
         sys.exit(1)
     except Exception as error:  # the one place where a fault of ours ends: the user gets a sentence, the log the trace
+        if isinstance(error, ModuleNotFoundError) and (name := (error.name or "").partition(".")[0]) in _OF_REPORT:
+            echo(
+                f"hpcrl: {name} is not installed: install hpcrl with what reports need: pip install 'hpcrl[report]'",
+                err=True,
+            )
+            sys.exit(2)
         handle, name = tempfile.mkstemp(prefix="hpcrl-", suffix=".log")
         with os.fdopen(handle, "w") as file:
             traceback.print_exc(file=file)

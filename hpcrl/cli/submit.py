@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,8 @@ def command(
         if executor == "local":
             raise UsageError(f"{text}, so that the message would be lost: plan again with another `notify`")
         say(f"{text}: the message at the end fails unless the nodes have it")
+    if any(job.stage == "report" for job in opened.jobs) and find_spec("altair") is None:
+        say("the report at the end will fail: it needs more packages here: pip install 'hpcrl[report]'")
     budget = Budget(max_core_hours, max_gpu_hours)
     choice = Choice(cells, failed, again, here, retry, fed)
     with progress("submitting") as advance:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import hpcrl
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
+from hpcrl.formats.version import full_version
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import check_ids, identified
@@ -85,7 +85,7 @@ def make_plan(
     settings["workload"] |= workdir.facts
     plan = Plan(
         id="",
-        hpcrl=hpcrl.__version__,
+        hpcrl=full_version(),
         study={name: value for name, value in settings.items() if name != "workload"},
         cluster=_cluster_facts(profile, choices),
         workload=settings["workload"],

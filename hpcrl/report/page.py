@@ -11,8 +11,8 @@ import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-import hpcrl
 from hpcrl.errors import SpecError
+from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.sections import Section
@@ -51,7 +51,7 @@ def render(
                 {section.study: {"rows": section.table.rows, "axes": section.table.axes} for section in sections}
             ),
             library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]
-            version=hpcrl.__version__,
+            version=full_version(),
             words=WORDS,
             page_rows=ROWS,
             **more,
