@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import echo, plan_argument, say
+from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import count
 
 
@@ -16,6 +17,7 @@ from hpcrl.errors import count
     "--cell",
     "cells",
     multiple=True,
+    shell_complete=cell_ids,
     help="Only this cell (the beginning of its id); may be given several times.",
 )
 def command(plan: Path, cells: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
+from hpcrl.cli.completion import library_names
 from hpcrl.errors import count
 
 
@@ -40,7 +41,7 @@ def list_(as_json: bool, paths: tuple[Path, ...]) -> int:
 
 
 @command.command("show", epilog="Example: hpcrl cluster show sol --origin")
-@click.argument("name")
+@click.argument("name", shell_complete=library_names("clusters"))
 @click.option("--origin", is_flag=True, help="Say of each value where it stands, its source and date.")
 @click.option("--key", help="Only values below this key, such as partitions.htc.")
 @json_option
@@ -98,7 +99,7 @@ def _leaves(node: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | in
 
 
 @command.command("check", epilog="Example: hpcrl cluster check my-cluster.yaml")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=library_names("clusters"))
 @path_option
 def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
     """Check profiles, all of them by default: schema, references, billing rule, and a source for each value."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import echo, path_option, print_table
+from hpcrl.cli.completion import library_names
 
 _directory = click.option(
     "--dir", "directory", type=click.Path(path_type=Path), default=Path("/tmp/hpcrl-slurm"), show_default=True,
@@ -28,7 +29,7 @@ def slurm() -> None:
 
 
 @slurm.command("up", epilog="Example: hpcrl dev slurm up --cluster sol")
-@click.option("--cluster", required=True, help="The profile to imitate.")
+@click.option("--cluster", required=True, shell_complete=library_names("clusters"), help="The profile to imitate.")
 @_directory
 @click.option(
     "--faults",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrl.cli.common import Survivors, echo, path_option, print_table
+from hpcrl.cli.completion import library_names
 from hpcrl.errors import HpcrlError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _options(function: Any) -> Any:
 
 
 @command.command("create", epilog="Example: hpcrl env create torch   or: hpcrl env create --plan plan")
-@click.argument("name", required=False)
+@click.argument("name", shell_complete=library_names("envs"), required=False)
 @click.option("--plan", type=click.Path(path_type=Path), help="Build every environment of this plan.")
 @click.option(
     "--manager", type=click.Choice(["uv", "venv", "conda", "mamba", "micromamba"]), help="Instead of the cluster's."
@@ -127,7 +128,7 @@ def list_(paths: tuple[Path, ...]) -> int:
 
 
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")
-@click.argument("name")
+@click.argument("name", shell_complete=library_names("envs"))
 @_options
 def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
     """Print the rendered conda YAML of an environment."""
@@ -136,7 +137,7 @@ def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tu
 
 
 @command.command("check", epilog="Example: hpcrl env check torch --horovod")
-@click.argument("name")
+@click.argument("name", shell_complete=library_names("envs"))
 @_options
 def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
     """Compare a built environment with its lock, import its modules, and train a small agent in each mode."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo, plan_argument
+from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger
 
@@ -16,7 +17,7 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 @click.command("logs", epilog="Example: hpcrl logs plan --cell 3f2a")
 @plan_argument
-@click.option("--cell", help="The cell (the beginning of its id).")
+@click.option("--cell", shell_complete=cell_ids, help="The cell (the beginning of its id).")
 @click.option("--plan", "directory", type=click.Path(path_type=Path), hidden=True)
 @click.option("--where", is_flag=True, help="Print the file's name instead.")
 def command(plan: Path, cell: str | None, directory: Path | None, where: bool) -> None:

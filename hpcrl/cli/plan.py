@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo, echo_json, json_option, path_option, say
+from hpcrl.cli.completion import library_names
 from hpcrl.errors import UsageError, amount, count
 
 
@@ -22,8 +23,18 @@ class _PlanGroup(click.Group):
     invoke_without_command=True,
     epilog="Example: hpcrl plan --cluster sol --study sol-dqn -o sol-plan",
 )
-@click.option("--cluster", default="workstation", show_default=True, help="Cluster profile: a name, or a YAML file.")
-@click.option("--study", help="Study: a name, or a YAML file.  [default: the one that the profile names]")
+@click.option(
+    "--cluster",
+    default="workstation",
+    shell_complete=library_names("clusters"),
+    show_default=True,
+    help="Cluster profile: a name, or a YAML file.",
+)
+@click.option(
+    "--study",
+    shell_complete=library_names("jobs"),
+    help="Study: a name, or a YAML file.  [default: the one that the profile names]",
+)
 @click.option(
     "-o",
     "--output",

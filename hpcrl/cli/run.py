@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo
+from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import HpcrlError
 
 
@@ -21,7 +22,7 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 
 @click.command("run", epilog="Example: hpcrl run plan --cell 3f2a")
 @click.argument("plan", type=click.Path(path_type=Path), default=DEFAULT_PLAN, metavar="[PLAN]")
-@click.option("--cell", required=True, help="The cell to run: the beginning of its id.")
+@click.option("--cell", required=True, shell_complete=cell_ids, help="The cell to run: the beginning of its id.")
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),

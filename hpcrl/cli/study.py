@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
+from hpcrl.cli.completion import library_names
 from hpcrl.errors import count
 
 
@@ -34,7 +35,7 @@ def list_(paths: tuple[Path, ...]) -> int:
 
 
 @command.command("show", epilog="Example: hpcrl study show sol-dqn")
-@click.argument("name")
+@click.argument("name", shell_complete=library_names("jobs"))
 @json_option
 @path_option
 def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
@@ -66,7 +67,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
 
 
 @command.command("check", epilog="Example: hpcrl study check my-study.yaml")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=library_names("jobs"))
 @path_option
 def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
     """Check studies, all of them by default: names, values, axes, rules, frameworks, modes, and the environment."""

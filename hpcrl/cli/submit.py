@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrl.cli.common import echo, echo_json, json_option, plan_argument, progress, say
+from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import HpcrlError, UsageError, count
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
     help="Ask Slurm whether it would take every script; submit nothing.",
 )
 @click.option(
-    "--cell", "cells", multiple=True, help="Only this cell (the beginning of its id); may be given several times."
+    "--cell",
+    "cells",
+    multiple=True,
+    shell_complete=cell_ids,
+    help="Only this cell (the beginning of its id); may be given several times.",
 )
 @click.option("--failed", is_flag=True, help="Only cells that failed.")
 @click.option("--again", is_flag=True, help="Also cells that have completed.")

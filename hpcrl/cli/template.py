@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import Survivors, echo, path_option, print_table
+from hpcrl.cli.completion import library_names
 from hpcrl.errors import UsageError, suggestion
 
 
@@ -35,7 +36,7 @@ def list_(paths: tuple[Path, ...]) -> int:
 
 
 @command.command("show", epilog="Example: hpcrl template show sbatch/cells.sbatch")
-@click.argument("name")
+@click.argument("name", shell_complete=library_names("templates", ""))
 @path_option
 def show(name: str, paths: tuple[Path, ...]) -> None:
     """Print a template."""

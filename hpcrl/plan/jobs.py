@@ -178,7 +178,8 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
     if stage == "environments" and profile.environments.build_partition:
         pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
     if profile.scheduler.kind == "local":
-        resources = resources.model_copy(update={"cpus": 1, "memory": 1})
+        most = max(node.memory for node in profile.node_types.values())
+        resources = resources.model_copy(update={"cpus": 1, "memory": min(resources.memory, most)})
     spot = place(profile, resources, pin, any_cpu=True)
     if isinstance(spot, NoPlace):
         if stage in _SPARE:

@@ -1,0 +1,58 @@
+"""What a shell offers for names, once it was told to: ``eval "$(_HPCRL_COMPLETE=bash_source hpcrl)"``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hpcrl.spec.library import Kind
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+_MOST_CELLS = 200
+
+
+def library_names(kind: Kind, suffix: str = ".yaml") -> Complete:
+    """Offer the names of one kind of file; a path is left to the shell."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        from hpcrl.errors import HpcrlError
+        from hpcrl.spec.library import Library
+
+        try:
+            known = Library(context.params.get("paths") or ()).files(kind, suffix)
+        except HpcrlError:
+            return []
+        return [name for name in known if name.startswith(begun)]
+
+    return complete
+
+
+def cell_ids(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Offer the ids of a plan's cells."""
+    from hpcrl.errors import HpcrlError
+    from hpcrl.formats.plan import read_cells
+
+    try:
+        found = (cell.id for cell in read_cells(_plan_of_line()))
+        return list(islice((name for name in found if name.startswith(begun)), _MOST_CELLS))
+    except HpcrlError:
+        return []
+
+
+def _plan_of_line() -> Path:
+    """Return the plan that the line names; click has not read what stands before an option without its value."""
+    from hpcrl.cli.common import DEFAULT_PLAN
+    from hpcrl.formats.plan import MANIFEST
+
+    try:
+        words = shlex.split(os.environ.get("COMP_WORDS", ""))
+    except ValueError:  # an open quote
+        words = []
+    return next((Path(word) for word in words if (Path(word) / MANIFEST).is_file()), DEFAULT_PLAN)
