@@ -12,7 +12,6 @@ from typing import Any
 
 from hpcrl.errors import UsageError, count
 from hpcrl.formats.plan import MANIFEST, Environment
-from hpcrl.formats.tables import INDEX
 from hpcrl.spec.study import Workload
 from hpcrl.telemetry.provenance import code
 
@@ -20,7 +19,12 @@ _MOST_FILES = 5_000
 _MOST_BYTES = 64 * 2**20
 # What is made anew where it is needed, or is no code: caches, packages, virtual environments, plans, datasets.
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
-_MARKERS = ("pyvenv.cfg", "conda-meta", MANIFEST, INDEX)
+_MARKERS = (
+    "pyvenv.cfg",
+    "conda-meta",
+    MANIFEST,
+    "dataset.json",
+)  # the last of :mod:`hpcrl.formats.tables`, slow to import
 
 
 @dataclass(frozen=True)

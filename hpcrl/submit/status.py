@@ -278,7 +278,7 @@ def _check_lost(directory: Path) -> None:
         raise DamagedLedger(f"{directory / FILE}: is missing")
 
 
-def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
+def surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
     """Look at a plan, also at one of which nothing was submitted: its cells may have been run by hand.
 
     Raises:
@@ -298,7 +298,7 @@ def _surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
 def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     """Look at a plan as a whole, and into the records and logs of running and failed cells."""
     plan = read_plan(directory)
-    known = _surveyed(directory, plan, slurm)
+    known = surveyed(directory, plan, slurm)
     stages = {
         job.stage: _with_last_line(directory, job, known.units[job.name])
         for job in plan.jobs
@@ -382,25 +382,6 @@ def _is_of(status: TaskStatus, name: str) -> bool:
     if status.submission.executor == "slurm" and not status.submission.array:
         wanted = wanted.rpartition("_")[0]
     return wanted.startswith("?") or name == wanted or name.startswith(f"{wanted}-")
-
-
-def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
-    """Return the log of a cell's newest attempt.
-
-    Raises:
-        UsageError: there is no such cell, or it has not run yet.
-    """
-    plan = read_plan(directory)
-    found, _, _ = find_cell(directory, plan, cell, older=True)
-    status = _surveyed(directory, plan, slurm).units.get(found.id)
-    log = log_of(status) if status else None
-    if status and log and not (directory / log).is_file() and status.state not in WAITING:
-        raise UsageError(
-            f"{directory / log}: the log of cell {found.id} is gone ({status.state.lower()}): was it removed?"
-        )
-    if log is None or not (directory / log).is_file():
-        raise UsageError(f"cell {found.id}: has no log yet: {status.state if status else NEVER}")
-    return directory / log
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def test_what_click_says_itself_and_errors(hpcrl: Any, tmp_path: Path) -> None:
 def test_a_log_is_shown_without_its_escapes(tmp_path: Path, hpcrl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "x.log"
     log.write_bytes(b"one\n\x1b[31mred\x1b[0m \x1b]0;x\x07\n10%\r100%\nend\xff")
-    monkeypatch.setattr("hpcrl.submit.status.find_log", lambda *_: log)
+    monkeypatch.setattr("hpcrl.submit.logs.find_log", lambda *_: log)
     assert hpcrl("logs", tmp_path, "--cell", "x").out == "one\nred \\x1b]0;x\\x07\n100%\nend\ufffd"
 
 

@@ -216,3 +216,21 @@ def test_slurm_is_not_asked_about_a_local_plan(hpcrl: Call, ready: Ready) -> Non
     shown = hpcrl("submit", ready(command_study(["true"])), "--test-only")
     assert shown.code == 2
     assert "--test-only asks Slurm" in shown.err
+
+
+def test_a_log_is_followed_from_before_it_is_there_to_the_end(hpcrl: Call, ready: Ready, tmp_path: Path) -> None:
+    waits = f"echo first; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; echo last"
+    plan = ready(command_study(["sh", "-c", waits], seeds=2, max_parallel=1))
+    second = cells_of(plan)[1]["id"]
+    hpcrl("submit", plan)
+    following = subprocess.Popen(
+        [sys.executable, "-m", "hpcrl", "logs", str(plan), "--cell", second, "--follow"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert following.stderr is not None
+    assert f"cell {second}: pending, no log yet" in following.stderr.readline()
+    (tmp_path / "go").touch()
+    out, err = following.communicate(timeout=120)
+    assert following.returncode == 0
+    assert "first\nlast\n" in out
+    assert err.endswith(f"cell {second}: completed\n")

@@ -27,7 +27,8 @@ from hpcrl.plan.directory import write_plan
 from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.slurm.client import Completed, NoAnswer, Slurm
 from hpcrl.spec.library import Library
-from hpcrl.submit.status import Cancelled, cancel, find_log, plan_status
+from hpcrl.submit.logs import find_log
+from hpcrl.submit.status import Cancelled, cancel, plan_status
 from hpcrl.submit.survey import Survey, survey
 from tests.builders import cells_of, dqn_study, granted, planned, write_record, write_yaml
 from tests.collect.gathering import rewritten
