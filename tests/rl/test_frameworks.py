@@ -58,9 +58,16 @@ def test_environments_are_cpu_only(framework: str) -> None:
     assert not [name for name in packages if name.startswith(("nvidia_c", "triton", "cuda", "jax_cuda"))]
 
 
+# Of float32 numbers from 0.5 to 1, where the largest weights are.
+SPACING = 2.0**-24
+
+
 @pytest.mark.parametrize(("framework", "execution"), MODES)
 def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
-    """Weights of about 0.5 in float32 have a spacing of 6e-8: 5e-8 after one update is half of it, 1e-6 after ten."""
+    """After one update each weight is a float32 number next to the exact one (faithful rounding); after ten, 1e-6.
+
+    How a compiler fuses products and sums is the CPU's choice: XLA's largest error is 5e-8 on some and 5.7e-8 on others.
+    """
     # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
     part = "some" if (framework, execution) == ("torch", "lazy") else "all"
     check_parity(worker, framework, execution, part)
@@ -79,7 +86,7 @@ def check_parity(worker: Path, framework: str, execution: str, part: str) -> Non
     cases = json.loads(out.splitlines()[-1])
     assert len(cases) == {"all": 32, "some": 7, "few": 2}[part]
     for case in cases:
-        assert case["one"] < 5e-8, case
+        assert case["one"] < SPACING, case
         assert case["ten"] < 1e-6, case
         assert case["moved"] > 1e-3, case
         assert case["agree"] == 1000, case
