@@ -10,19 +10,23 @@ _SECRET = re.compile(
     r"(^|_)(PAT|PWD|AUTH|DSN|SALT|JWT|CERT|PIN)(_|$)|DATABASE_URL|CONNECTION_STRING|SESSION_?ID",
     re.IGNORECASE,
 )
-# The shell's own words for directories.
-_HARMLESS = frozenset({"PWD", "OLDPWD"})
+# The shell's own words for directories; sockets; and words of language models, which count and cut tokens.
+_HARMLESS = re.compile(
+    r"(OLD)?PWD|SSH_AUTH_SOCK|PASS_THROUGH|TOKENI[SZ]ERS?(_\w+)?|(MAX|MIN|NUM|N|TOTAL)(_\w+)?_TOKENS|"
+    r"TOKEN_(LENGTH|COUNT|LIMIT|TYPE)|(MASK|PAD|EOS|BOS|UNK|SEP|CLS)_TOKEN",
+    re.IGNORECASE,
+)
 
 
 def looks_secret(name: str) -> bool:
     """Tell whether a variable's name says that its value must not stand in a file."""
-    return name not in _HARMLESS and bool(_SECRET.search(name))
+    return not _HARMLESS.fullmatch(name) and bool(_SECRET.search(name))
 
 
 # The last words of an option's name. `--tokenizer`, `--max-tokens` and `--key-bindings` end in none of them.
 _OPTION = re.compile(
-    r"(?:^|[-_.])(?:token|passw(?:or)?d|passphrase|pwd|secret|apikey|credentials?|bearer|jwt|cookie|pat|dsn|"
-    r"(?:api|access|secret|private|account|master)[-_]?key|session[-_]?id|connection[-_]string)$",
+    r"(?:^|[-_.])(?:token|passw(?:or)?d|passphrase|pwd|secret|apikey|credential|bearer|jwt|cookie|pat|dsn|"
+    r"(?:api|access|secret|private|account|master|wandb|openai)[-_]?key|session[-_]?id|connection[-_]string)$",
     re.IGNORECASE,
 )
 _NAMED = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.+)", re.ASCII | re.DOTALL)
@@ -32,8 +36,11 @@ _IN_QUERY = re.compile(r"[?&]([A-Za-z_][\w.-]*)=([^&\s]+)", re.ASCII)
 _HEADER = re.compile(r"(?:authorization:\s*(?:\w+\s+)?|bearer\s+)(\S+)", re.IGNORECASE)
 # How the tokens of common services begin.
 _TOKEN = re.compile(
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{15,}|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,})"
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}|glpat-[\w-]{15,}|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{10,}|"
+    r"sk-[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}|hooks\.slack\.com/services/\w+)"
 )
+# Options of language models that name a special word: `--mask-token [MASK]`.
+_SPECIAL = re.compile(r"-*(?:mask|pad|eos|bos|unk|sep|cls|agent)[-_.]token", re.IGNORECASE)
 # A variable, a placeholder, or where the value is: not the value.
 _ELSEWHERE = re.compile(r"\$|%|\{[A-Za-z_]\w*\}$|[/.~@<]|(?:file|env):|-")
 _NUMBER = re.compile(r"-?[0-9.]+(?:e-?[0-9]+)?|true|false|none|null|yes|no", re.IGNORECASE)
@@ -69,9 +76,9 @@ def _secret_in(word: str, after: str) -> str | None:
             return f"the value of {name} in a URL"
     if match := _NAMED.fullmatch(word):
         name = match[1]
-        named = _OPTION.search(name) or (name.isupper() and looks_secret(name))
+        named = (_OPTION.search(name) and not _SPECIAL.fullmatch(name)) or (name.isupper() and looks_secret(name))
         return f"the value of {name}" if named and _is_value(match[2]) else None
-    if word.startswith("-") and _OPTION.search(word) and _is_value(after):
+    if word.startswith("-") and _OPTION.search(word) and not _SPECIAL.fullmatch(word) and _is_value(after):
         return f"the word after {word}"
     return None
 

@@ -99,6 +99,7 @@ class Ledger:
                 isolation_level=None,
                 check_same_thread=False,
             )
+            self._inode = self.path.stat().st_ino
             version = self._version(create)
         except sqlite3.OperationalError as error:
             raise HpcrlError(
@@ -132,6 +133,13 @@ class Ledger:
 
     def close(self) -> None:
         self._database.close()
+
+    def is_in_place(self) -> bool:
+        """Tell whether the file that is open is still the one of that name."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except OSError:
+            return False
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -108,6 +108,9 @@ def _copied(place: Path, what: str) -> WorkingDirectory:
     folder = f"workdir-{digest.hexdigest()[:12]}"
     facts = {"workdir": folder, "workdir_of": str(place), "code": code(place)}
     note = f"{what} a copy of {place}: {folder} ({count(len(content), 'file')}; hidden files and environments left out)"
+    if odd := _links(place):
+        named = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
+        note += f"; not copied, since they are links to directories or nowhere, or no files: {named}"
     return WorkingDirectory(
         facts,
         {f"{folder}/{name}": data for name, data in content.items()},
@@ -122,6 +125,18 @@ def _files(place: Path) -> Iterator[Path]:
         here = Path(base)
         folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
         yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
+
+
+def _links(place: Path) -> list[str]:
+    """Return what a copy lacks that a user may miss: links to directories, dangling links, sockets and the like."""
+    found = []
+    for base, folders, names in os.walk(place):
+        here = Path(base)
+        folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
+        odd = [name for name in folders if (here / name).is_symlink()]
+        odd += [name for name in names if not name.startswith(".") and not (here / name).is_file()]
+        found += [str((here / name).relative_to(place)) for name in sorted(odd)]
+    return found
 
 
 def _is_left_out(folder: Path) -> bool:

@@ -47,10 +47,17 @@ def study_faults(study: Study) -> Iterator[Fault]:
                 yield ("exclude", number, key), f"no axis {key!r}; {suggestion(key, names)}"
     if "workdir" in study.axes:
         yield ("axes", "workdir"), "{workdir} is the directory of the code: choose another name"
+    for number, seed in enumerate(study.seeds):
+        if seed in study.seeds[:number]:
+            yield ("seeds",), f"has {seed} twice"
+            break
+    yield from _exclusion_faults(study)
     for path, text in study.workload.texts():
+        if "\0" in text:
+            yield ("workload", *path), "holds a NUL character"
         for name in placeholders(text):
-            if name not in {*names, "workdir"}:
-                words = f"{suggestion(name, names)} (write {{{{{name}}}}} for plain braces)"
+            if name not in {*names, *RESOURCES, "workdir"}:
+                words = f"{suggestion(name, {*names, *RESOURCES})} (write {{{{{name}}}}} for plain braces)"
                 yield ("workload", *path), f"no axis for {{{name}}}; {words}"
     yield from _goal_and_score(study)
 
@@ -67,6 +74,21 @@ def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
     for number, extra in enumerate(study.include):
         for key, each in extra.items():
             yield ("include", number, key), key, each
+
+
+def _exclusion_faults(study: Study) -> Iterator[Fault]:
+    """Give the values of exclusion rules that no axis has: what was meant to be left out would run."""
+    known: dict[str, set[str]] = {}
+    for _, key, value in assignments(study):
+        known.setdefault(key, set()).add(str(value))
+    for number, rule in enumerate(study.exclude):
+        for key, wanted in (rule.model_extra or {}).items():
+            for value in wanted if isinstance(wanted, list) else [wanted]:
+                if key in known and key not in RESOURCES and key != "execution" and str(value) not in known[key]:
+                    yield (
+                        ("exclude", number, key),
+                        f"no value {value!r} on that axis; {suggestion(str(value), known[key])}",
+                    )
 
 
 def _goal_and_score(study: Study) -> Iterator[Fault]:

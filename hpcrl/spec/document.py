@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from hpcrl.errors import SpecError, UsageError, suggestion
-from hpcrl.spec.explain import Faults, Key, dotted, in_words
+from hpcrl.spec.explain import Faults, Key, as_one, dotted, in_words
 
 Sourced = tuple[str | None, str | None, str | None]  # title, date, address
 _MOST_VALUES = 200_000
@@ -294,7 +294,10 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.data)
     except ValidationError as error:
         faults = [each for fault in error.errors() for each in _explain(model, document, fault)]
-        problems = [_problem(*each) for each in sorted(faults, key=lambda each: (each[0].file, each[0].line))]
+        texts: dict[tuple[Key, str, int], tuple[Origin, list[str]]] = {}
+        for origin, path, text in sorted(faults, key=lambda each: (each[0].file, each[0].line)):
+            texts.setdefault((path, origin.file, origin.line), (origin, []))[1].append(text)
+        problems = [_problem(at, path, text) for (path, *_), (at, some) in texts.items() for text in as_one(some)]
         raise SpecError(list(dict.fromkeys(problems))) from None
 
 

@@ -47,6 +47,10 @@ _PATTERNS = {
 }
 
 
+# A fault of one kind of value, as :func:`in_words` says it.
+_ONE = re.compile(r"expected (.*), (got [^,]*)")
+
+
 class Faults(ValueError):
     """Faults of a model's values, each with its path below the model."""
 
@@ -81,6 +85,18 @@ def in_words(fault: Mapping[str, Any]) -> str:
         hint = suggestion(fault["input"], names)
         text += f"; {hint}" if hint.startswith("did you") else ""
     return text
+
+
+def as_one(texts: Sequence[str]) -> list[str]:
+    """Join what the kinds of value that a place may have each expected, so that one value is one fault."""
+    matches = [_ONE.fullmatch(text) for text in texts]
+    expected = [match[1] for match in matches if match]
+    if len(expected) < 2 or len({match[2] for match in matches if match}) > 1:
+        return list(texts)
+    kinds = list(dict.fromkeys(expected))
+    given = next(match[2] for match in matches if match)
+    words = f"{', '.join(kinds[:-1])} or {kinds[-1].removeprefix('expected ')}" if len(kinds) > 1 else kinds[0]
+    return [f"expected {words}, {given}", *(text for text, match in zip(texts, matches, strict=True) if not match)]
 
 
 def _given(fault: Mapping[str, Any]) -> str:

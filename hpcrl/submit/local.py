@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sqlite3
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrl.formats.ledger import Ledger
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.ledger import Ledger, LocalTask
 from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import Held, Queue, read_queues
@@ -25,6 +27,7 @@ from hpcrl.submit.survey import attempt_name
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 1.0  # between two looks at other queues
+_LEDGER_SECONDS = 10.0
 
 
 def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
@@ -90,18 +93,72 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
     _Draining(Path(directory), tokens, _Machine(sorted(os.sched_getaffinity(0)), gpus), log).run()
 
 
+class _Notes:
+    """What a queue notes in the ledger, in order; kept while the file is gone, locked or damaged, and noted anew in a
+    ledger that was rebuilt meanwhile. What ran is told by the fence in any case.
+    """
+
+    def __init__(self, directory: Path, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._directory = directory
+        self._all: list[Callable[[Ledger], None]] = []
+        self._noted = 0
+
+    def start(self, token: str, task: int) -> None:
+        self._add(lambda ledger: ledger.local_start(token, task))
+
+    def end(self, token: str, task: int, state: str, exit_code: int | None) -> None:
+        self._add(lambda ledger: ledger.local_end(token, task, state, exit_code))
+
+    def tasks(self) -> list[LocalTask]:
+        """Return what the ledger says now; nothing while it cannot be read."""
+        self._flush()
+        try:
+            return self.ledger.local_tasks()
+        except sqlite3.Error:
+            return []
+
+    def finish(self) -> None:
+        """Wait a little for a ledger that still lacks something."""
+        deadline = time.monotonic() + _LEDGER_SECONDS
+        while not self._flush() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    def _add(self, note: Callable[[Ledger], None]) -> None:
+        self._all.append(note)
+        self._flush()
+
+    def _flush(self) -> bool:
+        try:
+            self._reopen_if_replaced()
+            while self._noted < len(self._all):
+                self._all[self._noted](self.ledger)
+                self._noted += 1
+        except (HpcrlError, OSError):
+            return False
+        return True
+
+    def _reopen_if_replaced(self) -> None:
+        if self.ledger.is_in_place():
+            return
+        fresh = Ledger(self._directory)  # HpcrlError while there is none
+        self.ledger.close()
+        self.ledger, self._noted = fresh, 0
+
+
 class _Draining:
     """One local queue at work."""
 
     def __init__(self, directory: Path, tokens: list[str], machine: _Machine, log: str) -> None:
         self._directory, self._machine = directory, machine
         plan = read_plan(directory)
-        self._ledger = Ledger(directory)
+        ledger = Ledger(directory)
+        self._notes = _Notes(directory, ledger)
         self._process = Queue(directory, tokens, log)
         self._tokens = frozenset(tokens)
         # What was given up meanwhile, as lost, is not for this queue any more.
-        mine = {token for token in tokens if self._ledger.take_up(token, os.getpid())}
-        self._submissions = [each for each in self._ledger.submissions() if each.token in mine]
+        mine = {token for token in tokens if ledger.take_up(token, os.getpid())}
+        self._submissions = [each for each in ledger.submissions() if each.token in mine]
         # The plan may get a new generation while this one runs: its jobs stay where they are.
         self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
         self._warning = _warning(plan)
@@ -118,11 +175,12 @@ class _Draining:
             if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
                 # A message is sent whatever became of the rest.
                 self._give_up(STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")])
+        self._notes.finish()
 
     def _wait_for_others(self, stage: str) -> list[str]:
         """Wait until other queues of the plan have run what they have of a stage; return how that ended."""
         states = []
-        for each in self._ledger.submissions():
+        for each in self._notes.ledger.submissions():
             if each.executor != "local" or each.state != "submitted" or each.token in self._tokens:
                 continue
             if find_job(self._directory, each.job)[1].stage != stage:
@@ -139,14 +197,14 @@ class _Draining:
         return states
 
     def _ended_of(self, submission: Submission) -> list[str]:
-        tasks = self._ledger.local_tasks()
+        tasks = self._notes.ledger.local_tasks()
         return [each.state for each in tasks if each.token == submission.token and each.ended is not None]
 
     def _give_up(self, stages: Sequence[str]) -> None:
         for each in [each for each in self._submissions if self._jobs[each.job].stage in stages]:
             self._submissions.remove(each)
             for index in _indices(each):
-                self._ledger.local_end(each.token, index, "CANCELLED", None)
+                self._notes.end(each.token, index, "CANCELLED", None)
 
     def _run_stage(self, stage: str) -> list[str]:
         """Run a stage's tasks, as many at once as there is room for; return the states that they ended in."""
@@ -154,10 +212,10 @@ class _Draining:
         queue = [(each, index) for each in mine for index in _indices(each)]
         states: list[str] = []
         while queue or self._running:
-            cancelled = {(each.token, each.task) for each in self._ledger.local_tasks() if each.state == "CANCELLING"}
+            cancelled = {(each.token, each.task) for each in self._notes.tasks() if each.state == "CANCELLING"}
             for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
                 queue.remove((submission, task))
-                self._ledger.local_end(submission.token, task, "CANCELLED", None)
+                self._notes.end(submission.token, task, "CANCELLED", None)
                 states.append("CANCELLED")
             if queue and len(self._running) < self._at_once:
                 with self._process.turn() as held:
@@ -182,11 +240,11 @@ class _Draining:
             if taken is None:
                 with local_log(self._directory, job, submission, task).open("a") as log:
                     log.write(f"hpcrl: {self._machine.lacks(job)}\n")
-                self._ledger.local_end(submission.token, task, "FAILED", None)
+                self._notes.end(submission.token, task, "FAILED", None)
                 states.append("FAILED")
                 continue
             self._running.append(_start(self._directory, job, submission, task, self._warning, *taken))
-            self._ledger.local_start(submission.token, task)
+            self._notes.start(submission.token, task)
         return states
 
     def _ended(self, cancelled: Collection[tuple[str, int]]) -> list[str]:
@@ -204,7 +262,7 @@ class _Draining:
                 state = "CANCELLED"
             elif "time" in each.signals and code != 0:
                 state = "TIMEOUT"
-            self._ledger.local_end(each.submission.token, each.task, state, code)
+            self._notes.end(each.submission.token, each.task, state, code)
             states.append(state)
         return states
 
