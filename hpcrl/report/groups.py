@@ -29,6 +29,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. Also `repeats` (in how many plans it ran), `threads` (of the whole machine) and `memory`: the
     peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
+    Scores are of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
     rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
@@ -53,6 +54,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["threads"] = rows["hardware"].map(threads).astype(float)
     # Of a requeued cell the last attempt's record has only the rest of these.
     rows[list(_OF_ONE_ATTEMPT)] = rows[list(_OF_ONE_ATTEMPT)].mask(rows["resumed_step"].notna())
+    # What a cell had reported when it failed is no score of a run.
+    rows["final_score"] = rows["final_score"].mask(rows["outcome"] != "completed")
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows

@@ -10,6 +10,7 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.errors import SpecError
+from hpcrl.report.groups import lines, with_groups
 from hpcrl.report.write import write_report
 from hpcrl.spec.library import Library
 from tests.builders import cells_of, command_study, planned, write_yaml
@@ -49,6 +50,22 @@ def test_a_reported_return_is_a_score(tmp_path: Path) -> None:
         "Return against steps",
     ):
         assert (title in text) == (title != "Return against environment steps"), title
+
+
+def test_what_a_failed_cell_had_reported_is_no_score(tmp_path: Path) -> None:
+    given = reported(tmp_path, {"episode_return": [1.0, 9.0, 5.0]})
+    plan = tmp_path / "plan"
+    last = [cell for cell in cells_of(plan) if cell["config"]["variant"] == "a"][-1]
+    (path,) = (plan / "records").glob(f"{last['id']}.*")
+    with rewritten(path, workload="command") as writer:
+        writer.write("values", {"entries": [{"time": 1.0, "step": 0, "values": {"episode_return": 900.0}}]})
+        writer.write("footer", {"outcome": "failed", "wall_time": 2.0})
+    collect([plan], given, no_slurm())
+    assert hpcrl.load(given)["final_score"].max() == 900
+    (a, b) = lines(with_groups(hpcrl.load(given)))
+    assert (a.cells, a.completed, b.completed) == (3, 2, 3)
+    assert a.final is not None
+    assert a.final.value == pytest.approx((5.05 + 5.1) / 2)
 
 
 def test_a_study_names_its_score_and_which_way_is_better(tmp_path: Path) -> None:

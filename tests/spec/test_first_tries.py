@@ -1,0 +1,85 @@
+"""What people write at their first try: it works, or it is one sentence that says what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import SpecError
+from hpcrl.secrets import looks_secret, secret_among
+from hpcrl.spec.library import Library
+from tests.builders import command_study, dqn_study, write_yaml
+
+
+def faults(tmp_path: Path, study: dict[str, Any]) -> list[str]:
+    file = write_yaml(tmp_path / "s.yaml", study)
+    try:
+        Library().study(str(file))
+    except SpecError as error:
+        return [text.removeprefix(f"{file}:").partition(": ")[2] for text in error.problems]
+    return []
+
+
+def test_resources_are_placeholders(tmp_path: Path) -> None:
+    assert faults(tmp_path, command_study(["run", "--workers", "{cpus}", "{memory}", "{time}", "{workdir}"])) == []
+
+
+@pytest.mark.parametrize("value", [[[64, 64], [128, 128]], [float("nan")], [None]])
+def test_a_value_of_the_wrong_kind_is_one_fault(tmp_path: Path, value: Any) -> None:
+    study = dqn_study()
+    study["axes"]["hidden"] = value
+    assert len(faults(tmp_path, study)) == len(value)
+    assert " or " in faults(tmp_path, study)[0]
+
+
+def test_a_value_that_is_to_be_left_out_must_be_there(tmp_path: Path) -> None:
+    study = dqn_study(exclude=[{"framework": "troch"}])
+    study["axes"]["framework"] = ["numpy", "torch"]
+    assert faults(tmp_path, study) == ["exclude.0.framework: no value 'troch' on that axis; did you mean 'torch'?"]
+    study["exclude"] = [{"framework": "torch", "execution": "eager"}]
+    assert faults(tmp_path, study) == []
+
+
+def test_a_seed_twice_and_a_nul_character(tmp_path: Path) -> None:
+    assert faults(tmp_path, command_study(["true"], seeds=[1, 2, 1])) == ["seeds: has 1 twice"]
+    assert faults(tmp_path, command_study(["a\0b"])) == ["workload.command.0: holds a NUL character"]
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "NUM_TOKENS", "TOKEN_LENGTH", "PASS_THROUGH", "SSH_AUTH_SOCK"]
+)
+def test_harmless_names(name: str) -> None:
+    assert not looks_secret(name)
+
+
+@pytest.mark.parametrize("name", ["API_TOKENS", "HF_TOKEN", "SERVICE_TOKEN", "DB_PASS", "MY_AUTH"])
+def test_names_of_secrets(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--mask-token", "[MASK]"],
+        ["--credentials", "creds.json"],
+        ["agent.token=bos"],
+        ["task-force-1-to-the-rescue-now"],
+    ],
+)
+def test_harmless_command_lines(words: list[str]) -> None:
+    assert secret_among(words) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--wandb-key", "0123456789abcdef0123456789abcdef01234567"],
+        ["x", "sk-" + "a1" * 15],
+        ["eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"],
+        ["--hook", "https://hooks.slack.com/services/T0/B0/x"],
+    ],
+)  # fmt: skip
+def test_secrets_on_command_lines(words: list[str]) -> None:
+    assert secret_among(words) is not None
