@@ -114,4 +114,6 @@ def changes(before: Before, plan: Plan, cells: Iterable[str]) -> Changes:
     old = set(cell_ids(before.directory, before.plan))
     new = set(cells)
     measured = [name for name in _MEASURED if before.plan.study.get(name) != plan.study.get(name)]
+    if before.plan.workload.get("workdir") != plan.workload.get("workdir"):
+        measured.append("the commands' code")
     return Changes(len(new - old), len(new & old), len(old - new), measured)

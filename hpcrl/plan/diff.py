@@ -11,7 +11,7 @@ from hpcrl.formats.plan import Cell, Plan, label, read_cells, read_plan
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells only in one plan, by name; environments only in one; and the scripts that changed, as a unified diff."""
+    """Cells only in one plan, by name; environments and directories of code only in one; and the scripts that changed, as a unified diff."""
 
     only_in_first: list[str]
     only_in_second: list[str]
@@ -26,13 +26,18 @@ def diff_plans(first: Path, second: Path) -> Difference:
     """Compare two plan directories by their cells, environments and scripts."""
     plans = read_plan(first), read_plan(second)
     cells = [{cell.id: cell for cell in read_cells(each)} for each in (first, second)]
-    keys = [{each.key for each in plan.environments} for plan in plans]
+    keys = [{each.key for each in plan.environments} | _code(plan) for plan in plans]
     return Difference(
         [_name(cell) for key, cell in cells[0].items() if key not in cells[1]],
         [_name(cell) for key, cell in cells[1].items() if key not in cells[0]],
         [f"- {key}" for key in sorted(keys[0] - keys[1])] + [f"+ {key}" for key in sorted(keys[1] - keys[0])],
         _scripts(first, second, *plans),
     )
+
+
+def _code(plan: Plan) -> set[str]:
+    """Return the directory of the commands' code; a copy's name holds a digest of what is in it."""
+    return {place} if (place := plan.workload.get("workdir")) else set()
 
 
 def _name(cell: Cell) -> str:

@@ -204,3 +204,24 @@ def test_telemetry_that_did_not_run_is_said(tmp_path: Path, hpcrl: Callable[...,
     (row,) = json.loads(package.load(tmp_path / "d").to_json(orient="records"))
     assert "telemetry did not run: the sampler ended with exit code 1" in row["notes"]
     assert row["outcome"] == "completed"
+
+
+def test_plans_with_different_code_differ(project: Path, tmp_path: Path, hpcrl: Callable[..., Shown]) -> None:
+    file = study(project, copy_workdir=True)
+    assert hpcrl("plan", "--study", file, "-o", tmp_path / "a").code == 0
+    (project / "helper.py").write_text("VALUE = 2\n")
+    assert hpcrl("plan", "--study", file, "-o", tmp_path / "b").code == 0
+    shown = hpcrl("plan", "diff", tmp_path / "a", tmp_path / "b")
+    assert "- workdir-" in shown.out
+    assert "+ workdir-" in shown.out
+    again = hpcrl("plan", "--study", file, "-o", tmp_path / "a")
+    assert "The commands' code differs from generation 1: completed cells keep what they measured" in again.out
+
+
+def test_links_that_a_copy_lacks_are_named(project: Path, tmp_path: Path) -> None:
+    (project / "data").symlink_to("/etc")
+    (project / "gone").symlink_to(project / "nowhere")
+    os.mkfifo(project / "pipe")
+    plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
+    (note,) = read_plan(plan).totals["notes"]
+    assert note.endswith("or no files: data, gone, pipe")

@@ -63,7 +63,7 @@ def test_a_ledger_that_cannot_be_used(hpcrl: Call, done: Path) -> None:
     (done / FILE).unlink()
     (done / FILE).mkdir()
     assert (
-        f"{done / FILE}: cannot be opened: it is a directory: move it away, and `hpcrl submit`"
+        f"{done / FILE}: is not a regular file: move it away, and `hpcrl submit` rebuilds it"
         in hpcrl("status", done).err
     )
 
