@@ -290,8 +290,6 @@ class Ledger:
 
 def _why_closed(path: Path) -> str | None:
     """Say what stands in the way of opening the file, as far as it is plain to see."""
-    if path.is_dir():
-        return "it is a directory: move it away, and `hpcrl submit` rebuilds the ledger from submissions/ and Slurm"
     if not os.access(path, os.R_OK | os.W_OK):
         return (
             f"you may not read and write it: ask {path.owner()} to share the plan with your group (docs/submission.md)"
