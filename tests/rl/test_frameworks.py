@@ -58,16 +58,15 @@ def test_environments_are_cpu_only(framework: str) -> None:
     assert not [name for name in packages if name.startswith(("nvidia_c", "triton", "cuda", "jax_cuda"))]
 
 
-# Of float32 numbers from 0.5 to 1, where the largest weights are.
-SPACING = 2.0**-24
+# How far a weight may be from the exact one after one update: two spacings of float32 numbers from 0.5 to 1, where the
+# largest weights are. Half of one is the rounding of the weight. The rest is Adam's: it divides by gradients that may be
+# as small as its epsilon, and how these are rounded is the choice of a CPU's kernels (seen: 2.5e-8 to 7.0e-8).
+ONE_UPDATE = 2.0**-23
 
 
 @pytest.mark.parametrize(("framework", "execution"), MODES)
 def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
-    """After one update each weight is a float32 number next to the exact one (faithful rounding); after ten, 1e-6.
-
-    How a compiler fuses products and sums is the CPU's choice: XLA's largest error is 5e-8 on some and 5.7e-8 on others.
-    """
+    """Within :data:`ONE_UPDATE` after one update, 1e-6 after ten; a wrong Adam formula strays 1.4e-4."""
     # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
     part = "some" if (framework, execution) == ("torch", "lazy") else "all"
     check_parity(worker, framework, execution, part)
@@ -86,7 +85,7 @@ def check_parity(worker: Path, framework: str, execution: str, part: str) -> Non
     cases = json.loads(out.splitlines()[-1])
     assert len(cases) == {"all": 32, "some": 7, "few": 2}[part]
     for case in cases:
-        assert case["one"] < SPACING, case
+        assert case["one"] < ONE_UPDATE, case
         assert case["ten"] < 1e-6, case
         assert case["moved"] > 1e-3, case
         assert case["agree"] == 1000, case
@@ -159,7 +158,7 @@ def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
     for facts in found:
-        assert facts["strays"][0] < 5e-8, facts
+        assert facts["strays"][0] < ONE_UPDATE, facts
         assert facts["strays"][4] < 1e-6, facts
         assert (facts["somebody"], facts["nobody"]) == (True, False), facts
         assert (NAMES.get(f"{framework} {transport}") or NAMES[transport]) in facts["name"], facts
