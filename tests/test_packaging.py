@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcrl
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.version import full_version
 from tests.builders import cells_of, command_study, planned, write_record
@@ -93,14 +94,18 @@ def test_two_states_of_the_code_have_two_versions(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "hpcrl", copy / "hpcrl", ignore=shutil.ignore_patterns("__pycache__"))
 
     def version() -> str:
-        words = [sys.executable, "-c", "from hpcrl.formats.version import full_version; print(full_version())"]
+        words = [
+            sys.executable,
+            "-c",
+            "import hpcrl; from hpcrl.formats.version import full_version; print(full_version(hpcrl.__version__))",
+        ]
         done = subprocess.run(
             words, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, check=True
         )
         return done.stdout.strip()
 
     first = version()
-    assert first == full_version()
+    assert first == full_version(hpcrl.__version__)
     assert re.fullmatch(r"\d+\.\d+\.\d+\+[0-9a-f]{8}", first)
     with (copy / "hpcrl/errors.py").open("a") as file:
         file.write("# changed\n")

@@ -6,14 +6,12 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-import hpcrl
-
 
 @cache
-def full_version() -> str:
-    """Return the released version and a digest of the package's sources, such as ``0.1.0+5f0c1a2b`` (PEP 440)."""
+def full_version(released: str) -> str:
+    """Return the released version with a digest of the package's sources, such as ``0.1.0+5f0c1a2b`` (PEP 440)."""
     package = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         digest.update(f"{file.relative_to(package)}\0".encode() + file.read_bytes() + b"\0")
-    return f"{hpcrl.__version__}+{digest.hexdigest()[:8]}"
+    return f"{released}+{digest.hexdigest()[:8]}"

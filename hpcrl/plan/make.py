@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hpcrl import __version__
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
 from hpcrl.formats.version import full_version
@@ -85,7 +86,7 @@ def make_plan(
     settings["workload"] |= workdir.facts
     plan = Plan(
         id="",
-        hpcrl=full_version(),
+        hpcrl=full_version(__version__),
         study={name: value for name, value in settings.items() if name != "workload"},
         cluster=_cluster_facts(profile, choices),
         workload=settings["workload"],

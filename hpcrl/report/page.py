@@ -11,6 +11,7 @@ import jinja2
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from hpcrl import __version__
 from hpcrl.errors import SpecError
 from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
@@ -51,7 +52,7 @@ def render(
                 {section.study: {"rows": section.table.rows, "axes": section.table.axes} for section in sections}
             ),
             library=vl_convert.javascript_bundle().replace("</script", "<\\/script"),  # type: ignore[call-arg]
-            version=full_version(),
+            version=full_version(__version__),
             words=WORDS,
             page_rows=ROWS,
             **more,
