@@ -146,7 +146,7 @@ def test_hpcrl_s_own_process_is_none_of_a_command_s(tmp_path: Path) -> None:
     data = only_record(plan)
     assert data.footer is not None
     assert data.footer["own_cpu_seconds"] < 0.05
-    assert data.column("samples", "cpu_seconds").max() < 0.05
+    assert np.nanmax(data.column("samples", "cpu_seconds")) < 0.05  # one that could not be read is missing
     processes = data.column("samples", "processes")
     assert processes.max() == data.column("samples", "threads").max() == 1
     assert data.column("samples", "memory_peak").max() < 4 * 2**20
