@@ -119,22 +119,26 @@ def _copied(place: Path, what: str) -> WorkingDirectory:
     )
 
 
-def _files(place: Path) -> Iterator[Path]:
-    """Give the regular files below a directory, sorted; links to directories are not followed."""
+def _walk(place: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Give each directory that is copied, with the names of those below it and of its files, sorted."""
     for base, folders, names in os.walk(place):
         here = Path(base)
         folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
-        yield from (here / name for name in sorted(names) if not name.startswith(".") and (here / name).is_file())
+        yield here, folders, sorted(name for name in names if not name.startswith("."))
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """Give the regular files below a directory; links to directories are not followed."""
+    for here, _, names in _walk(place):
+        yield from (here / name for name in names if (here / name).is_file())
 
 
 def _links(place: Path) -> list[str]:
     """Return what a copy lacks that a user may miss: links to directories, dangling links, sockets and the like."""
     found = []
-    for base, folders, names in os.walk(place):
-        here = Path(base)
-        folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
+    for here, folders, names in _walk(place):
         odd = [name for name in folders if (here / name).is_symlink()]
-        odd += [name for name in names if not name.startswith(".") and not (here / name).is_file()]
+        odd += [name for name in names if not (here / name).is_file()]
         found += [str((here / name).relative_to(place)) for name in sorted(odd)]
     return found
 

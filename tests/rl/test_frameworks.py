@@ -59,8 +59,8 @@ def test_environments_are_cpu_only(framework: str) -> None:
 
 
 # How far a weight may be from the exact one after one update: two spacings of float32 numbers from 0.5 to 1, where the
-# largest weights are. Half of one is the rounding of the weight. The rest is Adam's: it divides by gradients that may be
-# as small as its epsilon, and how these are rounded is the choice of a CPU's kernels (seen: 2.5e-8 to 7.0e-8).
+# largest weights are. It was 5e-8, which held on other machines: on one CPU the same code gives 5.7e-8 (XLA) and 7.0e-8
+# (eager JAX), both with Adam and gradients clipped to a norm of 0.1. A wrong Adam formula strays 1.4e-4.
 ONE_UPDATE = 2.0**-23
 
 
