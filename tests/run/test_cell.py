@@ -146,9 +146,11 @@ def test_hpcrl_s_own_process_is_none_of_a_command_s(tmp_path: Path) -> None:
     data = only_record(plan)
     assert data.footer is not None
     assert data.footer["own_cpu_seconds"] < 0.05
-    assert np.nanmax(data.column("samples", "cpu_seconds")) < 0.05  # one that could not be read is missing
-    processes = data.column("samples", "processes")
-    assert processes.max() == data.column("samples", "threads").max() == 1
+    # On a busy machine the sampler leaves the processes out of a sample, so as not to cost more than its share.
+    cpu, processes, threads = (data.column("samples", name) for name in ("cpu_seconds", "processes", "threads"))
+    assert np.isfinite(cpu).sum() >= 2
+    assert np.nanmax(cpu) < 0.05
+    assert np.nanmax(processes) == np.nanmax(threads) == 1
     assert data.column("samples", "memory_peak").max() < 4 * 2**20
 
 
