@@ -1,4 +1,4 @@
-"""hpcrl env create|list|show|check."""
+"""hpcrl env create|list|lock|show|check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from hpcrl.cli.common import Survivors, echo, path_option, print_table
 from hpcrl.cli.completion import library_names
-from hpcrl.errors import HpcrlError, UsageError, printable
+from hpcrl.errors import HpcrlError, UsageError, count, printable
 
 if TYPE_CHECKING:
     from hpcrl.formats.plan import Environment
@@ -31,7 +31,9 @@ def _rendered(
 
     library = Library(paths)
     profile = library.cluster(cluster)
-    environment = render_environment(Renderer(library), profile, library.environment(name), flavour, horovod)
+    environment = render_environment(
+        Renderer(library), profile, library.environment(name), flavour, horovod, library.hashes(name)
+    )
     return environment, profile.environments.model_dump(mode="json", exclude_none=True)
 
 
@@ -125,6 +127,24 @@ def list_(paths: tuple[Path, ...]) -> int:
                     rows.append([name, kind, spec.title, built, display(file)])
     print_table(["environment", "flavour", "what", "built", "file"], rows)
     return survivors.code
+
+
+@command.command("lock", epilog="Example: hpcrl env lock torch")
+@click.argument("names", shell_complete=library_names("envs"), nargs=-1, required=True, metavar="NAME...")
+@path_option
+def lock(names: tuple[str, ...], paths: tuple[Path, ...]) -> None:
+    """Ask the package index for the hashes of an environment's packages, and write them to envs/hashes/NAME.txt beside its file.
+
+    Hashes that the file has of the same pins stay: one pin may have several files.
+    """
+    from hpcrl.environments.lock import lock_environment
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    for name in names:
+        file = library.hash_file(name)
+        number = lock_environment(library.environment(name), library.hashes(name), file)
+        echo(f"{file}: {count(number, 'pin')} with hashes")
 
 
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")

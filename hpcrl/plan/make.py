@@ -16,7 +16,7 @@ from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import check_ids, identified
 from hpcrl.plan.directory import PlanFiles
-from hpcrl.plan.environments import FlavourName, render_environment
+from hpcrl.plan.environments import FlavourName, render_environment, unchecked_of
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
@@ -58,7 +58,9 @@ def make_plan(
 
     def environment_key(name: str, flavour: FlavourName, horovod: bool) -> str:
         if (which := (name, flavour, horovod)) not in environments:
-            environments[which] = render_environment(renderer, profile, library.environment(name), flavour, horovod)
+            environments[which] = render_environment(
+                renderer, profile, library.environment(name), flavour, horovod, library.hashes(name)
+            )
         return environments[which].key
 
     groups, unplaced = pack(profile, study, environment_key)
@@ -78,8 +80,9 @@ def make_plan(
         kept = before.keeps(before.plan.worker, worker)
         worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before)
-    used = {batch.environment for batch in batches}
-    check_readers(study.workload, [each for each in environments.values() if each.key in used])
+    keys = {batch.environment for batch in batches}
+    used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
+    check_readers(study.workload, used)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)
@@ -92,7 +95,7 @@ def make_plan(
         workload=settings["workload"],
         chain=study.chain,
         jobs=made.jobs,
-        environments=sorted((each for each in environments.values() if each.key in used), key=lambda each: each.key),
+        environments=used,
         unplaced=unplaced,
         totals={
             "cells": sum(len(batch.ids) for batch in batches),
@@ -103,7 +106,7 @@ def make_plan(
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
-            "notes": [*workdir.notes, *notes(profile, [batch.placement for batch in batches])],
+            "notes": [*workdir.notes, *unchecked_of(used), *notes(profile, [batch.placement for batch in batches])],
         },
         generation=1,
         cells_file=CELLS,

@@ -13,6 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.hashes import read_hashes
 from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
 from hpcrl.spec.user import config_directory
@@ -119,6 +120,24 @@ class Library:
 
     def environment(self, name: str) -> SoftwareEnvironment:
         return validate(SoftwareEnvironment, self.document("envs", name))
+
+    def hashes(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Return the SHA-256 digests that count for each pin of an environment (``envs/hashes/NAME.txt``), empty without such a file.
+
+        Raises:
+            SpecError: a line of the file is not a pin with hashes.
+        """
+        file = next((each for each in self._hash_files(name) if each.is_file()), None)
+        return read_hashes(file) if file else {}
+
+    def hash_file(self, name: str) -> Path:
+        """Return where the hashes of an environment are written: beside its own file."""
+        return next(iter(self._hash_files(name)))
+
+    def _hash_files(self, name: str) -> list[Path]:
+        own = self.find("envs", name).parent
+        stem = Path(name).stem if name.endswith((".yaml", ".yml")) else name
+        return [folder / "hashes" / f"{stem}.txt" for folder in (own, *(base / "envs" for base in self.path))]
 
     def template_directories(self) -> list[Path]:
         return [base / "templates" for base in self.path if (base / "templates").is_dir()]
