@@ -12,6 +12,7 @@ from hpcrl.pins import name_of, unchecked, unhashed, with_hashes
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.rendering import Renderer
+from hpcrl.surroundings import Surroundings, fault
 
 FlavourName = Literal["cpu", "cuda"]
 
@@ -82,6 +83,14 @@ def unchecked_of(environments: Iterable[Environment]) -> list[str]:
     """Say which environments are installed without hashes, and why."""
     remarks = {each.name: unchecked(each.name, each.unhashed()) for each in environments}
     return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
+
+
+def surroundings_notes(how: Surroundings | None) -> list[str]:
+    """Say what of an environment that stands already is not on this machine: a plan may be made on another."""
+    if how is None:
+        return []
+    missing = fault(how)
+    return [f"{missing}: the nodes must have it"] if missing else []
 
 
 def _render(renderer: Renderer, values: Mapping[str, Any]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.hashes import read_hashes
 from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
+from hpcrl.spec.surroundings import Standing
 from hpcrl.spec.user import config_directory
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
@@ -106,10 +107,14 @@ class Library:
     def study(self, name: str, settings: Sequence[str] = ()) -> Study:
         """Read a study; `settings` are ``key=value`` texts that come before what the file says.
 
-        The `workdir` of a command is absolute then, or None in a packaged study that names none.
+        The `workdir` of a command is absolute then, or None in a packaged study that names none; so are the path and the
+        image of an environment that stands already, but for variables, which are those of the cluster.
         """
         document = overridden(self.document("jobs", name), settings)
         study = validate(Study, document)
+        if isinstance(study.environment, Standing):
+            standing = _located(study.environment, document)
+            study = study.model_copy(update={"environment": standing})
         if study.workload.command is None:
             return study
         place = _workdir(study.workload.workdir, document, self.find("jobs", name))
@@ -158,6 +163,23 @@ def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
     # A study in jobs/ belongs to the project that holds jobs/.
     base = base.parent if base.name == "jobs" else base
     return os.path.normpath(base / Path(wanted or "").expanduser())
+
+
+def _located(standing: Standing, document: Document) -> Standing:
+    """Return an environment with its path or image absolute: relative to the file that names it."""
+    found: dict[str, str] = {}
+    for name in ("path", "container"):
+        text = getattr(standing, name)
+        if text is None or "://" in text:
+            continue
+        if text == "~" or text.startswith("~/"):
+            text = f"$HOME{text[1:]}"
+        if not text.startswith("$"):
+            named_in = Path(document.origin(("environment", name)).file)
+            base = named_in.resolve().parent if named_in.is_file() else Path.cwd()  # --set
+            text = os.path.normpath((base.parent if base.name == "jobs" else base) / text)
+        found[name] = text
+    return standing.model_copy(update=found)
 
 
 def _check_owner(here: Path) -> None:
