@@ -39,6 +39,7 @@ test: $(STAMP)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	tools/debian-packages "the report in a browser" $(BROWSER)
+	tools/debian-packages "commands with modules" modulecmd=environment-modules
 	$(BIN)/python -m pytest tests -n 2
 
 lint: $(STAMP)

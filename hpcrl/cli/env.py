@@ -93,7 +93,7 @@ def create(
             def show(key: str, text: str) -> None:
                 text = printable(f"{key}: {text}")
                 spinner.update(escape(text))
-                if text.removeprefix(f"{key}: ").startswith(("built", "is there")):
+                if text.removeprefix(f"{key}: ").startswith(("built", "is there", "its packages")):
                     console.print(escape(text), highlight=False)
 
             build_all(environments, site, show)

@@ -19,7 +19,7 @@ from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, Cell, Job, Plan, re
 from hpcrl.placeholders import fill
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 from hpcrl.run.standing import lacks
-from hpcrl.surroundings import describe, read_surroundings
+from hpcrl.surroundings import describe, expanded, fault, read_surroundings
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
@@ -240,7 +240,7 @@ def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float 
 
 def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
     from hpcrl.formats.record import FORMAT
-    from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables, software
+    from hpcrl.telemetry.provenance import hardware, numeric_variables, slurm_variables
 
     try:
         worker = hashlib.sha256((directory / plan.worker).read_bytes()).hexdigest()[:16]
@@ -268,11 +268,21 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "rank": allocation.rank,
         "ranks": allocation.ranks,
         "hardware": hardware(),
-        "software": software(),
+        "software": _software(plan),
         "variables": numeric_variables(),
         "slurm": slurm_variables(),
         "code": _code(directory, plan),
     }
+
+
+def _software(plan: Plan) -> dict[str, str]:
+    """Return the versions in the environment of the workload; of a command's modules or container nothing is known."""
+    from hpcrl.telemetry.provenance import software, software_in
+
+    how = read_surroundings(plan.study.get("environment"))
+    if how is None or "command" not in plan.workload:
+        return software()
+    return software_in(expanded(how.path)) if how.path and not fault(how) else {}
 
 
 def _code(directory: Path, plan: Plan) -> dict[str, Any]:

@@ -117,6 +117,18 @@ def software() -> dict[str, str]:
     return versions
 
 
+def software_in(place: Path) -> dict[str, str]:
+    """Return the same of a venv or conda environment, as far as its files say it."""
+    versions: dict[str, str] = {}
+    for folder in sorted(place.glob("lib/python3*/site-packages")):
+        versions["python"] = folder.parent.name.removeprefix("python")
+        for found in metadata.distributions(path=[str(folder)]):
+            name = (found.metadata["Name"] or "").lower()
+            if name in _PACKAGES:
+                versions[name] = found.version
+    return versions
+
+
 # Of libraries that compute and do nothing else, whole families; of frameworks only what is known to change results or
 # speed: their other variables hold tokens, keys and addresses.
 _NUMERIC_FAMILIES = (

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from hpcrl import load
 from hpcrl.collect.reading import RecordData, read_record
 from hpcrl.environments.standing import check_standing, check_training
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import Plan, read_plan
 from hpcrl.surroundings import Surroundings, enter, read_surroundings
 from tests.builders import cells_of, command_study, dqn_study, planned, run_task
+from tests.collect.gathering import gathered
 from tests.conftest import Shown
 
 Call = Callable[..., Shown]
@@ -124,6 +126,8 @@ def test_a_command_in_a_venv_of_ones_own(tmp_path: Path, seen: Path) -> None:
     assert told["argv"] == ["a b"]
     assert only_record(plan).values[0]["values"] == {"loss": 1.0}
     assert recorded(plan) == {"kind": "path", "path": str(place)}
+    # hpcrl's own NumPy is not the command's.
+    assert only_record(plan).header["software"] == {"python": f"3.{sys.version_info[1]}"}
     (job,) = opened.cell_jobs()
     assert job.environment is not None
     assert job.environment.startswith("numpy-cpu-")
@@ -153,6 +157,11 @@ def test_a_command_in_the_shell_as_it_is(tmp_path: Path, seen: Path) -> None:
     assert told["PATH"] == path
     assert told["VIRTUAL_ENV"] == "/other"
     assert recorded(plan) == {"kind": "none"}
+    assert only_record(plan).header["software"] == {}
+    gathered(tmp_path / "dataset", plan)
+    (row,) = load(tmp_path / "dataset").to_dict("records")
+    assert row["surroundings"] == '{"kind": "none"}'
+    assert row["environment"].startswith("none-")
 
 
 @pytest.mark.skipif(not MODULES.exists(), reason="environment-modules is not installed")
