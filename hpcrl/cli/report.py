@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table
 from hpcrl.errors import UsageError, count, suggestion
-
-if TYPE_CHECKING:
-    from hpcrl.spec.library import Library
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")
@@ -58,9 +54,8 @@ def command(
     paths: tuple[Path, ...],
 ) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
+    from hpcrl import api
     from hpcrl.report.figures.drawing import FORMATS
-    from hpcrl.report.write import write_report
-    from hpcrl.spec.library import Library
 
     datasets = datasets or (DEFAULT_DATASET,)
     figures = figures if figures is not None else "none" if site else "png,svg,pdf"
@@ -70,10 +65,18 @@ def command(
     if site:
         if baseline:
             raise UsageError("--baseline: is of one report: leave out --site")
-        return _site(datasets, site, study, formats, Library(paths), grid_intensity)
+        return _site(datasets, site, study, formats, paths, grid_intensity)
     if len(datasets) > 1:
         raise UsageError("one dataset has one report: give one, or --site DIR for the reports of several")
-    done = write_report(datasets[0], study, output, formats, baseline, Library(paths), grid_intensity)
+    done = api.report(
+        datasets[0],
+        output,
+        study=study,
+        figures=formats,
+        baseline=baseline,
+        grid_intensity=grid_intensity,
+        path=paths,
+    )
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
@@ -97,12 +100,13 @@ def _site(
     site: Path,
     study: str | None,
     formats: tuple[str, ...],
-    library: Library,
+    paths: tuple[Path, ...],
     grid_intensity: float | None,
 ) -> int:
     from hpcrl.report.site import write_site
+    from hpcrl.spec.library import Library
 
-    entries = write_site(datasets, site, study, formats, library, grid_intensity)
+    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity)
     print_table(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )

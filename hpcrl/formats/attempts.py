@@ -117,6 +117,15 @@ def read_holder(directory: Path, cell: str, attempt: int) -> dict[str, Any]:
         return {}
 
 
+def time_of_start(directory: Path, cell: str, attempt: int) -> float:
+    """Return when a granted attempt was taken first, by the clock of the file system.
+
+    Raises:
+        OSError: it has not begun.
+    """
+    return (directory / ATTEMPTS / f"{cell}.{attempt}-0").lstat().st_mtime
+
+
 def begins(start: Start) -> str:
     """Return the line that :data:`BEGINS` reads."""
     restart = f"-{start.restart}" if start.restart else ""
