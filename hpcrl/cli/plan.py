@@ -149,7 +149,7 @@ def command(
     elif planned.written:
         echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
     else:
-        echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
+        echo(f"{directory} already holds this plan. Next: hpcrl submit {directory}")
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
@@ -186,7 +186,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
             names = "; ".join(" ".join(str(value) for value in each.config.values()) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
             echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
-            echo(f"      nearest: {nearest or 'nothing near would do'}")
+            echo(f"      nearest: {nearest or 'none'}")
 
 
 @command.command("diff", epilog="Example: hpcrl plan diff plan-monday plan-friday")

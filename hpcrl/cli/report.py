@@ -64,10 +64,10 @@ def command(
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
         if baseline:
-            raise UsageError("--baseline: is of one report: leave out --site")
+            raise UsageError("--baseline: works for one report only: leave out --site")
         return _site(datasets, site, study, formats, paths, grid_intensity)
     if len(datasets) > 1:
-        raise UsageError("one dataset has one report: give one, or --site DIR for the reports of several")
+        raise UsageError("expected one dataset: --site DIR writes the reports of several")
     done = api.report(
         datasets[0],
         output,

@@ -54,7 +54,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
             shown = _interesting(status) if chosen is None else status.pick(chosen[:SHOWN])
             print_table(["cell", "what", "state", "progress", "reason"], [_row(each, status) for each in shown])
             if chosen == []:
-                echo("no cell is chosen by that", err=True)
+                echo("no cell matches", err=True)
             if chosen is None:
                 _echo_rest(status, plan)
             elif len(chosen) > SHOWN:

@@ -251,7 +251,7 @@ def _check(plan: Plan) -> None:
     names += [name for job in plan.jobs for name in (job.name, job.cells_file, job.script.removeprefix("scripts/"))]
     for name in names:
         if type(name) is not str or not is_plain_name(name):
-            raise ValueError(f"{shown(name)!r} is no name")
+            raise ValueError(f"{shown(name)!r} is not a plain name")
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
             raise ValueError(f"job {job.name}: its numbers of cells are negative")

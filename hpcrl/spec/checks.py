@@ -28,7 +28,7 @@ def study_faults(study: Study) -> Iterator[Fault]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
             yield at, f"{axis!r} is not a name: use letters, digits and _"
         if axis in ("seed", "seeds"):
-            yield at, "seeds are no axis: write `seeds:` at the top level"
+            yield at, "`seeds` is not an axis: write `seeds:` at the top level"
         if not values:
             yield at, "has no values: give at least one"
         if len({repr(value) for value in values}) < len(values):
@@ -97,7 +97,7 @@ def _goal_and_score(study: Study) -> Iterator[Fault]:
         if trains and getattr(study, key):
             yield (key,), f"`{key}` is for commands: built-in training is compared by its return"
     if study.better and not study.score and not trains:
-        yield ("better",), "`better` is of a `score`: name the reported value, such as `score: loss`"
+        yield ("better",), "`better` needs a `score`: name the reported value, such as `score: loss`"
     if trains and study.goal is None and (path := study.stops_at_goal()):
         yield path, "`stop_at_goal` needs a goal: say at the study's top level which return counts as solved"
     if trains and "framework" not in study.factors():

@@ -52,7 +52,7 @@ class MetricFiles(Model):
         if not paths:
             yield ("metrics",), "name at least one of tensorboard, csv, wandb"
         if self.step and not self.csv:
-            yield ("metrics", "step"), "is a column of `csv`, and there is none"
+            yield ("metrics", "step"), "needs `csv`: it names a column of that file"
         for name, path in paths.items():
             if not own_directory and "cell" not in placeholders(path):
                 yield (

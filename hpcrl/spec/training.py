@@ -76,6 +76,6 @@ def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str,
         if values[key] not in known:
             yield key, ("framework",), f"{framework.name} has no {key} {values[key]!r} (it has {', '.join(known)})"
     if execution in framework.one_process and parallelism != "none":
-        yield "parallelism", ("execution",), f"{execution} runs in one process"
+        yield "parallelism", ("execution",), f"{execution} supports one process only"
     if values["gpus"] and "cuda" not in framework.devices:
         yield "gpus", ("framework",), f"{framework.title} computes on the CPU only"
