@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue.registry import frameworks
-from hpcrl.errors import suggestion
+from hpcrl.errors import suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import RESOURCES, resource_fault
@@ -87,7 +87,7 @@ def _exclusion_faults(study: Study) -> Iterator[Fault]:
                 if key in known and key not in RESOURCES and key != "execution" and str(value) not in known[key]:
                     yield (
                         ("exclude", number, key),
-                        f"no value {value!r} on that axis; {suggestion(str(value), known[key])}",
+                        f"no value {written(value)} on that axis; {suggestion(str(value), known[key])}",
                     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.errors import SpecError, UsageError, suggestion, written
 from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
@@ -82,13 +82,17 @@ class Library:
     def document(self, kind: Kind, name: str, _seen: tuple[Path, ...] = ()) -> Document:
         """Read a file and everything that it extends; a file may extend the next one of its own name."""
         file = self.find(kind, name, skip=_seen)
+        if file.resolve() in _seen:
+            raise UsageError(f"{file} extends itself")
         document = read_document(file)
         if "extends" not in document.data:
             return document
         base = document.data["extends"]
         at = document.origin(("extends",))
         if not isinstance(base, str):
-            raise SpecError([f"{at.file}:{at.line}: extends: expected the name of a {_WORDS[kind]}, got {base!r}"])
+            raise SpecError(
+                [f"{at.file}:{at.line}: extends: expected the name of a {_WORDS[kind]}, got {written(base)}"]
+            )
         seen = (*_seen, file.resolve())
         try:
             below = self.document(kind, base, seen)

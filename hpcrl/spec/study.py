@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from hpcrl.catalogue.registry import algorithms, frameworks
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
@@ -179,6 +179,8 @@ def _seeds(value: Any) -> Any:
         if value > MAX_CELLS:
             raise ValueError(f"expected at most {MAX_CELLS:,} seeds, got {value:,}")
         return list(range(1, value + 1))
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected a number of seeds or a list of them, got {written(value)}")
     return value
 
 
