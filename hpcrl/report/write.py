@@ -12,15 +12,20 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report import spreadsheet
-from hpcrl.report.baseline import Change, compare, judge
+from hpcrl.report.baseline import MEASURES, Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
 from hpcrl.report.figures.drawing import FORMATS, for_paper
 from hpcrl.report.groups import Line, with_groups
 from hpcrl.report.machines import side_by_side
 from hpcrl.report.page import render
+from hpcrl.report.scaling import as_frame
+from hpcrl.report.score import Score
 from hpcrl.report.sections import Section, make_section
 from hpcrl.spec.library import Library
+
+
+_OF_TRAINING = ("episodes", "precise_phases", "calibration_environment", "evaluation_time")
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ def write_report(
                 for change in compare(rows, older[older["study"] == name])
             ]
         )
+        scores = {section.study: section.score for section in sections}
+        changes = [each if scores[each.study].trains else _plain(each, scores[each.study]) for each in changes]
         sections = [
             replace(section, changes=[each for each in changes if each.study == section.study]) for section in sections
         ]
@@ -77,8 +84,15 @@ def write_report(
     write_atomically(html, render(library, sections, baseline))
     every = [line for section in sections for line in section.lines]
     claims = [verdict for section in sections for verdict in section.claims]
-    _write_tables(every, cells, claims, output)
-    return Written(html, *for_terminal(every), changes, claims)
+    _write_tables(sections, cells, output)
+    trains = any(section.score.trains for section in sections)
+    return Written(html, *for_terminal(every, trains), changes, claims)
+
+
+def _plain(change: Change, score: Score) -> Change:
+    """Name the measure of a study that trains nothing."""
+    names = {MEASURES["training_time"][0]: "time of the command", MEASURES["final_score"][0]: score.title}
+    return replace(change, measure=names.get(change.measure, change.measure))
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
@@ -114,14 +128,31 @@ def make_sections(
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str]) -> None:
     """Write what lies beside the page of one study: figures, tables, its cells."""
     _write_figures(section, output, formats)
-    _write_tables(section.lines, cells, section.claims, output)
+    _write_tables([section], cells, output)
 
 
-def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, claims: Sequence[Verdict], output: Path) -> None:
-    write_atomically(output / "summary.csv", to_csv(lines))
-    write_atomically(output / "cells.csv", spreadsheet.to_csv(cells.drop(columns=["hex"])))
-    if claims:
+def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path) -> None:
+    lines = [line for section in sections for line in section.lines]
+    trains = any(section.score.trains for section in sections)
+    write_atomically(output / "summary.csv", to_csv(lines, trains))
+    write_atomically(output / "cells.csv", spreadsheet.to_csv(_told(cells, trains)))
+    if claims := [verdict for section in sections for verdict in section.claims]:
         write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
+    if any(section.series for section in sections):
+        found = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
+        frame = pd.concat(found, ignore_index=True)
+        frame.insert(0, "study", frame.pop("study"))
+        write_atomically(output / "scaling.csv", spreadsheet.to_csv(frame))
+
+
+def _told(cells: pd.DataFrame, trains: bool) -> pd.DataFrame:
+    """Return the cells as a file beside the page has them: of commands without what only training has."""
+    cells = cells.drop(columns=["hex"])
+    if trains:
+        return cells
+    said = [name for name in cells.columns if name not in _OF_TRAINING and cells[name].notna().any()]
+    names = {"training_time": "command_time", "final_score": "score", "seed": "repeat"}
+    return cells[said].rename(columns=names)
 
 
 def _write_figures(section: Section, output: Path, formats: Sequence[str]) -> None:
