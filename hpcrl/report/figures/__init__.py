@@ -12,14 +12,17 @@ from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
 from hpcrl.report.figures import axes, learning, papers, scaling, statistics, times, usage
 from hpcrl.report.figures.drawing import Figure
-from hpcrl.report.scaling import Series
+from hpcrl.report.scaling import Series, sizes
 from hpcrl.report.score import Score
+
+_CORES = ("cores", "ranks", "nodes")  # axes that are made of numbers of cores
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one study: ours, the first of them the headline, scaling's, and its paper's with those that are empty."""
+    """The figures of one study: ours, scaling's, its paper's with those that are empty; `head` is that of the first screen."""
 
+    head: Figure | None
     own: list[Figure]
     scaling: list[Figure]
     paper: list[Figure]
@@ -60,7 +63,10 @@ def figures(
         *usage.figures(some, samples, score),
     ]
     ours = [_told(figure, rule) for figure in lines if figure is not None]
-    whole = [figure for figure in axes.figures(rows, axes_of(rows), score) if figure is not None]
+    every_axis = axes_of(rows)
+    if series and not score.trains:  # scaling's figures tell more of these
+        every_axis = every_axis.drop(columns=[*_CORES, *sizes(study)], errors="ignore")
+    whole = [figure for figure in axes.figures(rows, every_axis, score) if figure is not None]
     if rule:  # a large study is told by its axes first
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
@@ -68,7 +74,9 @@ def figures(
     paper = papers.figures(str(study.get("paper")), rows, known)
     if not score.trains:
         ours = [_of_repeats(each) for each in ours]
-    return Figures(_ordered(ours), scaling.figures(series, score.trains), paper.drawn, paper.empty)
+    ours, scaled = _ordered(ours), scaling.figures(series, score.trains)
+    answers = scaled if scaled and not score.trains else ours
+    return Figures(next(iter(answers), None), ours, scaled, paper.drawn, paper.empty)
 
 
 def _told(figure: Figure, rule: str) -> Figure:

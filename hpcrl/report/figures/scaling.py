@@ -70,7 +70,7 @@ def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
 
 def _times(series: Sequence[Series], trains: bool) -> str:
     runs = max(point.runs for each in series for point in each.points)
-    whose = "training (training_time)" if trains else "the command (training_time)"
+    whose = "training alone" if trains else "the command alone"
     if runs < 2:
         return f"Times are those of {whose}. With one run there is no interval."
     return f"Times are those of {whose}, geometric means over {'seeds' if trains else 'repeats'}; bars are 95 % intervals (t on logarithms)."
