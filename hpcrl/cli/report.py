@@ -58,7 +58,7 @@ def command(
     paths: tuple[Path, ...],
 ) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
-    from hpcrl.report.figures.drawing import FORMATS
+    from hpcrl.report.renderer import FORMATS
     from hpcrl.report.write import write_report
     from hpcrl.spec.library import Library
 
@@ -89,7 +89,9 @@ def command(
         judged_as = Counter(str(each.verdict) for each in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
     echo(f"Report: {done.html}")
-    return int(bool(worse))
+    if done.trouble:
+        echo(f"hpcrl: {done.trouble}", err=True)
+    return int(bool(worse or done.trouble))
 
 
 def _site(
@@ -107,4 +109,7 @@ def _site(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )
     echo(f"Site: {site / 'index.html'}")
-    return 0
+    trouble = next((each.trouble for each in entries if each.trouble), "")
+    if trouble:
+        echo(f"hpcrl: {trouble}", err=True)
+    return int(bool(trouble))

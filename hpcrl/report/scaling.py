@@ -75,14 +75,19 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
     table = _flat(done, size)
     axes = [name for name in table.columns if str(name).startswith(_AXIS)]
     equal = [name for name in axes if name.removeprefix(_AXIS) not in size]
-    told = sorted((name for name in equal if table[name].nunique() > 1), key=lambda name: (name != _AXIS + "framework", name != _AXIS + "execution"))
+    told = sorted(
+        (name for name in equal if table[name].nunique() > 1),
+        key=lambda name: (name != _AXIS + "framework", name != _AXIS + "execution"),
+    )
     # Most studies have one number of cores, and some have thousands of configurations.
     table = table[table.groupby(["cluster", "unit", "gpu_type", *equal])["count"].transform("nunique") > 1]
     several_types = table.loc[table["unit"] == "GPU", "gpu_type"].nunique() > 1
     found: list[Series] = []
     for _, group in table.groupby(["cluster", "unit", "gpu_type", *equal], sort=True):
         first = group.iloc[0]
-        label = " ".join([*(_named(name, first[name]) for name in told), *([first["gpu_type"]] if several_types else [])])
+        label = " ".join(
+            [*(_named(name, first[name]) for name in told), *([first["gpu_type"]] if several_types else [])]
+        )
         for way, part in _by_parallelism(group):
             for kind, name, own in [*_strong(part, size), *_weak(part, size)]:
                 for shape, cells in _shapes(own):
@@ -143,9 +148,7 @@ def as_frame(series: Sequence[Series]) -> pd.DataFrame:
 
 def _flat(done: pd.DataFrame, size: Sequence[str]) -> pd.DataFrame:
     """Return the rows with a column for each axis, and `unit`, `count`, `shape`, `problem`, `work`, `rate`, `cost_unit`."""
-    configs = [
-        {name: value for name, value in json.loads(text).items() if name != "seed"} for text in done["config"]
-    ]
+    configs = [{name: value for name, value in json.loads(text).items() if name != "seed"} for text in done["config"]]
     names = sorted({name for config in configs for name in config})
     table = done.assign(
         tasks=done["tasks"].fillna(1).astype(int),
@@ -207,7 +210,8 @@ def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, 
     known = part[part["work"].notna()]
     each = (known["work"] / known["count"]).sort_values(kind="stable")
     # A new group begins where the next share of work is farther from the first one of the group.
-    first, groups = math.nan, []
+    first = math.nan
+    groups: list[tuple[float, list[Any]]] = []
     for index, share in each.items():
         if not groups or share > first * (1 + _NEAR):
             first = share
@@ -237,7 +241,7 @@ def _shapes(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
-    groups = {int(count): group for count, group in cells.groupby("count", sort=True)}  # type: ignore[call-overload]
+    groups = {int(group["count"].iloc[0]): group for _, group in cells.groupby("count", sort=True)}
     fewest = min(groups)
     base = _times(groups[fewest])
     points = []

@@ -41,7 +41,9 @@ def start_ranks(
     with ExitStack() as stack:
         if launch == "mpi":
             if not mpirun:
-                raise UsageError("mpirun: not found on PATH: install or load an MPI library; the study says `launch: mpi`")
+                raise UsageError(
+                    "mpirun: not found on PATH: install or load an MPI library; the study says `launch: mpi`"
+                )
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and mpirun and not wants_gloo:
             return _watch([_mpirun(mpirun, command, ranks, shared)])

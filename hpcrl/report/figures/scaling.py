@@ -90,10 +90,7 @@ def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
         scale=alt.Scale(type="log", base=2, domain=[counts[0], counts[-1]], nice=False, padding=12),
         axis=alt.Axis(format="d", values=counts),
     )
-    if logarithmic:
-        scale = alt.Scale(type="log", base=2, nice=True)
-    else:
-        scale = alt.Scale(domainMin=0, nice=True)
+    scale = alt.Scale(type="log", base=2, nice=True) if logarithmic else alt.Scale(domainMin=0, nice=True)
     axis = alt.Axis(tickCount=6, format="~r") if logarithmic else alt.Axis(tickCount=6)
     y = alt.Y("value:Q", title=axis_title(head, logarithmic), scale=scale, axis=axis)
     tips = [
