@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table, say
 from hpcrl.errors import UsageError, count, suggestion
 
 
@@ -55,7 +55,7 @@ def command(
 ) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
     from hpcrl import api
-    from hpcrl.report.figures.drawing import FORMATS
+    from hpcrl.report.renderer import FORMATS
 
     datasets = datasets or (DEFAULT_DATASET,)
     figures = figures if figures is not None else "none" if site else "png,svg,pdf"
@@ -92,7 +92,9 @@ def command(
         judged_as = Counter(str(each.verdict) for each in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
     echo(f"Report: {done.html}")
-    return int(bool(worse))
+    if done.trouble:
+        say(done.trouble)
+    return int(bool(worse or done.trouble))
 
 
 def _site(
@@ -111,4 +113,7 @@ def _site(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )
     echo(f"Site: {site / 'index.html'}")
-    return 0
+    trouble = next((each.trouble for each in entries if each.trouble), "")
+    if trouble:
+        say(trouble)
+    return int(bool(trouble))

@@ -81,6 +81,13 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("time_limit", _I64, "time that this attempt asked for", "s"),
             _field("partition", _WORD, "partition that the plan chose"),
             _field("qos", _WORD, "QOS that the plan chose"),
+            _field(
+                "charged_cores",
+                _F64,
+                "cores that the site counts for the cell: whole nodes where it gives whole nodes, cores that come with GPUs included",
+            ),
+            _field("charge_rate", _F64, "what the site charges for an hour of the cell, in `charge_unit`"),
+            _field("charge_unit", _WORD, "the site's own billing unit; missing where its profile has none"),
             _field("job_id", _TEXT, "Slurm job id, with the array index"),
             _field("submission", _WORD, "token of the submission that granted the attempt; empty for a start by hand"),
             _field("records", _I64, "records merged (one per rank)"),

@@ -60,6 +60,23 @@ def study_faults(study: Study) -> Iterator[Fault]:
                 words = f"{suggestion(name, {*names, *RESOURCES})} (write {{{{{name}}}}} for plain braces)"
                 yield ("workload", *path), f"no axis for {{{name}}}; {words}"
     yield from _goal_and_score(study)
+    yield from _scaling_faults(study)
+
+
+def _scaling_faults(study: Study) -> Iterator[Fault]:
+    """Give what keeps the size of a problem from being a number of each cell, and a study of one number of cores."""
+    if study.scaling is None:
+        return
+    given = list(assignments(study))
+    names = study.factors() - set(RESOURCES)
+    for name in dict.fromkeys(study.scaling.size):
+        if name not in names:
+            yield ("scaling", "size"), f"no axis {name!r}; {suggestion(name, names)}"
+        for path, key, value in given:
+            if key == name and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                yield path, f"is the size of the problem (`scaling`): expected a number above 0, got {value!r}"
+    if not study.factors() & {"tasks", "cpus", "nodes"}:
+        yield ("scaling",), "needs several numbers of cores: make `tasks`, `cpus` or `nodes` an axis"
 
 
 def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:

@@ -30,7 +30,7 @@ from hpcrl.spec.resources import Scalar
 from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
-_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
+_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "launch"})
 
 
 class MetricFiles(Model):
@@ -92,6 +92,11 @@ class Workload(Model):
         description="`cell`: each cell starts in a directory of its own, empty at first; {workdir} names the code's",
     )
     metrics: MetricFiles | None = Field(None, description="files with values that the program writes by itself")
+    launch: Literal["mpi"] | None = Field(
+        None,
+        description="`mpi`: the cell's tasks are the ranks of one MPI program, started by srun, or without Slurm by mpirun; default: "
+        "tasks are processes that know nothing of each other",
+    )
     on_warning: Literal["USR2", "TERM", "none"] | None = Field(
         None, description="the signal that a command takes before its time limit, to save its state; default: none"
     )
@@ -265,6 +270,21 @@ Seeds = Annotated[
 ]
 
 
+def _keys(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class Scaling(Model):
+    """What the report of a study needs to tell weak scaling from strong."""
+
+    size: Annotated[
+        tuple[str, ...], Field(min_length=1), BeforeValidator(_keys, json_schema_input_type=str | list[str])
+    ] = Field(
+        description="the axes whose product is the work of a cell: cells of equal size on more cores are strong scaling, cells of equal "
+        "size for each core are weak scaling"
+    )
+
+
 class Study(Model):
     name: Name
     title: str
@@ -297,6 +317,9 @@ class Study(Model):
     )
     better: Literal["higher", "lower"] | None = Field(
         None, description="which values of `score` are better; default: higher ones"
+    )
+    scaling: Scaling | None = Field(
+        None, description="which axes are the size of the problem, for weak scaling; strong scaling needs no word"
     )
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"
