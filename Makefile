@@ -59,6 +59,7 @@ lock: $(STAMP)
 	  --no-emit-index-url --extra dev --extra bench pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --extra report --extra build -c requirements/dev.txt pyproject.toml -o requirements/report.txt
+	$(BIN)/hpcrl env lock $(basename $(notdir $(wildcard envs/*.yaml)))
 
 clean:
 	rm -rf $(VENV) $(DEMO) demo .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -67,7 +67,9 @@ def _python(name: str) -> str:
     """Return the interpreter of one of the packaged environments, or of the peers', built if need be."""
     library = Library([HERE])
     profile = library.cluster("workstation")
-    environment = render_environment(Renderer(library), profile, library.environment(name), "cpu", False)
+    environment = render_environment(
+        Renderer(library), profile, library.environment(name), "cpu", False, library.hashes(name)
+    )
     site = profile.environments.model_dump(mode="json", exclude_none=True)
     (built,) = build_all([environment], site, lambda key, text: print(f"{key}: {text}", file=sys.stderr))
     return str(built.path / "bin/python")

@@ -177,7 +177,9 @@ def built_environment(name: str, horovod: bool = False) -> Built:
     """Return one of the packaged environments for CPUs, built as for any user, where a user's own would be."""
     library = Library()
     profile = library.cluster("workstation")
-    wanted = render_environment(Renderer(library), profile, library.environment(name), "cpu", horovod)
+    wanted = render_environment(
+        Renderer(library), profile, library.environment(name), "cpu", horovod, library.hashes(name)
+    )
     site = profile.environments.model_dump(mode="json", exclude_none=True) | {"root": str(ENVIRONMENTS)}
     (built,) = build_all([wanted], site, lambda key, text: None)
     return built

@@ -1,4 +1,4 @@
-"""hpcrl env create|list|show|check."""
+"""hpcrl env create|list|lock|show|check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from hpcrl.cli.common import Survivors, echo, path_option, print_table
 from hpcrl.cli.completion import library_names
-from hpcrl.errors import HpcrlError, UsageError, printable
+from hpcrl.errors import HpcrlError, UsageError, count, printable
 
 if TYPE_CHECKING:
     from hpcrl.formats.plan import Environment
@@ -31,7 +31,9 @@ def _rendered(
 
     library = Library(paths)
     profile = library.cluster(cluster)
-    environment = render_environment(Renderer(library), profile, library.environment(name), flavour, horovod)
+    environment = render_environment(
+        Renderer(library), profile, library.environment(name), flavour, horovod, library.hashes(name)
+    )
     return environment, profile.environments.model_dump(mode="json", exclude_none=True)
 
 
@@ -127,6 +129,24 @@ def list_(paths: tuple[Path, ...]) -> int:
     return survivors.code
 
 
+@command.command("lock", epilog="Example: hpcrl env lock torch")
+@click.argument("names", shell_complete=library_names("envs"), nargs=-1, required=True, metavar="NAME...")
+@path_option
+def lock(names: tuple[str, ...], paths: tuple[Path, ...]) -> None:
+    """Ask the package index for the hashes of an environment's packages, and write them to envs/hashes/NAME.txt beside its file.
+
+    Hashes that the file has of the same pins stay: one pin may have several files.
+    """
+    from hpcrl.environments.lock import lock_environment
+    from hpcrl.spec.library import Library
+
+    library = Library(paths)
+    for name in names:
+        file = library.hash_file(name)
+        number = lock_environment(library.environment(name), library.hashes(name), file)
+        echo(f"{file}: {count(number, 'pin')} with hashes")
+
+
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")
 @click.argument("name", shell_complete=library_names("envs"))
 @_options
@@ -137,16 +157,46 @@ def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tu
 
 
 @command.command("check", epilog="Example: hpcrl env check torch --horovod")
-@click.argument("name", shell_complete=library_names("envs"))
+@click.argument("name", shell_complete=library_names("envs"), required=False)
+@click.option("--plan", type=click.Path(path_type=Path), help="Check every environment of this plan.")
 @_options
-def check_(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
-    """Compare a built environment with its lock, import its modules, and train a small agent in each mode."""
+def check_(
+    name: str | None, plan: Path | None, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]
+) -> None:
+    """Compare a built environment with its lock, import its modules, and train a small agent in each mode.
+
+    Of a plan also the environment that its study names and that hpcrl did not build: a directory, modules, a container.
+    """
+    if (name is None) == (plan is None):
+        raise UsageError("give the name of an environment, or --plan PLAN")
+    if plan is not None:
+        _check_plan(plan)
+        return
+    environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
+    options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
+    _check(environment, site, f"{name}{options}")
+
+
+def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.check import check
 
-    environment, site = _rendered(paths, cluster, name, flavour, horovod)
     path = root_of(site) / environment.key
     if not is_built(path, site.get("owners", ())):
-        options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
-        raise HpcrlError(f"{path}: is not built: run hpcrl env create {name}{options}")
+        raise HpcrlError(f"{path}: is not built: run hpcrl env create {words}")
     echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")
+
+
+def _check_plan(plan: Path) -> None:
+    from hpcrl.environments.standing import check_standing
+    from hpcrl.formats.plan import read_cells, read_plan
+    from hpcrl.surroundings import read_surroundings
+
+    opened = read_plan(plan)
+    site = opened.cluster["environments"]
+    if how := read_surroundings(opened.study.get("environment")):
+        trained = [] if "command" in opened.workload else read_cells(plan)
+        frameworks = sorted({str(cell.config["framework"]) for cell in trained})
+        echo(check_standing(how, frameworks, tuple(site.get("setup", ()))))
+    for environment in opened.environments:
+        _check(environment, site, f"--plan {plan}")

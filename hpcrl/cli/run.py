@@ -32,21 +32,33 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 def command(plan: Path, cell: str, interval: float | None) -> int:
     """Run one cell on this machine, in its own environment, as its script would."""
     from hpcrl.environments.build import is_built, root_of
+    from hpcrl.environments.standing import check_training
     from hpcrl.formats.plan import find_cell, read_plan
+    from hpcrl.surroundings import PYTHONPATH, expanded, fault, read_surroundings
 
     opened = read_plan(plan)
-    found, _, _ = find_cell(plan, opened, cell)
+    found, job, _ = find_cell(plan, opened, cell)
     site = opened.cluster["environments"]
-    path = root_of(site) / found.environment
-    if not is_built(path, site.get("owners", ())):
-        raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
+    surroundings = read_surroundings(opened.study.get("environment"))
+    trains_in = surroundings.path if surroundings and "command" not in opened.workload else None
+    if trains_in:
+        if surroundings and (wrong := fault(surroundings)):
+            raise HpcrlError(wrong)
+        path = expanded(trains_in)
+        check_training(path)
+    else:
+        path = root_of(site) / str(job.environment)
+        if not is_built(path, site.get("owners", ())):
+            raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
     environment = {
         **os.environ,
+        **({PYTHONPATH: os.environ.get("PYTHONPATH", "")} if surroundings else {}),
         "PYTHONPATH": str((plan / opened.worker).resolve()),
         "PYTHONUNBUFFERED": "1",
         "HPCRL_ENV": str(path),
     }
-    environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
+    if trains_in or not surroundings:
+        environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
     arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
     echo(f"running {found.id} in {path}", err=True)

@@ -292,7 +292,7 @@ def _facts(text: str) -> dict[str, Any]:
 
 
 def _code(text: str) -> dict[str, Any]:
-    return {name: _facts(text).get(name) for name in ("git_commit", "git_dirty", "modules", "workdir")}
+    return {name: _facts(text).get(name) for name in ("git_commit", "git_dirty", "modules", "workdir", "surroundings")}
 
 
 def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
 }  # fmt: skip
 _HARDWARE = {"cpu": TEXT, "threads": COUNT, "memory": NUMBER, "kernel": TEXT, "gpu_driver": TEXT}
-_CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT}
+_CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT, "surroundings": TEXT}
 _FOOTER = {
     "reason": TEXT, "wall_time": NUMBER, "training_time": NUMBER, "setup_time": NUMBER, "compile_time": NUMBER,
     "phase_time": NUMBER, "precise_phases": TRUTH, "steps": COUNT, "episodes": COUNT, "final_score": NUMBER,

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +22,13 @@ from typing import Any
 
 from hpcrl.environments import horovod
 from hpcrl.environments.check import Checked, check, import_modules
-from hpcrl.environments.commands import call
+from hpcrl.environments.commands import HashMismatch, call
+from hpcrl.environments.links import configured_links, find_links_options
 from hpcrl.environments.trust import check_owner
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Environment
+from hpcrl.pins import unchecked, without_hashes
 
 MARKER = "hpcrl-environment.json"
 # Compiled to bytecode now: later nobody may write there, and every cell would compile at its start and call it start-up.
@@ -125,10 +126,16 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
             report(environment.key, "is there")
             return Built(environment, path, False)
         report(environment.key, f"building with {site['manager']}")
+        if remark := unchecked(environment.name, environment.unhashed()):
+            report(environment.key, remark)
         files = root / f".{environment.key}"
         files.mkdir(exist_ok=True)
         check_owner(files, owners)
-        (files / "requirements.txt").write_text(environment.requirements)
+        pins = environment.requirements
+        # pip and conda take hashes for all pins or for none; uv checks those that there are.
+        (files / "requirements.txt").write_text(
+            pins if environment.hashed or site["manager"] == "uv" else without_hashes(pins)
+        )
         (files / "environment.yaml").write_text(environment.conda)
         setup = tuple(site.get("setup", ()))
         _MANAGERS[site["manager"]](environment, path, files, setup)
@@ -181,13 +188,15 @@ def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[
         call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
     # The pins are complete, so nothing that is not among them can come along (no CUDA packages on the CPU).
     requirements: list[str | Path] = ["-r", files / "requirements.txt"]
-    links = _configured_links()
+    if environment.hashed:
+        requirements.append("--require-hashes")
+    links = configured_links()
     try:
-        _install(environment, path, [*requirements, *_find_links(links)], setup)
-    except HpcrlError:
-        if not environment.find_links:
+        _install(environment, path, [*requirements, *find_links_options(links)], setup)
+    except HpcrlError as error:
+        if not environment.find_links or isinstance(error, HashMismatch):
             raise
-        _install(environment, path, [*requirements, *_find_links([*links, *environment.find_links])], setup)
+        _install(environment, path, [*requirements, *find_links_options([*links, *environment.find_links])], setup)
 
 
 def _install(environment: Environment, path: Path, what: Sequence[str | Path], setup: Sequence[str] = ()) -> None:
@@ -204,7 +213,8 @@ def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequenc
     if not (path / "bin/python").exists():
         call([f"python{environment.python}", "-m", "venv", path], setup)
     words: list[str | Path] = [path / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps"]
-    call([*words, "-r", files / "requirements.txt", *_find_links(environment.find_links)], setup)
+    words += ["-r", files / "requirements.txt", *(["--require-hashes"] if environment.hashed else [])]
+    call([*words, *find_links_options(environment.find_links)], setup, failed=f"{environment.key}: pip failed")
 
 
 def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str]], None]:
@@ -224,19 +234,3 @@ _MANAGERS: dict[str, Callable[[Environment, Path, Path, Sequence[str]], None]] =
     "mamba": _with_conda("mamba"),
     "micromamba": _with_conda("micromamba"),
 }
-
-
-def _find_links(links: Sequence[str]) -> list[str]:
-    return [word for link in links for word in ("--find-links", link)]
-
-
-def _configured_links() -> list[str]:
-    """Return the wheel directories that pip is configured with; uv does not read pip's configuration."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.find-links"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    words = (os.environ.get("PIP_FIND_LINKS", "") + " " + (done.stdout if done.returncode == 0 else "")).split()
-    return list(dict.fromkeys(words))

@@ -13,6 +13,7 @@ from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import WORKER, Environment
 from hpcrl.formats.worker import worker_zip
+from hpcrl.pins import read_requirements
 
 _DRIVER = "libcuda.so.1"
 _IMPORT = """\
@@ -62,7 +63,7 @@ def import_modules(
     Raises:
         HpcrlError: a version differs, or a module does not import.
     """
-    pins = [line for line in environment.requirements.splitlines() if line and not line.startswith("#")]
+    pins = [each.pin for each in read_requirements(environment.requirements)]
     out = call(
         [path / "bin/python", "-c", _IMPORT, json.dumps(pins), *modules],
         setup,

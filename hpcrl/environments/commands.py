@@ -11,7 +11,17 @@ from pathlib import Path
 from hpcrl.errors import HpcrlError
 
 _ERROR = re.compile(r"CMake Error|: (fatal )?error:")
+# What uv and pip say of a file that has another digest than the pin: the pin, and the digest that it has.
+_MISMATCH = re.compile(
+    r"Hash mismatch for `([^`]+)`.*?Computed:\s*sha256:([0-9a-f]{64})"
+    r"|DO NOT MATCH THE HASHES.*?\n\s*(\S+) from .*?Got\s+([0-9a-f]{64})",
+    re.DOTALL,
+)
 _PRIVATE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+
+class HashMismatch(HpcrlError):
+    """A package's file has another digest than its pin allows."""
 
 
 def call(
@@ -43,6 +53,12 @@ def call(
         if log is not None:
             log.write_text(done.stdout + done.stderr)
             where = f" (all that it said: {log})"
+        if mismatch := _MISMATCH.search(done.stderr):
+            pin, digest = (mismatch[1], mismatch[2]) if mismatch[1] else (mismatch[3], mismatch[4])
+            raise HashMismatch(
+                f"{failed or f'{name} failed'}: {pin}: the file that the package index has is not one that envs/hashes/ allows (its SHA-256 "
+                f"is {digest}): nothing of it was installed; find out who changed it before you allow it there"
+            )
         raise HpcrlError(f"{failed or f'{name} failed'}: {gist(done.stderr or done.stdout)}{where}")
     return done.stdout
 

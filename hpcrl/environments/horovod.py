@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import Environment
+from hpcrl.pins import Requirement
 
 _COMPILER = """\
 #!/bin/sh
@@ -91,7 +92,10 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
             words: list[str | Path] = [sys.executable, "-m", "pip", "--python", path / "bin/python", "wheel", "--quiet"]
             words += ["--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", build / "out"]
             failed = f"{environment.key}: building {environment.build} failed"
-            call([*words, environment.build], setup, extra, failed, kept.with_suffix(".log"))
+            source = Requirement(environment.build, tuple(environment.build_hashes))
+            (build / "source.txt").write_text(source.to_line() + "\n")
+            words += ["-r", build / "source.txt", *(["--require-hashes"] if source.hashes else [])]
+            call(words, setup, extra, failed, kept.with_suffix(".log"))
             try:
                 (build / "out").rename(kept)
             except OSError:  # another builder was first

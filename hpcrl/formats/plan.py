@@ -29,6 +29,7 @@ from typing import Any
 from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.shapes import TEXT, first_wrong, first_wrong_field, shown
+from hpcrl.pins import Requirement, read_requirements, unhashed
 
 VERSION = 2
 MAX_MANIFEST = 64 * 1024**2  # bytes of plan.json
@@ -97,7 +98,7 @@ class Job:
 class Environment:
     """One software environment of the plan; `key` names its directory and holds the hash of its rendering.
 
-    `build` is a source distribution that is built against the rest, with the variables `settings`. `libraries` says
+    `build` is a source distribution that is built against the rest, with the variables `settings`; one of `build_hashes` is its SHA-256. `libraries` says
     into which package's directory the shared libraries of which others are linked.
     """
 
@@ -114,6 +115,19 @@ class Environment:
     build: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
+    build_hashes: list[str] = field(default_factory=list)
+
+    def unhashed(self) -> list[str]:
+        """Return the pins that have no hash, `build` included."""
+        pins = read_requirements(self.requirements)
+        if self.build:
+            pins.append(Requirement(self.build, tuple(self.build_hashes)))
+        return unhashed(pins)
+
+    @property
+    def hashed(self) -> bool:
+        """Tell whether every package is checked by a hash."""
+        return not self.unhashed()
 
 
 @dataclass(frozen=True)

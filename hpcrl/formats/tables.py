@@ -193,6 +193,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("git_dirty", pa.bool_(), "whether that work tree had changes"),
             _field("workdir", _TEXT, "directory that the command started in, or the original of the plan's copy"),
             _field("modules", _TEXT, "environment modules that were loaded"),
+            _field(
+                "surroundings",
+                _TEXT,
+                "environment that was not hpcrl's: its kind, and its path, modules or container image (with size, time of change, "
+                "and SHA-256 if the image is small), as JSON",
+            ),
             _field("calibration_matrix", _F64, "product of float32 matrices on the cell's cores", "GFLOP/s"),
             _field("calibration_memory", _F64, "memory read and written by copying on one core", "GB/s"),
             _field("calibration_python", _F64, "million iterations of an empty Python loop on one core", "1/s"),

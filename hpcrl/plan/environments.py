@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Environment
+from hpcrl.pins import name_of, unchecked, unhashed, with_hashes
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.rendering import Renderer
+from hpcrl.surroundings import Surroundings, fault
 
 FlavourName = Literal["cpu", "cuda"]
 
 
 def render_environment(
-    renderer: Renderer, profile: ClusterProfile, spec: SoftwareEnvironment, flavour: FlavourName, horovod: bool
+    renderer: Renderer,
+    profile: ClusterProfile,
+    spec: SoftwareEnvironment,
+    flavour: FlavourName,
+    horovod: bool,
+    hashes: Mapping[str, Sequence[str]],
 ) -> Environment:
-    """Render conda YAML and requirements; the key holds the hash of both, so that equal environments are built once.
+    """Render conda YAML and requirements; the key holds the digest of both, so that equal environments are built once.
+
+    Args:
+        hashes: of the files of packages (:meth:`hpcrl.spec.library.Library.hashes`). They verify what the pins name and
+            change nothing of it, so the key does not hold them.
 
     Raises:
         UsageError: the environment has no such flavour, or nothing for Horovod.
@@ -28,21 +40,26 @@ def render_environment(
         raise UsageError(f"environment {spec.name}: says nothing about Horovod: add `horovod:` to its file")
     chosen = spec.flavours[flavour]
     extra = spec.horovod if horovod else None
+    pins = spec.pins(flavour, horovod)
     settings = extra.variables(flavour) if extra and extra.build else {}
     values = {
         "environment": spec,
         "flavour": flavour,
         "horovod": horovod,
-        "pins": spec.pins(flavour, horovod),
+        "pins": pins,
         "conda": [*spec.conda, *(extra.conda if extra else ())],
         "build": extra.build if extra else None,
         "settings": settings,
         "find_links": chosen.find_links,
         "channels": profile.environments.channels,
     }
-    conda = renderer.render("environments/conda.yaml.j2", values)
-    requirements = renderer.render("environments/requirements.txt.j2", values)
+    conda, requirements = _render(renderer, values)
     digest = hashlib.sha256(f"{conda}\0{requirements}".encode()).hexdigest()[:10]
+    hashed = with_hashes(pins, hashes)
+    build_hashes = list(hashes.get(name_of(extra.build), ())) if extra and extra.build else []
+    checked, requirements = _render(renderer, {**values, "pins": [each.to_line() for each in hashed]})
+    if not unhashed(hashed):  # pip, which conda calls, takes hashes for all pins or for none
+        conda = checked
     key = "-".join([spec.name, flavour, *(["horovod"] if horovod else []), digest])
     return Environment(
         key=key,
@@ -58,4 +75,25 @@ def render_environment(
         framework=spec.framework,
         build=extra.build if extra else None,
         settings=settings,
+        build_hashes=build_hashes,
     )
+
+
+def unchecked_of(environments: Iterable[Environment]) -> list[str]:
+    """Say which environments are installed without hashes, and why."""
+    remarks = {each.name: unchecked(each.name, each.unhashed()) for each in environments}
+    return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
+
+
+def surroundings_notes(how: Surroundings | None) -> list[str]:
+    """Say what of an environment that stands already is not on this machine: a plan may be made on another."""
+    if how is None:
+        return []
+    missing = fault(how)
+    return [f"{missing}: the nodes must have it"] if missing else []
+
+
+def _render(renderer: Renderer, values: Mapping[str, Any]) -> tuple[str, str]:
+    names = ("environments/conda.yaml.j2", "environments/requirements.txt.j2")
+    conda, requirements = (renderer.render(name, values) for name in names)
+    return conda, requirements

@@ -17,6 +17,8 @@ from hpcrl.plan.requests import Options, Request, request
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.rendering import Renderer
 from hpcrl.spec.study import Notify, Pin, Resources, Study
+from hpcrl.spec.surroundings import surroundings_of
+from hpcrl.surroundings import Surroundings
 
 _STAGE_RESOURCES = {
     "environments": Resources.model_validate({"cpus": 4, "memory": "8G", "time": "02:00:00"}),
@@ -69,6 +71,7 @@ class _Writer:
     renderer: Renderer
     worker: str
     before: Before | None
+    surroundings: Surroundings | None
 
     def write(self, job: Job, asked: Request, lines: list[str] | None = None) -> tuple[Job, str]:
         """Return a job and its script. A job of the plan before keeps its name where script and cells are the same."""
@@ -84,7 +87,9 @@ class _Writer:
         return job, self._render(job, asked)
 
     def _render(self, job: Job, asked: Request) -> str:
-        return _script(self.renderer, self.profile, self.study, self.choices, job, asked, self.worker)
+        return _script(
+            self.renderer, self.profile, self.study, self.choices, job, asked, self.worker, self.surroundings
+        )
 
 
 def write_jobs(
@@ -95,14 +100,19 @@ def write_jobs(
     batches: Sequence[Batch],
     worker: str,
     before: Before | None = None,
+    home: str | None = None,
 ) -> Made:
     """Make the jobs of a plan within the site's limits, and write their scripts.
+
+    Args:
+        home: the environment of hpcrl's own processes, where it is not the cells'.
 
     Raises:
         UsageError: a stage has no place, the site forbids what a job needs, or its limits are too small.
     """
     made = Made()
-    writer = _Writer(profile, study, choices, renderer, worker, before)
+    surroundings = surroundings_of(study.environment)
+    writer = _Writer(profile, study, choices, renderer, worker, before, surroundings)
     stages = _stage_jobs(profile, study, choices) if batches else {}
     counted = {name: job.qos for name, (job, _) in stages.items() if name != "notify" or study.notify}
     beside = Stages(counted)
@@ -126,7 +136,8 @@ def write_jobs(
             lines = batch.lines[start : start + size]
             names[stem] = names.get(stem, 0) + 1
             name = f"{stem}-{names[stem]}"
-            add(_cell_job(profile, study, batch, name, len(made.lines), len(lines), number), asked, lines)
+            job = _cell_job(profile, study, batch, name, len(made.lines), len(lines), number)
+            add(replace(job, environment=home or job.environment), asked, lines)
             made.lines += lines
     for job, request_of_stage in stages.values():
         add(job, request_of_stage)
@@ -217,6 +228,7 @@ def _script(
     job: Job,
     asked: Request,
     worker: str,
+    surroundings: Surroundings | None,
 ) -> str:
     directives: Options = [("job-name", job.name), *asked.directives]
     if job.array:
@@ -239,6 +251,8 @@ def _script(
             "launch": asked.launch,
             "ranks": job.resources.get("tasks", 1),
             "worker": worker,
+            "surroundings": surroundings,
+            "trains": study.workload.algorithm is not None,
             "environments_root": choices.environments_root or profile.environments.root,
         },
     )

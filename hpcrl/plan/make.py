@@ -16,17 +16,18 @@ from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import check_ids, identified
 from hpcrl.plan.directory import PlanFiles
-from hpcrl.plan.environments import FlavourName, render_environment
+from hpcrl.plan.environments import FlavourName, render_environment, surroundings_notes, unchecked_of
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
-from hpcrl.plan.pack import pack
+from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
 from hpcrl.plan.placement import notes
 from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
 from hpcrl.spec.study import Study
+from hpcrl.spec.surroundings import surroundings_of
 
 __all__ = ["UserChoices", "make_plan"]
 
@@ -56,9 +57,15 @@ def make_plan(
     renderer = Renderer(library)
     environments: dict[tuple[str, FlavourName, bool], Environment] = {}
 
+    surroundings = surroundings_of(study.environment)
+
     def environment_key(name: str, flavour: FlavourName, horovod: bool) -> str:
+        if surroundings:
+            return surroundings.key
         if (which := (name, flavour, horovod)) not in environments:
-            environments[which] = render_environment(renderer, profile, library.environment(name), flavour, horovod)
+            environments[which] = render_environment(
+                renderer, profile, library.environment(name), flavour, horovod, library.hashes(name)
+            )
         return environments[which].key
 
     groups, unplaced = pack(profile, study, environment_key)
@@ -77,9 +84,17 @@ def make_plan(
     if before:
         kept = before.keeps(before.plan.worker, worker)
         worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
-    made = write_jobs(profile, study, choices, renderer, batches, worker_name, before)
-    used = {batch.environment for batch in batches}
-    check_readers(study.workload, [each for each in environments.values() if each.key in used])
+    home = surroundings.key if surroundings else None
+    if surroundings and study.workload.command:  # hpcrl's own process, which only NumPy and telemetry's packages serve
+        numpy = library.environment(DEFAULT_ENVIRONMENT)
+        hashes = library.hashes(DEFAULT_ENVIRONMENT)
+        own = render_environment(renderer, profile, numpy, "cpu", False, hashes)
+        environments[DEFAULT_ENVIRONMENT, "cpu", False] = own
+        home = own.key
+    made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
+    keys = {job.environment for job in made.jobs}
+    used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
+    check_readers(study.workload, used)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)
@@ -92,7 +107,7 @@ def make_plan(
         workload=settings["workload"],
         chain=study.chain,
         jobs=made.jobs,
-        environments=sorted((each for each in environments.values() if each.key in used), key=lambda each: each.key),
+        environments=used,
         unplaced=unplaced,
         totals={
             "cells": sum(len(batch.ids) for batch in batches),
@@ -103,7 +118,12 @@ def make_plan(
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
             "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
-            "notes": [*workdir.notes, *notes(profile, [batch.placement for batch in batches])],
+            "notes": [
+                *workdir.notes,
+                *unchecked_of(used),
+                *surroundings_notes(surroundings),
+                *notes(profile, [batch.placement for batch in batches]),
+            ],
         },
         generation=1,
         cells_file=CELLS,

@@ -39,7 +39,8 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
     group: Group | None = None
     for point in expand(study):
         asked = point.resources
-        name = str(study.environment or point.config.get("framework") or DEFAULT_ENVIRONMENT)
+        named = study.environment if isinstance(study.environment, str) else None
+        name = str(named or point.config.get("framework") or DEFAULT_ENVIRONMENT)
         if last and group and asked is last[0] and name == last[1]:
             group.points.append(point)
             continue

@@ -18,6 +18,8 @@ from hpcrl.formats.attempts import Start, end_attempt, note_unmeasured
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
+from hpcrl.run.standing import lacks
+from hpcrl.surroundings import describe, read_surroundings
 
 # Exit codes of a rank: a failed cell must be a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
@@ -43,7 +45,8 @@ def run_cell(
 
     The caller has taken the attempt (:func:`hpcrl.formats.attempts.take_attempt`).
     """
-    _check_environment(cell)
+    surroundings = read_surroundings(plan.study.get("environment"))
+    _check_environment(job, cell, surroundings is not None and "command" not in plan.workload)
     limit_threads(int(cell.resources["cpus"]), allocation.local_rank)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     of_hpcrl = _set_variables({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
@@ -99,7 +102,9 @@ def run_cell(
         if of_a_command:
             keep = sampler.processes() if sampler else []
             places = Places.of(directory, plan.workload, cell.id)
-            ended = run_command_cell(plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep)
+            ended = run_command_cell(
+                plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep, surroundings
+            )
         else:
             ended = train_cell(
                 plan.workload,
@@ -195,12 +200,16 @@ def _starter() -> int:
     return psutil.Process(os.getppid()).ppid()
 
 
-def _check_environment(cell: Cell) -> None:
-    """Make sure that the environment is the one that the plan locked.
+def _check_environment(job: Job, cell: Cell, standing: bool) -> None:
+    """Make sure that the environment is the one that the plan locked, or has what the cell needs if it is the user's own.
 
     Raises:
-        UsageError: it is another one.
+        UsageError: it is another one, or lacks something.
     """
+    if standing:
+        if wrong := lacks([str(cell.config["framework"])]):
+            raise UsageError(wrong)
+        return
     path = os.environ.get("HPCRL_ENV")
     if path is None:
         return
@@ -208,10 +217,8 @@ def _check_environment(cell: Cell) -> None:
         key = json.loads((Path(path) / "hpcrl-environment.json").read_text())["key"]
     except (OSError, ValueError, KeyError):
         key = "nothing that hpcrl built"
-    if key != cell.environment:
-        raise UsageError(
-            f"{path}: is {key}, and the plan's lock asks for {cell.environment}: run hpcrl env create --plan PLAN"
-        )
+    if key != (wanted := job.environment or cell.environment):
+        raise UsageError(f"{path}: is {key}, and the plan's lock asks for {wanted}: run hpcrl env create --plan PLAN")
 
 
 def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float | None:
@@ -264,17 +271,25 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "software": software(),
         "variables": numeric_variables(),
         "slurm": slurm_variables(),
-        "code": _code(directory, plan.workload),
+        "code": _code(directory, plan),
     }
 
 
-def _code(directory: Path, workload: dict[str, Any]) -> dict[str, Any]:
-    """Say which code runs: the commit of the directory where a command starts, or of that which the plan has a copy of."""
+def _code(directory: Path, plan: Plan) -> dict[str, Any]:
+    """Say which code runs, and in which environment where it is not one of hpcrl's: the commit of the directory where a command starts, or of that which the plan has a copy of."""
     from hpcrl.run.command import Places
     from hpcrl.telemetry.provenance import code
 
+    workload = plan.workload
+    how = read_surroundings(plan.study.get("environment"))
+    standing = {"surroundings": json.dumps(describe(how), sort_keys=True)} if how else {}
     if not workload.get("command"):
-        return code()
+        return {**code(), **standing}
     place = Places.of(directory, workload, "").code
     of_copy = {name: value for name, value in workload.get("code", {}).items() if name != "modules"}
-    return {**code(place if place.is_dir() else None), **of_copy, "workdir": workload.get("workdir_of") or str(place)}
+    return {
+        **code(place if place.is_dir() else None),
+        **of_copy,
+        "workdir": workload.get("workdir_of") or str(place),
+        **standing,
+    }

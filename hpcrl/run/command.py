@@ -19,6 +19,7 @@ from hpcrl.run.leftovers import end_leftovers, reap
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.supervisor import oom_kills
 from hpcrl.run.training import Ended
+from hpcrl.surroundings import Surroundings, enter
 from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
 
@@ -50,6 +51,7 @@ def run_command_cell(
     clock: PhaseClock,
     caught: Callable[[], str | None],
     keep: Collection[int] = (),
+    surroundings: Surroundings | None = None,
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
@@ -74,7 +76,12 @@ def run_command_cell(
             places.own.mkdir(parents=True, exist_ok=True)
             if not places.start.is_dir():
                 return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
-            child = subprocess.Popen(arguments, cwd=places.start, env=environment, start_new_session=True)
+            words = arguments
+            if surroundings:
+                seen = (places.code, places.own, places.own.parents[1], Path(scratch), *_python_path(environment))
+                gpus = bool(values.get("gpus"))
+                words, environment = enter(surroundings, arguments, environment, places.start, seen, gpus)
+            child = subprocess.Popen(words, cwd=places.start, env=environment, start_new_session=True)
         except OSError as error:
             return Ended("failed", f"{error.filename or arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
@@ -99,6 +106,12 @@ def run_command_cell(
             return Ended("oom", f"{arguments[0]} was ended by SIGKILL: the kernel was out of memory for it", facts)
         return Ended("failed", f"{arguments[0]} was ended by {name}", facts)
     return Ended("failed", f"{arguments[0]} ended with exit code {code}", facts)
+
+
+def _python_path(environment: Mapping[str, str]) -> list[Path]:
+    """Return the directories that hold what PYTHONPATH names: hpcrl's worker among them."""
+    entries = [Path(each) for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return [each if each.is_dir() else each.parent for each in entries if each.exists()]
 
 
 def _wait(

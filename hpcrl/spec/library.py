@@ -13,8 +13,10 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.hashes import read_hashes
 from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
+from hpcrl.spec.surroundings import Standing
 from hpcrl.spec.user import config_directory
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
@@ -109,10 +111,14 @@ class Library:
     def study(self, name: str, settings: Sequence[str] = ()) -> Study:
         """Read a study; `settings` are ``key=value`` texts that come before what the file says.
 
-        The `workdir` of a command is absolute then, or None in a packaged study that names none.
+        The `workdir` of a command is absolute then, or None in a packaged study that names none; so are the path and the
+        image of an environment that stands already, but for variables, which are those of the cluster.
         """
         document = overridden(self.document("jobs", name), settings)
         study = validate(Study, document)
+        if isinstance(study.environment, Standing):
+            standing = _located(study.environment, document)
+            study = study.model_copy(update={"environment": standing})
         if study.workload.command is None:
             return study
         place = _workdir(study.workload.workdir, document, self.find("jobs", name))
@@ -123,6 +129,24 @@ class Library:
 
     def environment(self, name: str) -> SoftwareEnvironment:
         return validate(SoftwareEnvironment, self.document("envs", name))
+
+    def hashes(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Return the SHA-256 digests that count for each pin of an environment (``envs/hashes/NAME.txt``), empty without such a file.
+
+        Raises:
+            SpecError: a line of the file is not a pin with hashes.
+        """
+        file = next((each for each in self._hash_files(name) if each.is_file()), None)
+        return read_hashes(file) if file else {}
+
+    def hash_file(self, name: str) -> Path:
+        """Return where the hashes of an environment are written: beside its own file."""
+        return next(iter(self._hash_files(name)))
+
+    def _hash_files(self, name: str) -> list[Path]:
+        own = self.find("envs", name).parent
+        stem = Path(name).stem if name.endswith((".yaml", ".yml")) else name
+        return [folder / "hashes" / f"{stem}.txt" for folder in (own, *(base / "envs" for base in self.path))]
 
     def template_directories(self) -> list[Path]:
         return [base / "templates" for base in self.path if (base / "templates").is_dir()]
@@ -143,6 +167,23 @@ def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
     # A study in jobs/ belongs to the project that holds jobs/.
     base = base.parent if base.name == "jobs" else base
     return os.path.normpath(base / Path(wanted or "").expanduser())
+
+
+def _located(standing: Standing, document: Document) -> Standing:
+    """Return an environment with its path or image absolute: relative to the file that names it."""
+    found: dict[str, str] = {}
+    for name in ("path", "container"):
+        text = getattr(standing, name)
+        if text is None or "://" in text:
+            continue
+        if text == "~" or text.startswith("~/"):
+            text = f"$HOME{text[1:]}"
+        if not text.startswith("$"):
+            named_in = Path(document.origin(("environment", name)).file)
+            base = named_in.resolve().parent if named_in.is_file() else Path.cwd()  # --set
+            text = os.path.normpath((base.parent if base.name == "jobs" else base) / text)
+        found[name] = text
+    return standing.model_copy(update=found)
 
 
 def _check_owner(here: Path) -> None:

@@ -27,6 +27,7 @@ from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
 from hpcrl.spec.resources import Resources as Resources
 from hpcrl.spec.resources import Scalar
+from hpcrl.spec.surroundings import EnvironmentOfStudy, surroundings_faults
 from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
@@ -299,8 +300,9 @@ class Study(Model):
     exclude: tuple[Rule, ...] = ()
     seeds: Seeds = (1,)
     resources: Resources = Resources()
-    environment: Name | None = Field(
-        None, description="software environment of every cell; default: the cell's framework"
+    environment: EnvironmentOfStudy | None = Field(
+        None,
+        description="software environment of every cell: a name, `none`, or one that stands already; default: the cell's framework",
     )
     chain: Literal["parallel", "sequential", "staged"] = "staged"
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
@@ -333,7 +335,7 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        if faults := [*study_faults(self), *training_faults(self)]:
+        if faults := [*study_faults(self), *training_faults(self), *surroundings_faults(self)]:
             raise Faults(faults)
         return self
 

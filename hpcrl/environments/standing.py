@@ -1,0 +1,51 @@
+"""Is an environment that a study names, and that hpcrl did not build, on this machine, and does it serve?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hpcrl.environments.commands import call
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.plan import WORKER
+from hpcrl.formats.worker import worker_zip
+from hpcrl.surroundings import Surroundings, enter, expanded, fault
+
+_NEWER = "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'it has Python %d.%d' % sys.version_info[:2])"
+
+
+def check_standing(how: Surroundings, frameworks: Sequence[str] = (), setup: Sequence[str] = ()) -> str:
+    """Return what was found: for built-in training (where `frameworks` are named) the versions of what it imports.
+
+    Raises:
+        HpcrlError: it is not on this machine, or lacks something, with what is missing.
+    """
+    if wrong := fault(how):
+        raise HpcrlError(wrong)
+    if frameworks and how.path:
+        return f"{expanded(how.path)}: {check_training(expanded(how.path), frameworks, setup)}"
+    enter(how, ["true"], os.environ, Path.cwd())
+    return (
+        f"{how}: {'is there' if how.kind != 'modules' else 'can be loaded'}"
+        if how.kind != "none"
+        else "none: nothing to check"
+    )
+
+
+def check_training(path: Path, frameworks: Sequence[str] = (), setup: Sequence[str] = ()) -> str:
+    """Make sure that hpcrl's process and some frameworks can run in an environment, and return their versions.
+
+    Raises:
+        HpcrlError: the Python is missing or too old, or a module is.
+    """
+    python = path / "bin/python"
+    if not os.access(python, os.X_OK):
+        raise HpcrlError(f"environment: {path}: has no bin/python: expected a venv or conda environment")
+    call([python, "-c", _NEWER], setup, failed=f"environment: {path}: hpcrl needs Python 3.11 or newer")
+    with TemporaryDirectory(prefix="hpcrl-check-") as place:
+        worker = Path(place) / WORKER
+        worker.write_bytes(worker_zip())
+        words: list[str | Path] = [python, "-m", "hpcrl.run.standing", *frameworks]
+        return call(words, setup, {"PYTHONPATH": str(worker)}, failed="environment").strip()

@@ -1,0 +1,71 @@
+"""Pins with hashes as pip and uv read them, one a line: ``name==1.0 --hash=sha256:...``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_HASH = re.compile(r"\s--hash=sha256:([0-9a-f]{64})(?=\s|$)")
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?={2,3}([^ ;]+)( ?;.*)?")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One pin: as it was written, and the SHA-256 digests of the files that count as it."""
+
+    pin: str
+    hashes: tuple[str, ...] = ()
+
+    def to_line(self) -> str:
+        return " ".join([self.pin, *options(self.hashes)])
+
+
+def options(hashes: Iterable[str]) -> list[str]:
+    """Return digests as the options of a requirement."""
+    return [f"--hash=sha256:{digest}" for digest in hashes]
+
+
+def read_requirements(text: str) -> list[Requirement]:
+    """Read a requirements file of pins; a line that ends with a backslash goes on in the next."""
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    return [
+        Requirement(_HASH.sub("", line).strip(), tuple(_HASH.findall(line)))
+        for line in lines
+        if line and not line.startswith("#")
+    ]
+
+
+def without_hashes(text: str) -> str:
+    """Return a requirements file with its pins alone: pip refuses a file where only some have hashes."""
+    return "".join(f"{each.pin}\n" for each in read_requirements(text))
+
+
+def name_of(pin: str) -> str:
+    """Return what a pin pins, without extras and marker, as indexes spell it: ``my-package==1.0``.
+
+    Raises:
+        ValueError: it pins nothing.
+    """
+    match = _PIN.fullmatch(pin)
+    if match is None:
+        raise ValueError(f"{pin!r} is not a pin: expected name==version")
+    return f"{re.sub(r'[-_.]+', '-', match[1]).lower()}=={match[2]}"
+
+
+def with_hashes(pins: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Requirement]:
+    """Return each pin with the digests that are known of what it pins (:func:`name_of`)."""
+    return [Requirement(pin, tuple(known.get(name_of(pin), ()))) for pin in pins]
+
+
+def unhashed(requirements: Iterable[Requirement]) -> list[str]:
+    """Return the pins that have no hash."""
+    return [each.pin for each in requirements if not each.hashes]
+
+
+def unchecked(environment: str, missing: Sequence[str]) -> str | None:
+    """Say that an environment is installed without hashes since some pins have none, None where all have."""
+    if not missing:
+        return None
+    names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    return f"its packages are not checked by hashes: none is known for {names} (`hpcrl env lock {environment}` asks for them)"

@@ -1,0 +1,48 @@
+"""Does an environment of the user's own have what hpcrl's process needs in it? ``python -m hpcrl.run.standing [FRAMEWORK...]``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+# What hpcrl imports beside the framework, and the oldest versions that serve it.
+_LEAST = {"numpy": (1, 22), "psutil": (5, 9), "gymnasium": (1, 0)}
+
+
+def lacks(modules: Sequence[str] = ()) -> str | None:
+    """Say what this environment lacks of NumPy, psutil, gymnasium and further modules, None where it lacks nothing."""
+    if not (missing := list(_missing(modules))):
+        return None
+    return f"{sys.prefix}: has no {' and no '.join(missing)}, which the cell needs: install it there, or name another environment"
+
+
+def _missing(modules: Sequence[str]) -> Iterator[str]:
+    for name in (*_LEAST, *modules):
+        if find_spec(name) is None:
+            yield name
+        elif least := _LEAST.get(name):
+            try:
+                found = version(name)
+                old = tuple(int(part) for part in found.split(".")[:2]) < least
+            except (PackageNotFoundError, ValueError):  # installed in a way that says no version
+                continue
+            if old:
+                yield f"{name} {least[0]}.{least[1]} or newer (it has {found})"
+
+
+def main(modules: Sequence[str]) -> int:
+    """Check, import each module and print its version; return the exit code."""
+    if wrong := lacks(modules):
+        print(f"hpcrl: {wrong}", file=sys.stderr)
+        return 1
+    if modules:
+        found = [f"{name} {getattr(import_module(name), '__version__', 'imports')}" for name in (*_LEAST, *modules)]
+        print(", ".join(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
