@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import Any
 from hpcrl.formats.plan import CELL_DIRECTORIES
 from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
+from hpcrl.run.output import Output
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.supervisor import oom_kills
 from hpcrl.run.training import Ended
@@ -24,6 +26,7 @@ from hpcrl.telemetry.phases import PhaseClock
 
 GRACE_SECONDS = 20.0
 CHECKPOINTED = 75
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def run_command_cell(
     Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
     """
     warning = workload.get("on_warning", "none")
+    patterns = workload.get("metrics", {}).get("stdout")
     arguments = [fill(text, values | {"workdir": places.code}) for text in workload["command"]]
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
@@ -74,14 +78,23 @@ def run_command_cell(
             places.own.mkdir(parents=True, exist_ok=True)
             if not places.start.is_dir():
                 return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
-            child = subprocess.Popen(arguments, cwd=places.start, env=environment, start_new_session=True)
+            child = subprocess.Popen(
+                arguments,
+                cwd=places.start,
+                env=environment,
+                start_new_session=True,
+                stdout=subprocess.PIPE if patterns else None,
+            )
         except OSError as error:
             return Ended("failed", f"{error.filename or arguments[0]}: cannot be started: {error.strerror}", {})
         reader = MetricsReader(metrics)
-        code, starved = _wait(child, reader, recorder, caught, warning, {child.pid, *keep})
+        output = Output(child.stdout, patterns, recorder.event) if child.stdout else None
+        code, starved = _wait(child, reader, output, recorder, caught, warning, {child.pid, *keep})
         if left := end_leftovers(keep):
             recorder.event(left)
         _take(reader, recorder)
+        for entry in output.close() if output else ():
+            recorder.value(entry)
         with suppress(OSError):
             places.own.rmdir()
         facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
@@ -104,6 +117,7 @@ def run_command_cell(
 def _wait(
     child: subprocess.Popen[bytes],
     reader: MetricsReader,
+    output: Output | None,
     recorder: Recorder,
     caught: Callable[[], str | None],
     warning: str,
@@ -114,7 +128,7 @@ def _wait(
     kills = deque([oom_kills()], maxlen=20)  # a large process takes seconds to go
     while True:
         try:
-            return child.wait(timeout=0.5), oom_kills() > kills[0]
+            return _end_of(child, 0.5, output, recorder), oom_kills() > kills[0]
         except subprocess.TimeoutExpired:
             kills.append(oom_kills())
             reap(keep)
@@ -127,9 +141,28 @@ def _wait(
                 handed_on = True
                 os.killpg(child.pid, signal.SIGTERM)
                 try:
-                    return child.wait(timeout=GRACE_SECONDS), False
+                    return _end_of(child, GRACE_SECONDS, output, recorder), False
                 except subprocess.TimeoutExpired:
                     os.killpg(child.pid, signal.SIGKILL)
+
+
+def _end_of(child: subprocess.Popen[bytes], seconds: float, output: Output | None, recorder: Recorder) -> int:
+    """Return the exit code, and read the output meanwhile.
+
+    Raises:
+        subprocess.TimeoutExpired: it still runs.
+    """
+    if output is None:
+        return child.wait(timeout=seconds)
+    deadline = time.monotonic() + seconds
+    while True:
+        for entry in output.values():
+            recorder.value(entry)
+        try:
+            return child.wait(timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise
 
 
 def _take(reader: MetricsReader, recorder: Recorder) -> None:

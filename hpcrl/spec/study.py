@@ -22,6 +22,7 @@ from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
 from hpcrl.spec.explain import Faults, Key
+from hpcrl.spec.patterns import pattern_faults
 from hpcrl.spec.quantities import Name
 from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
@@ -34,7 +35,7 @@ _OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
 
 
 class MetricFiles(Model):
-    """Files of values that an unmodified program writes; they are read when it has ended.
+    """Values that an unmodified program writes: into files, which are read when it has ended, or on its standard output.
 
     Paths are relative to where the command starts, and may hold placeholders.
     """
@@ -45,12 +46,22 @@ class MetricFiles(Model):
         None, min_length=1, description="the CSV column that counts steps; default: one of the usual names"
     )
     wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
+    stdout: dict[str, str] | None = Field(
+        None,
+        description="name: a regular expression with one group, the number; each match in a line of the command's standard output is a "
+        "value of that name, with the step that a group named `step` gives",
+    )
+
+    def paths(self) -> dict[str, str]:
+        return {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
 
     def faults(self, own_directory: bool) -> Iterator[tuple[Key, str]]:
         """Give what is wrong: nothing to read, or a file that two cells can have."""
-        paths = {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
-        if not paths:
-            yield ("metrics",), "name at least one of tensorboard, csv, wandb"
+        paths = self.paths()
+        if not paths and self.stdout is None:
+            yield ("metrics",), "name at least one of tensorboard, csv, wandb, stdout"
+        for below, wrong in pattern_faults(self.stdout) if self.stdout is not None else ():
+            yield ("metrics", "stdout", *below), wrong
         if self.step and not self.csv:
             yield ("metrics", "step"), "is a column of `csv`, and there is none"
         for name, path in paths.items():
@@ -148,7 +159,7 @@ class Workload(Model):
             yield ("command", index), word
         for name, text in self.env.items():
             yield ("env", name), text
-        for name, path in (self.metrics.model_dump(exclude_none=True) if self.metrics else {}).items():
+        for name, path in (self.metrics.paths() if self.metrics else {}).items():
             yield ("metrics", name), path
 
 
