@@ -21,6 +21,7 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
+from hpcrl.spec.expectations import Expectation, expectation_faults
 from hpcrl.spec.explain import Faults, Key
 from hpcrl.spec.patterns import pattern_faults
 from hpcrl.spec.quantities import Name
@@ -307,6 +308,11 @@ class Study(Model):
     better: Literal["higher", "lower"] | None = Field(
         None, description="which values of `score` are better; default: higher ones"
     )
+    expect: dict[str, Expectation] | None = Field(
+        None,
+        description="what the last reported value of a name should be: `{value: 25000, within: 5 %}`, `{at_least: X}`, `{at_most: Y}`; "
+        "a run that ended well and has another one has failed",
+    )
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"
     )
@@ -319,7 +325,9 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        if faults := [*study_faults(self), *training_faults(self)]:
+        trains = self.workload.algorithm is not None
+        expected = expectation_faults(self.expect or {}, trains)
+        if faults := [*study_faults(self), *training_faults(self), *expected]:
             raise Faults(faults)
         return self
 

@@ -57,7 +57,7 @@ def read(data: bytes, patterns: dict[str, str], *, pieces: int = 0) -> tuple[lis
 
 @pytest.mark.parametrize("pieces", [0, 1, 3, 7])
 def test_each_match_of_a_line_is_a_value(pieces: int) -> None:
-    text = "start\nstep 3: loss=0.5\nloss=1e-3 loss=2\r\n10%\r20%\rloss=nan\nnot loss=x\nend loss=-4".encode()
+    text = b"start\nstep 3: loss=0.5\nloss=1e-3 loss=2\r\n10%\r20%\rloss=nan\nnot loss=x\nend loss=-4"
     found, passed, notes = read(
         text, {"loss": r"(?:step (?P<step>\d+): )?loss=(\S+)", "done": r"(\d+)%"}, pieces=pieces
     )
