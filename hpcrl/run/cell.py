@@ -56,6 +56,7 @@ def run_cell(
     from hpcrl.run.judging import judged
     from hpcrl.run.metric_files import read_metric_files
     from hpcrl.run.recorder import Recorder, Sampler
+    from hpcrl.run.together import Together
     from hpcrl.run.training import Ended, before_import, train_cell
     from hpcrl.telemetry.calibration import Calibration
     from hpcrl.telemetry.meter import Meter
@@ -101,7 +102,10 @@ def run_cell(
         if of_a_command:
             keep = sampler.processes() if sampler else []
             places = Places.of(directory, plan.workload, cell.id)
-            ended = run_command_cell(plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep)
+            together = Together(directory, start, allocation.rank, allocation.ranks) if allocation.ranks > 1 else None
+            ended = run_command_cell(
+                plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep, together
+            )
         else:
             ended = train_cell(
                 plan.workload,

@@ -10,7 +10,9 @@ from hpcrl.expected import unexpected
 from hpcrl.run.training import Ended
 
 
-def judged(ended: Ended, expected: Mapping[str, Mapping[str, float | str]], values: Mapping[str, float | None]) -> Ended:
+def judged(
+    ended: Ended, expected: Mapping[str, Mapping[str, float | str]], values: Mapping[str, float | None]
+) -> Ended:
     """Return how it ended: failed where a value is not as expected, with what was expected and what came."""
     wrong = [said for name, each in expected.items() if (said := unexpected(name, each, values.get(name)))]
     if not wrong:

@@ -32,9 +32,7 @@ class Recorder:
         wanted: the names of reported values of which the last one is asked for at the end.
     """
 
-    def __init__(
-        self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()
-    ) -> None:
+    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()) -> None:
         self._wanted = wanted
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before

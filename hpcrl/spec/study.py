@@ -32,7 +32,7 @@ from hpcrl.spec.resources import Scalar
 from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
-_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
+_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "prepare", "check"})
 
 
 class MetricFiles(Model):
@@ -89,6 +89,14 @@ class Workload(Model):
     command: tuple[str, ...] | None = Field(
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
+    prepare: tuple[str, ...] | None = Field(
+        None, min_length=1, description="argv of a step before `command`, such as compiling; placeholders as there"
+    )
+    check: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="argv of a step after a `command` that ended well: it tells whether the result is right",
+    )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
     workdir: str | None = Field(
         None,
@@ -119,8 +127,9 @@ class Workload(Model):
         return self
 
     def _faults(self) -> Iterator[tuple[Key, str]]:
-        if found := secret_among(self.command or ()):
-            yield ("command",), f"{found} {_NO_SECRET}"
+        for step, words in self.steps().items():
+            if found := secret_among(words):
+                yield (step,), f"{found} {_NO_SECRET}"
         if self.algorithm is not None:
             if self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
@@ -151,13 +160,18 @@ class Workload(Model):
             return "USR2"
         return None if self.on_warning in (None, "none") else self.on_warning
 
+    def steps(self) -> dict[str, tuple[str, ...]]:
+        """Return the command lines of a cell by their names, in their order."""
+        return {"prepare": self.prepare or (), "command": self.command or (), "check": self.check or ()}
+
     def placeholders(self) -> set[str]:
         return {name for _, text in self.texts() for name in placeholders(text)}
 
     def texts(self) -> Iterator[tuple[Key, str]]:
         """Give every text that may hold placeholders, with its place."""
-        for index, word in enumerate(self.command or ()):
-            yield ("command", index), word
+        for step, words in self.steps().items():
+            for index, word in enumerate(words):
+                yield (step, index), word
         for name, text in self.env.items():
             yield ("env", name), text
         for name, path in (self.metrics.paths() if self.metrics else {}).items():
