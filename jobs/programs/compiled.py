@@ -23,7 +23,9 @@ def main() -> None:
     try:
         done = subprocess.run([*compiler, "-O2", "-o", program, source, "-lm"], check=False).returncode
     except OSError as error:
-        sys.exit(f"{compiler[0]}: cannot be started ({error.strerror}): load an MPI library, or name its compiler in $MPICC")
+        sys.exit(
+            f"{compiler[0]}: cannot be started ({error.strerror}): load an MPI library, or name its compiler in $MPICC"
+        )
     if done:
         sys.exit(f"{source}: {compiler[0]} ended with exit code {done}")
     opened = os.open(program, os.O_RDONLY)
