@@ -18,6 +18,7 @@ from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
 from hpcrl.spec.surroundings import Standing
 from hpcrl.spec.user import config_directory
+from hpcrl.surroundings import NONE
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
 _WORDS: dict[Kind, str] = {
@@ -119,6 +120,11 @@ class Library:
         if isinstance(study.environment, Standing):
             standing = _located(study.environment, document)
             study = study.model_copy(update={"environment": standing})
+        elif study.environment not in (None, NONE):
+            try:
+                self.find("envs", study.environment)
+            except UsageError as error:
+                raise SpecError([f"{document.origin(('environment',)).where}: environment: {error}"]) from None
         if study.workload.command is None:
             return study
         place = _workdir(study.workload.workdir, document, self.find("jobs", name))

@@ -115,3 +115,9 @@ def test_a_study_that_extends_itself(tmp_path: Path) -> None:
     file.write_text(f"extends: {file}\n" + file.read_text())
     with pytest.raises(SpecError, match=r"mine\.yaml:1: extends: .*mine\.yaml extends itself$"):
         Library().study(str(file))
+
+
+def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
+    assert faults(tmp_path, command_study(["true"], environment="troch")) == [
+        "environment: no environment 'troch'; did you mean 'torch'?"
+    ]
