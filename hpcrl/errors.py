@@ -70,6 +70,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"there are: {shown}"
 
 
+def written(value: object) -> str:
+    """Write a value as a person writes it in YAML: ``true``, ``'x'``, ``[1, 2]``; a mapping is only named."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return "a mapping" if isinstance(value, dict) else repr(value)
+
+
 def count(number: int, what: str, several: str = "") -> str:
     """Say how many: ``1 job``, ``2 jobs``; `several` where the plural has no plain s."""
     return f"{number} {what if number == 1 else several or what + 's'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from hpcrl.environments.build import Built, build_all
-from hpcrl.formats.plan import read_plan
+from hpcrl.formats.plan import MANIFEST, read_plan
 from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, RecordWriter, record_name
 from hpcrl.formats.submission import Submission
 from hpcrl.plan.directory import PlanFiles, write_plan
@@ -72,6 +73,14 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
         "resources": {"memory": "1G", "time": "00:10:00"},
     }
     return study | changes
+
+
+def planned_script(plan: Path, script: Path, text: str) -> None:
+    """Give a plan another script, as if it had been planned with it: `submit` refuses one that was edited."""
+    script.write_text(text)
+    manifest = json.loads((plan / MANIFEST).read_text())
+    manifest["digests"][f"scripts/{script.name}"] = hashlib.sha256(text.encode()).hexdigest()
+    (plan / MANIFEST).write_text(json.dumps(manifest))
 
 
 def planned(

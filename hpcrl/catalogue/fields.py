@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.errors import UsageError, suggestion, written
 
 Settings = TypeVar("Settings")
 Kind = Literal["number", "integer", "integers", "flag", "choice"]
@@ -92,9 +92,8 @@ def fault(settings: type[Any], name: str, value: Any) -> str | None:
         return None
     if rule.kind == "choice" and isinstance(value, str):
         return f"no {name} {value!r}; {suggestion(value, rule.choices)}"
-    default = list(declared.default) if isinstance(declared.default, tuple) else declared.default
-    shown = {True: "true", False: "false"}[default] if isinstance(default, bool) else default
-    return f"expected {rule.expected()}, got {value!r} (default {shown})"
+    default = declared.default if isinstance(declared.default, str) else written(declared.default)
+    return f"expected {rule.expected()}, got {written(value)} (default {default})"
 
 
 def faults(settings: type[Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

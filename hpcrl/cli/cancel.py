@@ -22,10 +22,9 @@ from hpcrl.errors import count
 )
 def command(plan: Path, cells: tuple[str, ...]) -> None:
     """Cancel what still waits or runs of a plan."""
-    from hpcrl.slurm.client import Slurm
-    from hpcrl.submit.status import cancel
+    from hpcrl import api
 
-    done = cancel(plan, Slurm(), list(cells), say)
+    done = api.cancel(plan, cells, say)
     if done.held:
         echo(f"{count(done.held, 'task')} removed that Slurm held although their cells have completed.")
     if not done.tasks and not done.completed:

@@ -33,16 +33,15 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
 
     A record that cannot be read, or that is not to be trusted, is listed in quarantine.json and left out.
     """
-    from hpcrl.collect.merge import check, collect
+    from hpcrl import api
     from hpcrl.formats.tables import QUARANTINE
-    from hpcrl.slurm.client import Slurm
 
     plans = plans or (DEFAULT_PLAN,)
     if only_check:
-        done = check(plans, output)
+        done = api.collect(plans, output, check=True)
     else:
         with progress("merging") as advance:
-            done = collect(plans, output, Slurm(), advance, processes)
+            done = api.collect(plans, output, processes=processes, progress=advance)
     # What was left out does not spoil a dataset, but it is what a check is asked for.
     code = int(only_check and bool(done.quarantined))
     if as_json:

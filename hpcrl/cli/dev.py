@@ -109,12 +109,12 @@ def fault(
     faults = virtual.faults()
     if clear:
         if kind:
-            raise UsageError("--clear takes at most a command")
+            raise UsageError("--clear: expected at most one command")
         faults.clear(program)
     elif program and kind:
         faults.set(program, kind, value, times, skip)
     elif program:
-        raise UsageError(f"which fault of {program}? See hpcrl dev slurm fault --help")
+        raise UsageError(f"name a fault for {program}: see hpcrl dev slurm fault --help")
     counts = Counter(call.command for call in faults.calls())
     echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
     rows = [[each.command, each.kind, each.value, each.times, each.skip] for each in faults.active()]
@@ -123,7 +123,7 @@ def fault(
 
 @slurm.command("kill", epilog="Example: hpcrl dev slurm kill controller")
 @click.argument("what", metavar="controller|database|NODE")
-@click.option("--jobs", is_flag=True, help="With a node: also what runs there, as when the node crashes.")
+@click.option("--jobs", is_flag=True, help="With a node: also kill its jobs, as a crash of the node does.")
 @_directory
 def kill(what: str, jobs: bool, directory: Path) -> None:
     """End one of its daemons by SIGKILL: slurmctld, slurmdbd, or the slurmd of a node."""
@@ -135,7 +135,7 @@ def kill(what: str, jobs: bool, directory: Path) -> None:
     if what not in ("controller", "database"):
         virtual.kill_node(what, jobs)
     elif jobs:
-        raise UsageError("--jobs goes with a node")
+        raise UsageError("--jobs: expected the name of a node, too")
     elif what == "controller":
         virtual.kill_controller()
     else:

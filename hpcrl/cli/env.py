@@ -40,12 +40,12 @@ def _rendered(
 def _options(function: Any) -> Any:
     for option in (
         click.option("--flavour", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
-        click.option("--horovod", is_flag=True, help="With what Horovod cells need."),
+        click.option("--horovod", is_flag=True, help="Include what Horovod cells need."),
         click.option(
             "--cluster",
             default="workstation",
             show_default=True,
-            help="Whose environment manager and directory.",
+            help="Cluster whose environment manager and directory are used.",
         ),
         path_option,
     ):

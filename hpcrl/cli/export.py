@@ -17,7 +17,7 @@ from hpcrl.cli.common import DEFAULT_DATASET, echo
     type=click.Choice(["csv", "openrlbenchmark", "tensorboard", "mlflow"]),
     default="csv",
     show_default=True,
-    help="Which tool's format.",
+    help="Format: the tool that reads it.",
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to make.")
 def command(dataset: Path, kind: str, output: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo, echo_json, json_option, path_option, say
 from hpcrl.cli.completion import library_names
-from hpcrl.errors import UsageError, amount, count
+from hpcrl.errors import amount, count
 
 
 class _PlanGroup(click.Group):
@@ -87,7 +87,7 @@ def command(
     account: str | None,
     email: str | None,
     environments_root: str | None,
-    chain: str | None,
+    chain: Literal["parallel", "sequential", "staged"] | None,
     precise_phases: bool,
     cells_per_task: int | None,
     reuse: tuple[Path, ...],
@@ -106,47 +106,30 @@ def command(
     """
     if ctx.invoked_subcommand:
         return
-    from hpcrl.plan.before import read_before
-    from hpcrl.plan.directory import write_plan
-    from hpcrl.plan.limits import in_words
-    from hpcrl.plan.make import UserChoices, make_plan
-    from hpcrl.plan.reuse import completed_cells
-    from hpcrl.spec.library import Library
-    from hpcrl.spec.study import read_notify
-    from hpcrl.spec.user import account_for, email_for, read_settings
+    from hpcrl import api
 
-    own = read_settings()
-    choices = UserChoices(
-        account=account_for(cluster, account, own),
-        email=email_for(email, own),
-        environments_root=environments_root or own.environments_root,
+    directory = output or DEFAULT_PLAN
+    planned = api.plan(
+        study,
+        cluster,
+        directory,
+        settings=settings,
+        account=account,
+        email=email,
+        environments_root=environments_root,
         chain=chain,
         precise_phases=precise_phases,
-        allow_retired=allow_retired,
         cells_per_task=cells_per_task,
-        notify=None if notify is None else read_notify(notify),
-        notify_by_default=own.notify,
-        settings=settings,
+        reuse=reuse,
+        notify=notify,
+        strict=strict,
+        allow_retired=allow_retired,
+        dry_run=dry_run,
+        extend=output is not None or not dry_run,
+        path=paths,
+        say=say,
     )
-    directory = output or DEFAULT_PLAN
-    before = None if dry_run and output is None else read_before(directory)
-    files = make_plan(Library(paths), cluster, study, choices, before, completed_cells(reuse))
-    plan = files.plan
-    if strict and plan.unplaced:
-        first, number = plan.unplaced[0], plan.totals["unplaced"]
-        raise UsageError(
-            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {plan.cluster['title']} (--strict): {first.reason}"
-        )
-    if not plan.cell_jobs():
-        first = plan.unplaced[0]
-        hint = f"; {first.nearest}" if first.nearest else ""
-        raise UsageError(
-            f"no cell of {plan.study['name']} has a place on {plan.cluster['title']}: {first.reason}{hint}"
-        )
-    written = False if dry_run else write_plan(files, directory, say)
-    notes = [*in_words(plan), *plan.totals.get("notes", ())]
-    if files.changes:
-        notes = [*files.changes.in_words(plan.generation), *notes]
+    plan = planned.plan
     if as_json:
         echo_json(
             {
@@ -154,19 +137,19 @@ def command(
                 "directory": None if dry_run else str(directory),
                 "generation": plan.generation,
                 "totals": plan.totals,
-                "notes": notes,
+                "notes": planned.notes,
                 "reused": plan.reused,
                 "unplaced": [vars(each) for each in plan.unplaced],
             }
         )
         return
-    _summary(plan, notes)
+    _summary(plan, planned.notes)
     if dry_run:
         echo("Nothing was written (--dry-run).")
-    elif written:
+    elif planned.written:
         echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
     else:
-        echo(f"{directory} holds this very plan already. Next: hpcrl submit {directory}")
+        echo(f"{directory} already holds this plan. Next: hpcrl submit {directory}")
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
@@ -203,7 +186,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
             names = "; ".join(" ".join(str(value) for value in each.config.values()) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
             echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
-            echo(f"      nearest: {nearest or 'nothing near would do'}")
+            echo(f"      nearest: {nearest or 'none'}")
 
 
 @command.command("diff", epilog="Example: hpcrl plan diff plan-monday plan-friday")

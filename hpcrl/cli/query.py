@@ -18,7 +18,7 @@ from hpcrl.errors import printable
 )
 @click.argument("sql")
 @click.option(
-    "--dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Whose tables."
+    "--dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Dataset to ask."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV to standard output.")
 @json_option

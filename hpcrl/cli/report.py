@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table, say
 from hpcrl.errors import UsageError, count, suggestion
-
-if TYPE_CHECKING:
-    from hpcrl.spec.library import Library
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")
@@ -58,9 +54,8 @@ def command(
     paths: tuple[Path, ...],
 ) -> int:
     """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
-    from hpcrl.report.figures.drawing import FORMATS
-    from hpcrl.report.write import write_report
-    from hpcrl.spec.library import Library
+    from hpcrl import api
+    from hpcrl.report.renderer import FORMATS
 
     datasets = datasets or (DEFAULT_DATASET,)
     figures = figures if figures is not None else "none" if site else "png,svg,pdf"
@@ -69,11 +64,19 @@ def command(
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
         if baseline:
-            raise UsageError("--baseline: is of one report: leave out --site")
-        return _site(datasets, site, study, formats, Library(paths), grid_intensity)
+            raise UsageError("--baseline: works for one report only: leave out --site")
+        return _site(datasets, site, study, formats, paths, grid_intensity)
     if len(datasets) > 1:
-        raise UsageError("one dataset has one report: give one, or --site DIR for the reports of several")
-    done = write_report(datasets[0], study, output, formats, baseline, Library(paths), grid_intensity)
+        raise UsageError("expected one dataset: --site DIR writes the reports of several")
+    done = api.report(
+        datasets[0],
+        output,
+        study=study,
+        figures=formats,
+        baseline=baseline,
+        grid_intensity=grid_intensity,
+        path=paths,
+    )
     print_table(done.columns, done.rows)
     worse = [each for each in done.changes if each.verdict == "regression"]
     for each in worse:
@@ -89,7 +92,9 @@ def command(
         judged_as = Counter(str(each.verdict) for each in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
     echo(f"Report: {done.html}")
-    return int(bool(worse))
+    if done.trouble:
+        say(done.trouble)
+    return int(bool(worse or done.trouble))
 
 
 def _site(
@@ -97,14 +102,18 @@ def _site(
     site: Path,
     study: str | None,
     formats: tuple[str, ...],
-    library: Library,
+    paths: tuple[Path, ...],
     grid_intensity: float | None,
 ) -> int:
     from hpcrl.report.site import write_site
+    from hpcrl.spec.library import Library
 
-    entries = write_site(datasets, site, study, formats, library, grid_intensity)
+    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity)
     print_table(
         ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
     )
     echo(f"Site: {site / 'index.html'}")
-    return 0
+    trouble = next((each.trouble for each in entries if each.trouble), "")
+    if trouble:
+        say(trouble)
+    return int(bool(trouble))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrl.cli.common import echo, json_option, plan_argument, print_table, say
-from hpcrl.errors import HpcrlError, UsageError, count, printable
+from hpcrl.errors import UsageError, count, printable
 from hpcrl.formats.memory import without_gc
 
 if TYPE_CHECKING:
-    from hpcrl.slurm.client import Slurm
+    from rich.live import Live
+
     from hpcrl.submit.status import CellStatus, PlanStatus
 
 SHOWN = 40  # cells
 CAUSES = 10
 PATIENCE = 4.0  # seconds of silence, after which the user is told what is waited for
-SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
 
 
 @click.command("status", epilog="Example: hpcrl status plan --watch")
@@ -42,7 +42,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
     if watching and (only_failed or where):
         raise UsageError("--watch shows the whole plan: leave out --failed and --where")
     if watching:
-        return watch(plan, slurm)
+        return int(is_failed(watch(plan)))
     slow = f"no answer for {PATIENCE:.0f} s yet: Slurm is busy, or another hpcrl holds the ledger of {plan}"
     with without_gc():
         with spoken(say, slow, PATIENCE):
@@ -54,19 +54,22 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
             shown = _interesting(status) if chosen is None else status.pick(chosen[:SHOWN])
             print_table(["cell", "what", "state", "progress", "reason"], [_row(each, status) for each in shown])
             if chosen == []:
-                echo("no cell is chosen by that", err=True)
+                echo("no cell matches", err=True)
             if chosen is None:
                 _echo_rest(status, plan)
             elif len(chosen) > SHOWN:
                 rest = count(len(chosen) - SHOWN, "more cell")
                 echo(f"and {rest} of {len(chosen)} chosen: --json lists all", err=True)
             _echo_end(status, plan)
-        return 1 if _failed(status) else 0
+        return int(is_failed(status, ended=False))
 
 
-def _failed(status: PlanStatus) -> bool:
+def is_failed(status: PlanStatus, ended: bool = True) -> bool:
+    """Tell whether cells or stages failed, or, of a plan that was followed to its end, something has not ended."""
     from hpcrl.submit.status import is_failure
 
+    if ended and status.live():
+        return True
     return bool(status.failures) or any(is_failure(each.state) for each in status.stages.values())
 
 
@@ -147,51 +150,28 @@ def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
     out.write("\n]}\n")
 
 
-def watch(plan: Path, slurm: Slurm) -> int:
-    """Show a plan's progress until everything has ended; return 1 when cells or stages failed."""
-    from hpcrl.submit.status import plan_status
+def watch(plan: Path) -> PlanStatus:
+    """Show a plan's progress until everything has ended, and return where it stands."""
+    from hpcrl.api import follow
 
-    silent = time.monotonic()
-    status = plan_status(plan, slurm)
-    local = status.plan.cluster["scheduler"]["kind"] == "local"
-    # Sites ask not to be polled often; the local executor costs nothing to look at.
-    pause = 1.0 if local else float(status.plan.cluster["scheduler"]["poll_interval"])
-    if sys.stdout.isatty():
-        from rich.live import Live
-
-        with Live(_screen(status), refresh_per_second=4) as live:
-            while status.live() and not status.stuck():
-                time.sleep(pause)
-                status = plan_status(plan, slurm)
-                live.update(_screen(status))
-                silent = _silent_since(silent, status)
-    else:
-        said = ""
-        while status.live() and not status.stuck():
-            line = _line(status)
-            if line != said:
+    said = ""
+    with _live_screen() as screen:
+        for status in follow(plan):
+            if screen:
+                screen.update(_screen(status))
+            elif status.live() and (line := _line(status)) != said:
                 echo(line)
                 said = line
-            time.sleep(pause)
-            status = plan_status(plan, slurm)
-            silent = _silent_since(silent, status)
     _echo_end(status, plan)
-    return 1 if _failed(status) or status.live() else 0
+    return status
 
 
-def _silent_since(since: float, status: PlanStatus) -> float:
-    """Return since when Slurm has not answered.
+def _live_screen() -> AbstractContextManager[Live | None]:
+    if not sys.stdout.isatty():
+        return nullcontext()
+    from rich.live import Live
 
-    Raises:
-        HpcrlError: for too long.
-    """
-    if status.survey.answered:
-        return time.monotonic()
-    if time.monotonic() - since > SILENT_SECONDS:
-        raise HpcrlError(
-            f"{status.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs go on without this process"
-        )
-    return since
+    return Live(refresh_per_second=4)
 
 
 def _line(status: PlanStatus) -> str:

@@ -96,6 +96,8 @@ class Accounted:
 
 # (cell, the attempt's name without its restart count)
 AttemptKey = tuple[str, str]
+# What cells ask for, as text -> what the site counts and charges for an hour of it.
+Charges = dict[str, dict[str, Any]]
 
 
 def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[AttemptKey, Accounted]:
@@ -161,12 +163,13 @@ def attempt_rows(
         base, restart = split[attempt]
         newest_restart[name, base] = max(restart, newest_restart.get((name, base), 0))
     rows = []
+    charges = _charges(plan)
     for (name, attempt), group in by_attempt.items():
         base, restart = split[attempt]
         found = accounted.get((name, base))
         last = restart == newest_restart[name, base]
         ordered = sorted(group, key=lambda each: each["header"]["rank"])
-        rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, found, last))
+        rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, charges, found, last))
     recorded = {(name, found.attempt) for name, base in newest_restart if (found := accounted.get((name, base)))}
     for (name, base), found in accounted.items():
         # The fence lets one submission run an attempt: where another has its record, this one did nothing.
@@ -176,7 +179,7 @@ def attempt_rows(
             and found.state.state not in WAITING
             and (name, found.attempt) not in recorded
         ):
-            rows.append(_row_without_record(plan, base, found))
+            rows.append(_row_without_record(plan, base, charges, found))
 
     def order(row: dict[str, Any]) -> tuple[str, int, int, float]:
         """Oldest first by submission: an attempt that left no record has no start. By hand comes after all that."""
@@ -204,13 +207,13 @@ def _split(attempt: str) -> tuple[str, int]:
 
 
 def _row_of_records(
-    plan: Plan, cell: Cell, group: list[Mapping[str, Any]], found: Accounted | None, last: bool
+    plan: Plan, cell: Cell, group: list[Mapping[str, Any]], charges: Charges, found: Accounted | None, last: bool
 ) -> dict[str, Any]:
     first = group[0]
     head, footer = first["header"], first["footer"] or {}
     outcome, reason = _outcome(group, found.state if found else None, last)
     wall = max(each["wall_time"] for each in group)
-    row = _identity(plan, cell, head["attempt"])
+    row = _identity(plan, cell, head["attempt"], charges)
     row |= {
         "outcome": outcome,
         "reason": reason,
@@ -312,7 +315,7 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
     return list(dict.fromkeys(texts))
 
 
-def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str, Any]:
+def _row_without_record(plan: Plan, attempt: str, charges: Charges, found: Accounted) -> dict[str, Any]:
     state = found.state
     outcome = _OUTCOME.get(
         state.state, "running" if state.state in RUNNING else "failed" if state.state == "FAILED" else "lost"
@@ -320,7 +323,7 @@ def _row_without_record(plan: Plan, attempt: str, found: Accounted) -> dict[str,
     reason = f"it left no record; the scheduler says {state.state}" + (
         f", exit code {state.exit_code}" if state.exit_code else ""
     )
-    row = _identity(plan, found.cell, attempt)
+    row = _identity(plan, found.cell, attempt, charges)
     row |= {
         "outcome": outcome,
         "reason": reason,
@@ -339,7 +342,7 @@ def _requested(found: Accounted) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _identity(plan: Plan, cell: Cell, attempt: str) -> dict[str, Any]:
+def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[str, Any]:
     config, resources = cell.config, cell.resources
     return {
         "plan": plan.id,
@@ -361,7 +364,25 @@ def _identity(plan: Plan, cell: Cell, attempt: str) -> dict[str, Any]:
         "gpu_type": resources.get("gpu_type"),
         "memory_mib": resources.get("memory"),
         "time_limit": resources.get("time"),
+        **charges.get(_asked(resources, cell.environment), {}),
     }
+
+
+def _charges(plan: Plan) -> Charges:
+    """Return what the site counts and charges for an hour of a cell, by what cells ask for."""
+    found: dict[str, dict[str, Any]] = {}
+    unit = plan.totals.get("billing_unit")
+    for job in plan.jobs:
+        if job.stage != "cells" or job.environment is None:
+            continue
+        hours = job.count * float(job.resources["time"]) / 3600
+        rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
+        found[_asked(job.resources, job.environment)] = {"charged_cores": job.core_hours / hours, **rate}
+    return found
+
+
+def _asked(resources: Mapping[str, Any], environment: str) -> str:
+    return json.dumps([resources, environment], sort_keys=True)
 
 
 def _accounting(found: Accounted) -> dict[str, Any]:

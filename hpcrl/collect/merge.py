@@ -110,7 +110,9 @@ def collect(
         done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
         write_atomically(dataset / QUARANTINE, json.dumps(done.quarantined, indent=1) + "\n")
         index["studies"] |= {
-            plan.study["name"]: {name: plan.study.get(name) for name in ("title", "goal", "paper", "score", "better")}
+            plan.study["name"]: {
+                name: plan.study.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")
+            }
             for _, plan in opened
         }
         write_atomically(dataset / INDEX, json.dumps(index, sort_keys=True) + "\n")

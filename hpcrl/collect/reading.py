@@ -297,7 +297,7 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
         )
     _check("header", payload, _HEADER, required=True)
     if odd := [name for name in _NAMES if not is_plain_name(payload[name])]:
-        raise RecordError(f"has a header whose {odd[0]!r} is no name")
+        raise RecordError(f"has a header whose {odd[0]!r} is not a plain name")
     _check("header", payload, _HEADER_TOO)
     _check("header", payload.get("code") or {}, _CODE)
     calibration = payload.get("calibration") or {}

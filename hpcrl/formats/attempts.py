@@ -4,6 +4,7 @@
     attempts/<cell>.<attempt>-<restart>.<outcome>   ended: created after the record's footer was written
     attempts/<cell>.<attempt>-<restart>.completed-<rank>   one rank of several has completed
     attempts/<cell>.<attempt>-<restart>.again-...   a second start that was turned away
+    attempts/<cell>.<attempt>-<restart>.step-...    how far the steps of several ranks are (prepare, check)
     attempts/<cell>.<attempt>-<restart>.unmeasured   its telemetry did not run
 
 `attempt` is the number that `hpcrl submit` granted, or the attempt's own name where the cell was started by hand.
@@ -27,6 +28,7 @@ from hpcrl.formats.files import create_exclusively, open_of_stranger
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
 _UNMEASURED = "unmeasured"
+_STEP = "step-"
 _LONGEST = 10_000
 # What a start prints when it has taken its attempt: what stands before it in the log is the script's, not the cell's.
 BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
@@ -117,6 +119,15 @@ def read_holder(directory: Path, cell: str, attempt: int) -> dict[str, Any]:
         return {}
 
 
+def time_of_start(directory: Path, cell: str, attempt: int) -> float:
+    """Return when a granted attempt was taken first, by the clock of the file system.
+
+    Raises:
+        OSError: it has not begun.
+    """
+    return (directory / ATTEMPTS / f"{cell}.{attempt}-0").lstat().st_mtime
+
+
 def begins(start: Start) -> str:
     """Return the line that :data:`BEGINS` reads."""
     restart = f"-{start.restart}" if start.restart else ""
@@ -147,6 +158,15 @@ def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, rank
     _touch(marks[rank])
     if all(mark.exists() for mark in marks):
         _touch(path)
+
+
+def note_step(directory: Path, start: Start, mark: str) -> None:
+    """Tell the other ranks of a start how far its steps are."""
+    _touch(directory / ATTEMPTS / f"{start.name}.{_STEP}{mark}")
+
+
+def has_step(directory: Path, start: Start, mark: str) -> bool:
+    return (directory / ATTEMPTS / f"{start.name}.{_STEP}{mark}").exists()
 
 
 def _touch(path: Path) -> None:
@@ -216,7 +236,7 @@ def read_attempts(directory: Path) -> Progress:
             turned_away += len(cells)
         elif outcome == _UNMEASURED:
             unmeasured += len(cells)
-        elif outcome.startswith(f"{COMPLETED}-"):
+        elif outcome.startswith((f"{COMPLETED}-", _STEP)):
             continue  # of one rank of several
         elif attempt.isdecimal():
             if outcome:

@@ -12,8 +12,9 @@ import secrets
 import stat
 import tempfile
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Literal, TextIO, overload
+from typing import Literal, TextIO, overload
 
 from hpcrl.errors import HpcrlError
 
@@ -96,8 +97,8 @@ def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:
 @overload
 def open_of_stranger(path: Path, mode: Literal["r"] = "r", most: int = MAX_FILE) -> TextIO: ...
 @overload
-def open_of_stranger(path: Path, mode: Literal["rb"], most: int = MAX_FILE) -> BinaryIO: ...
-def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextIO | BinaryIO:
+def open_of_stranger(path: Path, mode: Literal["rb"], most: int = MAX_FILE) -> BufferedReader: ...
+def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextIO | BufferedReader:
     """Open a file for reading that somebody else may have put there, text as UTF-8.
 
     It is the door for everything in a plan or dataset. It never waits for a FIFO, reads no device and follows no link.

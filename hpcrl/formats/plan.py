@@ -146,8 +146,8 @@ class Plan:
     """The manifest. `id` names the plan through all its generations.
 
     `limits` says how many jobs the site lets one user have in the queue: ``{"submitted": all or None, "queued": {qos: jobs}}``.
-    `reused` says where the cells that were left out are completed, by their ids. `cells_sha256` is the digest of `cells_file`;
-    plans of older versions of hpcrl have none.
+    `reused` says where the cells that were left out are completed, by their ids. `digests` are the SHA-256 of the scripts, the worker
+    and the cells, by the names of the files; plans of older versions of hpcrl have none.
     """
 
     id: str
@@ -165,7 +165,7 @@ class Plan:
     worker: str
     limits: dict[str, Any]
     reused: dict[str, str]
-    cells_sha256: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
 
     def job(self, name: str) -> Job:
         for job in self.jobs:
@@ -237,7 +237,7 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
-        content.setdefault("cells_sha256", "")
+        content.setdefault("digests", {})
         plan = Plan(**{each.name: content[each.name] for each in fields(Plan)})
         _check(plan)
         return plan
@@ -265,7 +265,7 @@ def _check(plan: Plan) -> None:
     names += [name for job in plan.jobs for name in (job.name, job.cells_file, job.script.removeprefix("scripts/"))]
     for name in names:
         if type(name) is not str or not is_plain_name(name):
-            raise ValueError(f"{shown(name)!r} is no name")
+            raise ValueError(f"{shown(name)!r} is not a plain name")
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
             raise ValueError(f"job {job.name}: its numbers of cells are negative")
@@ -366,21 +366,25 @@ def check_cells(directory: Path, plan: Plan) -> None:
     Raises:
         UsageError: one was changed, or cannot be read.
     """
-    digests: dict[str, str] = {}
+    digests: dict[str, str | None] = {}
     for each in every_generation(directory, plan):
-        digests[each.cells_file] = digests.get(each.cells_file) or each.cells_sha256
+        digests[each.cells_file] = digests.get(each.cells_file) or each.digests.get(each.cells_file)
     for name, digest in digests.items():
-        path = directory / name
-        try:
-            made = hashlib.sha256()
-            with open_of_stranger(path, "rb") as file:
-                while block := file.read(2**20):
-                    made.update(block)
-            found = made.hexdigest()
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-        if digest and found != digest:
-            raise UsageError(f"{path}: was changed after the plan was made: {_RESTORE}")
+        if not has_digest(directory / name, digest):
+            raise UsageError(f"{directory / name}: was changed after the plan was made: {_RESTORE}")
+
+
+def has_digest(path: Path, digest: str | None) -> bool:
+    """Tell whether a file of a plan has this SHA-256. None: the plan is older than digests, and any content counts.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with open_of_stranger(path, "rb") as file:
+            return digest in (None, hashlib.file_digest(file, "sha256").hexdigest())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:

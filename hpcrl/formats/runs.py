@@ -11,8 +11,14 @@ if TYPE_CHECKING:
 NAME = "runs"
 # column -> unit, meaning
 ADDED = {
-    "machine": ("", "what it ran on: CPU, threads, GPUs if it asked for some, and without Slurm the host"),
-    "repeats": ("", "how often this cell completed on this kind of machine of this cluster, this run included"),
+    "machine": (
+        "",
+        "machine that the cell ran on: CPU, threads, GPUs if it asked for some, and without Slurm the host",
+    ),
+    "repeats": (
+        "",
+        "number of times that this cell completed on this kind of machine of this cluster, including this run",
+    ),
 }
 
 

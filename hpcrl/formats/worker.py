@@ -18,9 +18,8 @@ PARTS = ("catalogue", "formats", "run", "rl", "slurm", "telemetry")
 def worker_zip() -> bytes:
     """Return the archive; the same sources give the same bytes."""
     package = Path(__file__).parent.parent
-    files = [
-        package / f"{name}.py" for name in ("__init__", "errors", "pins", "placeholders", "secrets", "surroundings")
-    ]
+    parts = ("__init__", "errors", "expected", "pins", "placeholders", "secrets", "surroundings")
+    files = [package / f"{name}.py" for name in parts]
     for part in PARTS:
         files += sorted((package / part).rglob("*.py"))
     out = io.BytesIO()

@@ -70,11 +70,11 @@ def check_ids(study: Study, batches: Sequence[Batch]) -> None:
             differing = " and ".join(name for name in LIMITS if len({getattr(each, name) for each in asked}) > 1)
             if differing:
                 raise UsageError(
-                    f"study {study.name}: two cells ({label(config)}) differ in {differing} only, which is no part of what a "
-                    f"cell computes: make {differing} an axis of its own, or take one of the two cells out"
+                    f"study {study.name}: two cells ({label(config)}) differ only in {differing}, which is not part of a cell's id: make "
+                    f"{differing} an axis, or remove one of the two cells"
                 )
             raise UsageError(
-                f"study {study.name}: a cell ({label(config)}) stands in it twice: take it out of `include`, or out of the axes"
+                f"study {study.name}: the cell ({label(config)}) occurs twice: remove it from `include` or from the axes"
             )
 
 

@@ -130,7 +130,6 @@ def make_plan(
         worker=worker_name,
         limits=queue_limits(profile, [job.qos for job in made.jobs]),
         reused=reused,
-        cells_sha256=hashlib.sha256("".join(made.lines).encode()).hexdigest(),
     )
     files: dict[str, str | bytes] = {**made.scripts, **workdir.files}
     for environment in plan.environments:
@@ -141,7 +140,9 @@ def make_plan(
         ids = [cell for batch in batches for cell in batch.ids]
         return replace(_next_generation(before, plan, made, files, ids), executable=workdir.executable)
     files[CELLS] = "".join(made.lines)
-    plan = replace(plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}))
+    plan = replace(
+        plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}), digests=_digests(plan, files)
+    )
     return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable)
 
 
@@ -152,11 +153,13 @@ def _next_generation(
     old = before.plan
     cells_file = old.cells_file if before.cells == made.lines else f"cells-{before.next}.jsonl"
 
+    files[cells_file] = "".join(made.lines)
+
     def of(generation: int) -> Plan:
         jobs = [replace(job, cells_file=cells_file) for job in plan.jobs]
-        return replace(plan, id=old.id, generation=generation, cells_file=cells_file, jobs=jobs)
+        new = replace(plan, id=old.id, generation=generation, cells_file=cells_file, jobs=jobs)
+        return replace(new, digests=_digests(new, files))
 
-    files[cells_file] = "".join(made.lines)
     if (same := of(old.generation)).to_text() == before.manifest:
         return PlanFiles(same, files | {MANIFEST: before.manifest})
     new = of(before.next)
@@ -186,10 +189,20 @@ def _profile(library: Library, cluster: str, allow_retired: bool) -> ClusterProf
     return with_this_machine(profile) if profile.scheduler.kind == "local" else profile
 
 
+def _digests(plan: Plan, files: Mapping[str, str | bytes]) -> dict[str, str]:
+    """Return the SHA-256 of what every cell needs: scripts, worker, cells."""
+    names = [plan.cells_file, plan.worker, *(job.script for job in plan.jobs)]
+    return {name: hashlib.sha256(_as_bytes(files[name])).hexdigest() for name in names}
+
+
+def _as_bytes(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data
+
+
 def _digest(files: Mapping[str, str | bytes]) -> str:
     content = hashlib.sha256()
     for name, data in sorted(files.items()):
-        content.update(name.encode() + b"\0" + (data.encode() if isinstance(data, str) else data) + b"\0")
+        content.update(name.encode() + b"\0" + _as_bytes(data) + b"\0")
     return content.hexdigest()[:16]
 
 

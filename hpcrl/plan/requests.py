@@ -116,11 +116,11 @@ def request(
             continue
         if flag == "account":
             raise UsageError(
-                f"cluster {profile.name}: the site wants an account with every job: give --account, set HPCRL_ACCOUNT, "
+                f"cluster {profile.name}: the site requires an account: give --account, set HPCRL_ACCOUNT, "
                 "or put it under `accounts` in the settings"
             )
         raise UsageError(
-            f"cluster {profile.name}: the site wants --{flag} with every job, and the profile gives none for this cell"
+            f"cluster {profile.name}: the site requires --{flag}, and the profile has no value of it for this cell"
         )
     launch = [f"--ntasks={tasks}", f"--cpus-per-task={placement.cpus_per_task}", "--kill-on-bad-exit=1"]
     if tasks > 1 and profile.launch.mpi:

@@ -33,6 +33,12 @@ _TEXTS = {
     "start": "{used} of the time passes before the first step: train for longer, or compile less.",
 }
 
+# What is said otherwise where nothing is trained.
+_OF_COMMANDS = {
+    "gpu": "the GPUs are busy {used} of the time: more work for each, or no GPU.",
+    "start": "{used} of the time passes before the first step: longer runs waste less.",
+}
+
 
 @dataclass(frozen=True)
 class _Waste:
@@ -41,7 +47,7 @@ class _Waste:
     asked: float = 0.0
 
 
-def advice(rows: pd.DataFrame) -> list[str]:
+def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
     """Return a sentence for each thing that was hardly used by some configurations, which it names.
 
     Args:
@@ -54,17 +60,18 @@ def advice(rows: pd.DataFrame) -> list[str]:
         every += 1
         for waste in _wasted(group):
             found.setdefault(waste.kind, []).append((f"{what} ({where})", waste))
-    return [_sentence(kind, found[kind], every) for kind in _TEXTS if kind in found]
+    texts = _TEXTS if trains else _TEXTS | _OF_COMMANDS
+    return [_sentence(kind, texts[kind], found[kind], every) for kind in texts if kind in found]
 
 
-def _sentence(kind: str, found: list[tuple[str, _Waste]], every: int) -> str:
+def _sentence(kind: str, text: str, found: list[tuple[str, _Waste]], every: int) -> str:
     names = [name for name, _ in found]
     who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     if len(names) > _MOST_NAMES:
         who = f"All {every:,} configurations" if len(names) == every else f"{len(names):,} of {every:,} configurations"
     share = "{:.0%}" if kind in ("cpu", "gpu", "others", "start") else "{:.1f}"
     used = _span([waste.used for _, waste in found], share)
-    return f"{who}: {_TEXTS[kind].format(used=used, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"
+    return f"{who}: {text.format(used=used, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"
 
 
 def _span(values: list[float], form: str) -> str:

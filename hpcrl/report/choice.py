@@ -21,7 +21,9 @@ def line_names(rows: pd.DataFrame) -> pd.Series[str]:
     return names
 
 
-def chosen(rows: pd.DataFrame, most: int = MOST, more_is_better: bool = True) -> tuple[pd.DataFrame, str]:
+def chosen(
+    rows: pd.DataFrame, most: int = MOST, more_is_better: bool = True, trains: bool = True
+) -> tuple[pd.DataFrame, str]:
     """Return the rows of the configurations to draw, with their `line`, and the rule in words ("" where all are drawn).
 
     Args:
@@ -40,12 +42,13 @@ def chosen(rows: pd.DataFrame, most: int = MOST, more_is_better: bool = True) ->
     fastest = [name for name in times.index if name not in best][: _FASTEST if len(scores) else most // 2]
     slowest = [name for name in times.index[::-1] if name not in best + fastest][: most - len(best) - len(fastest)]
     kept = {*best, *fastest, *slowest} or set(list(groups.groups)[:most])
+    verb = "train" if trains else "run"
     parts = [
         f"the {len(names)} {words}"
         for names, words in (
             (best, "of the best median scores"),
-            (fastest, "next that train fastest"),
-            (slowest, "that train slowest"),
+            (fastest, f"next that {verb} fastest"),
+            (slowest, f"that {verb} slowest"),
         )
         if names
     ]

@@ -21,6 +21,7 @@ _SHORT = (
 )  # fmt: skip
 WORDS = ("cluster", "configuration", "resources")
 _PLACES = ("study", "cluster", "resources")  # left out where all rows say the same
+_OF_TRAINING = ("setup_seconds_median", "compile_seconds_median")
 _MOST_VALUES = 60  # of an axis that can be filtered and grouped by
 
 
@@ -35,7 +36,8 @@ class Table:
 
 def columns(score: Score) -> list[str]:
     return [
-        *WORDS, "cells", score.title, "at goal", "goal at step", "goal after (s)", "goal from start (s)", "training (s)",
+        *WORDS, "cells", score.title, "at goal", "goal at step", "goal after (s)", "goal from start (s)",
+        "training (s)" if score.trains else "command (s)",
         "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
     ]  # fmt: skip
 
@@ -60,9 +62,10 @@ def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score
     return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], found)
 
 
-def for_terminal(compared: list[Line]) -> tuple[list[str], list[list[str]]]:
+def for_terminal(compared: list[Line], trains: bool = True) -> tuple[list[str], list[list[str]]]:
     """Return the same in short words: places only where they differ, values without their intervals."""
-    names = ("study", *_SHORT)
+    plain = {} if trains else {"final": "score", "train s": "command s"}
+    names = ("study", *(plain.get(name, name) for name in _SHORT))
     rows = [[line.study, *_row(line, with_interval=False)] for line in compared]
     keep = [index for index in _used(rows) if names[index] not in _PLACES or len({row[index] for row in rows}) > 1]
     return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
@@ -77,9 +80,17 @@ def to_latex(table: Table) -> str:
     )
 
 
-def to_csv(compared: Sequence[Line]) -> str:
-    """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval."""
-    return spreadsheet.to_csv(pd.DataFrame([_plain(line) for line in compared]))
+def to_csv(compared: Sequence[Line], trains: bool = True) -> str:
+    """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval.
+
+    Args:
+        trains: whether any study trains; else there is no goal, and the time is the command's.
+    """
+    frame = pd.DataFrame([_plain(line) for line in compared])
+    if not trains:
+        frame = frame[[name for name in frame.columns if "goal" not in name and name not in _OF_TRAINING]]
+        frame.columns = frame.columns.str.replace("training_", "command_")
+    return spreadsheet.to_csv(frame)
 
 
 def _plain(line: Line) -> dict[str, object]:

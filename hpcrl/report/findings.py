@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from hpcrl.report.design import in_short
+from hpcrl.report.scaling import Series, in_words
+from hpcrl.report.score import Score
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, median, ratio
 from hpcrl.report.summary import score_differences
 
@@ -13,13 +17,16 @@ MOST = 4
 _MODE = "eager"  # the other modes are compared with it
 
 
-def findings(rows: pd.DataFrame, score: str = "final score", more_is_better: bool = True) -> list[str]:
+def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
     """Return at most four sentences about the place with most configurations, each computed from completed cells.
+
+    Where nothing is trained and cells scale, what more cores bring comes first, in place of which is fastest.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
-        score: what the study calls its score.
+        series: of strong and weak scaling.
     """
+    score = score or Score()
     column = "training_time" if rows["training_time"].notna().any() else "wall_time"
     done = rows[rows["outcome"] == "completed"]
     if done.empty:
@@ -28,13 +35,18 @@ def findings(rows: pd.DataFrame, score: str = "final score", more_is_better: boo
     cluster, where = places.index[0]
     part = done[(done["cluster"] == cluster) & (done["where"] == where)]
     place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
+    scaled = [] if score.trains else in_words(_first_of_each_kind(series))
     found = [
-        _speed(part, place, column),
-        _modes(part, place),
-        _scores(part, place, score, more_is_better),
+        *(scaled or [_speed(part, place, column, score.trains)]),
+        _modes(part, place) if score.trains else "",
+        _scores(part, place, score),
         _memory(part, place),
     ]
     return [text for text in found if text][:MOST]
+
+
+def _first_of_each_kind(series: Sequence[Series]) -> list[Series]:
+    return list({each.kind: each for each in reversed(series)}.values())[::-1]
 
 
 def _groups(part: pd.DataFrame, column: str) -> dict[str, Values]:
@@ -42,13 +54,13 @@ def _groups(part: pd.DataFrame, column: str) -> dict[str, Values]:
     return {str(what): np.asarray(group.to_numpy(float)) for what, group in known.groupby("what")[column]}
 
 
-def _speed(part: pd.DataFrame, place: str, column: str) -> str:
+def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
     times = {what: values for what, values in _groups(part, column).items() if values.min() > 0}
     if not times:
         return ""
     ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)
     first, last = ordered[0], ordered[-1]
-    verb = "trains" if column == "training_time" else "ends"
+    verb = "ends" if column != "training_time" else "trains" if trains else "runs"
     text = f"Fastest{place}: {first} {verb} in {_with(geometric_mean(times[first]), ' s')}"
     if first == last:
         return text + "."
@@ -83,18 +95,18 @@ def _modes(part: pd.DataFrame, place: str) -> str:
     return f"Times as fast in training as eager{place}: {'; '.join(said)}." if said else ""
 
 
-def _scores(part: pd.DataFrame, place: str, score: str, more_is_better: bool) -> str:
+def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     values = _groups(part, "final_score")
     if not values:
         return ""
-    sign = -1 if more_is_better else 1
+    sign = -1 if score.more_is_better else 1
     best = sorted(values, key=lambda what: sign * float(np.median(values[what])))
     top = median(values[best[0]])
     equal = [what for what in best if float(np.median(values[what])) == top.value]
     interval = "" if top.low is None or top.high is None else f", {100 * top.level:.0f} % interval {_span(top)}"
     who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations share it"
-    text = f"Best median {score}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
-    differences = score_differences({what: values[what] for what in best[:12]})
+    text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
+    differences = score_differences({what: values[what] for what in best[:12]}, score.trains)
     return text + (f"; {differences}" if differences else ".")
 
 

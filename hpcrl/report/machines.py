@@ -80,8 +80,13 @@ def _brief(hardware: dict[str, Any]) -> str:
     return f"{hardware.get('cpu')}, {hardware.get('threads')} threads, {memory}, {gpus}"
 
 
-def provenance(rows: pd.DataFrame) -> list[dict[str, str]]:
-    """Return what was measured on what: cluster, environment, machine, its speed, and the software."""
+def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
+    """Return what was measured on what: cluster, environment, machine, its speed, and the software.
+
+    Args:
+        trains: whether the speed of an environment of reinforcement learning is of interest.
+    """
+    measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
     found = {}
     known = rows[rows["hardware"].notna()]
     for row in known.drop_duplicates(["cluster", "environment", "hardware", "versions"]).to_dict("records"):
@@ -89,7 +94,7 @@ def provenance(rows: pd.DataFrame) -> list[dict[str, str]]:
         machine = f"{_brief(hardware)}, Linux {hardware.get('kernel')}"
         if driver := hardware.get("gpu_driver"):
             machine += f", GPU driver {driver}"
-        speed = ", ".join(form.format(row[name]) for name, form in _CALIBRATION.items() if not pd.isna(row[name]))
+        speed = ", ".join(form.format(row[name]) for name, form in measured.items() if not pd.isna(row[name]))
         software = ", ".join(f"{name} {version}" for name, version in versions.items())
         found[row["cluster"], row["environment"], machine] = {"speed": speed, "software": software}
     return [

@@ -20,11 +20,13 @@ from hpcrl.report.figures import Figures, figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines
 from hpcrl.report.machines import in_one_line, measuring, provenance
+from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
 from hpcrl.report.summary import sentences
 from hpcrl.spec.library import Library
 
 MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has them all
+MOST_SERIES = 20  # of scaling that are told in sentences
 _MOST_NAMES = 8
 _MOST_VALUES = 6
 
@@ -35,6 +37,7 @@ class Section:
 
     Args:
         compared: what was compared, in one sentence; ran_on: on which machines; failed: what did not complete or was not run.
+        scaling: what more cores bring and cost, in sentences; series: the same as numbers.
         claims: what the paper says beside what was measured; none of a study without known claims.
     """
 
@@ -49,6 +52,8 @@ class Section:
     score: Score
     score_level: float | None
     sentences: list[str]
+    scaling: list[str]
+    series: list[Series]
     advice: list[str]
     figures: Figures
     problems: list[dict[str, Any]]
@@ -80,27 +85,30 @@ def make_section(
         library: where claims of papers are found.
         grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
     """
-    score = score_of(study, command=bool((rows["workload"] == "command").all()))
+    score = score_of(study, rows, tables["episodes"])
+    series = scaling(rows, sizes(study))
     compared = lines(rows)
     axes = axes_of(rows)
-    drawn = figures(rows, **tables, study=study, score=score)
+    drawn = figures(rows, **tables, study=study, score=score, series=series)
     bad = rows[rows["outcome"] != "completed"]
     columns = ["cluster", "what", "where", "seed", "outcome", "reason", "cell"]
     return Section(
         study=name,
         title=str(study.get("title") or name),
-        compared=_compared(rows, axes, compared),
+        compared=_compared(rows, axes, compared, score.runs),
         ran_on=in_one_line(rows),
         failed=_failed(rows, bad, drawn),
-        findings=findings(rows, score.title, score.more_is_better),
+        findings=findings(rows, score, series),
         lines=compared,
         table=for_page(compared, rows, axes, score),
         score=score,
         score_level=min(
             (line.final.level for line in compared if line.final and line.final.low is not None), default=None
         ),
-        sentences=sentences(rows),
-        advice=advice(rows),
+        sentences=sentences(rows, score),
+        scaling=in_words(series, most=MOST_SERIES),
+        series=series,
+        advice=advice(rows, score.trains),
         figures=drawn,
         problems=[
             {str(key): value for key, value in row.items()}
@@ -114,14 +122,14 @@ def make_section(
         notes=_notes(rows),
         compiled=_said(rows, "compiled"),
         collectives=_said(rows, "collective"),
-        provenance=provenance(rows),
+        provenance=provenance(rows, score.trains),
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, name, study, library),
     )
 
 
-def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line]) -> str:
+def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line], runs: str) -> str:
     """Say what differs among the cells: how many configurations, and of which axes."""
     parts = []
     for name in axes.columns:
@@ -133,7 +141,7 @@ def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line]) -> s
             parts.append(f"{label} ({', '.join(told)})")
     seeds = rows.groupby(["cluster", "what", "where"])["seed"].nunique()
     few, many = int(seeds.min()), int(seeds.max())
-    of_seeds = f"{few} to {many} seeds" if few != many else counted(many, "seed")
+    of_seeds = f"{few} to {many} {runs}" if few != many else counted(many, runs.removesuffix("s"))
     text = f"{counted(len(compared), 'configuration')} with {of_seeds} each, {counted(len(rows), 'cell')} in all"
     return f"{text}: {'; '.join(parts)}." if parts else f"{text}."
 

@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from hpcrl.errors import UsageError
 from hpcrl.formats.files import write_atomically
 from hpcrl.report.page import render
+from hpcrl.report.renderer import Renderer
 from hpcrl.report.sections import Section
-from hpcrl.report.write import make_sections, read_cells, write_files
+from hpcrl.report.write import make_sections, read_cells, write_files, write_page
 from hpcrl.spec.library import Library
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A study of the site: what the index says of it, and the directory of its report."""
+    """A study of the site: what the index says of it, the directory of its report, and why figures of it are missing."""
 
     section: Section
     place: str
+    trouble: str = ""
 
 
 def write_site(
@@ -44,6 +48,21 @@ def write_site(
     """
     library = library or Library()
     every = [(dataset, read_cells(dataset, study)) for dataset in datasets]
+    with Renderer() as renderer:
+        renderer.begin()
+        entries = _write_studies(every, output, formats, library, grid_intensity, renderer)
+    write_atomically(output / "index.html", render(library, [], template="site", entries=entries))
+    return entries
+
+
+def _write_studies(
+    every: Sequence[tuple[Path, pd.DataFrame]],
+    output: Path,
+    formats: Sequence[str],
+    library: Library,
+    grid_intensity: float | None,
+    renderer: Renderer,
+) -> list[Entry]:
     names = [str(name) for _, cells in every for name in sorted(cells["study"].unique())]
     places: list[str] = []
     entries = []
@@ -56,8 +75,8 @@ def write_site(
                     f"{dataset}: another dataset of that name has a study {section.study!r}: rename a directory"
                 )
             places.append(place)
-            write_files(section, cells[cells["study"] == section.study], output / place, formats)
-            write_atomically(output / place / "index.html", render(library, [section]))
-            entries.append(Entry(section, place))
-    write_atomically(output / "index.html", render(library, [], template="site", entries=entries))
+            trouble = write_page(output / place / "index.html", renderer, [section], library)
+            own = cells[cells["study"] == section.study]
+            missing = write_files(section, own, output / place, formats, renderer)
+            entries.append(Entry(section, place, trouble or missing))
     return entries

@@ -10,6 +10,7 @@ import pandas as pd
 from hpcrl.errors import count
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.design import in_short
+from hpcrl.report.score import Score
 from hpcrl.report.statistics import (
     CONFIDENCE,
     Estimate,
@@ -27,13 +28,15 @@ MOST = 12  # configurations of one place that are compared pair by pair: the fas
 _FEW = 3  # of them that are told in a chain, where there are more than that
 
 
-def sentences(rows: pd.DataFrame) -> list[str]:
+def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
     """Compare the configurations of one study, place by place, on completed cells.
 
     Args:
         rows: attempts with the columns of `with_groups`.
     """
+    trains = score is None or score.trains
     column, verb = ("training_time", "trains") if rows["training_time"].notna().any() else ("wall_time", "is")
+    verb = verb if trains or verb == "is" else "runs"
     done = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
     found = []
     for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
@@ -48,9 +51,10 @@ def sentences(rows: pd.DataFrame) -> list[str]:
             f"{place}: {ordered[0]} {verb} fastest, in {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
             + _steps(ordered if len(times) <= MOST else ordered[:_FEW], times)
         )
-        found += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
+        if trains:
+            found += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
-        if text := score_differences(scores):
+        if text := score_differences(scores, trains):
             found.append(f"{place}: {text}")
     return found
 
@@ -78,8 +82,9 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
     return "; ".join(texts).replace("which", "Which", int(texts[0].startswith("which of "))) + "."
 
 
-def score_differences(scores: dict[str, Values]) -> str:
+def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
     """Say which pairs differ in the last policies' scores beyond chance, or how many seeds could show that."""
+    runs, whose = ("seeds", "the last policies' scores") if trains else ("repeats", "scores")
     names = [name for name in sorted(scores) if len(scores[name]) > 1]
     if len(names) < 2:
         return ""
@@ -96,10 +101,10 @@ def score_differences(scores: dict[str, Values]) -> str:
     total = count(len(pairs), "pair") + " of configurations"
     if not any(able) and not shown:
         fewest, needed = min(len(scores[name]) for name in names), runs_needed(len(pairs))
-        return f"with {fewest} seeds no difference of scores could be shown among {total}" + (
-            f": {needed} seeds each could show one." if needed else "."
+        return f"with {fewest} {runs} no difference of scores could be shown among {total}" + (
+            f": {needed} {runs} each could show one." if needed else "."
         )
-    text = f"the last policies' scores differ beyond chance in {len(shown)} of {total}"
+    text = f"{whose} differ beyond chance in {len(shown)} of {total}"
     return text + (f": {', '.join(shown)}." if shown else ".")
 
 

@@ -12,26 +12,35 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report import spreadsheet
-from hpcrl.report.baseline import Change, compare, judge
+from hpcrl.report.baseline import MEASURES, Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
-from hpcrl.report.figures.drawing import FORMATS, for_paper
-from hpcrl.report.groups import Line, with_groups
+from hpcrl.report.figures.drawing import for_paper
+from hpcrl.report.groups import with_groups
 from hpcrl.report.machines import side_by_side
 from hpcrl.report.page import render
+from hpcrl.report.renderer import FORMATS, Renderer, RendererError
+from hpcrl.report.scaling import as_frame
+from hpcrl.report.score import Score
 from hpcrl.report.sections import Section, make_section
 from hpcrl.spec.library import Library
+
+_OF_TRAINING = ("episodes", "precise_phases", "calibration_environment", "evaluation_time")
 
 
 @dataclass(frozen=True)
 class Written:
-    """The report's main file, its table for the terminal, what became worse than the baseline, and the claims judged."""
+    """The report's main file, its table for the terminal, what became worse than the baseline, and the claims judged.
+
+    `trouble` says why figures are missing, "" where none are.
+    """
 
     html: Path
     columns: list[str]
     rows: list[list[str]]
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
+    trouble: str = ""
 
 
 def write_report(
@@ -57,28 +66,64 @@ def write_report(
     """
     library = library or Library()
     cells = read_cells(dataset, study)
-    sections = list(make_sections(dataset, cells, library, grid_intensity))
-    changes: list[Change] = []
-    if baseline:
-        older = with_groups(read_cells(baseline, study))
-        changes = judge(
-            [
-                change
-                for name, rows in cells.groupby("study", sort=True)
-                for change in compare(rows, older[older["study"] == name])
-            ]
-        )
-        sections = [
-            replace(section, changes=[each for each in changes if each.study == section.study]) for section in sections
-        ]
-    for section in sections:
-        _write_figures(section, output, formats)
-    html = output / "report.html"
-    write_atomically(html, render(library, sections, baseline))
+    with Renderer() as renderer:
+        renderer.begin()
+        sections, changes = _judged(dataset, study, cells, library, baseline, grid_intensity)
+        html = output / "report.html"
+        trouble = write_page(html, renderer, sections, library, baseline)
+        _write_tables(sections, cells, output)
+        for section in sections:
+            missing = _write_figures(section, output, formats, renderer)
+            trouble = trouble or missing
     every = [line for section in sections for line in section.lines]
     claims = [verdict for section in sections for verdict in section.claims]
-    _write_tables(every, cells, claims, output)
-    return Written(html, *for_terminal(every), changes, claims)
+    trains = any(section.score.trains for section in sections)
+    return Written(html, *for_terminal(every, trains), changes, claims, trouble)
+
+
+def _judged(
+    dataset: Path,
+    study: str | None,
+    cells: pd.DataFrame,
+    library: Library,
+    baseline: Path | None,
+    grid_intensity: float | None,
+) -> tuple[list[Section], list[Change]]:
+    """Sum up each study, and compare it with the baseline."""
+    sections = list(make_sections(dataset, cells, library, grid_intensity))
+    if not baseline:
+        return sections, []
+    older = with_groups(read_cells(baseline, study))
+    changes = judge(
+        [
+            change
+            for name, rows in cells.groupby("study", sort=True)
+            for change in compare(rows, older[older["study"] == name])
+        ]
+    )
+    scores = {section.study: section.score for section in sections}
+    changes = [each if scores[each.study].trains else _plain(each, scores[each.study]) for each in changes]
+    told = [replace(section, changes=[each for each in changes if each.study == section.study]) for section in sections]
+    return told, changes
+
+
+def write_page(
+    path: Path, renderer: Renderer, sections: Sequence[Section], library: Library, baseline: Path | None = None
+) -> str:
+    """Write the page of some studies; return why its figures cannot be drawn, "" where they can."""
+    bundle, trouble = "", ""
+    try:
+        bundle = renderer.bundle()
+    except RendererError as error:
+        trouble = f"{path}: has no figures: {error}"
+    write_atomically(path, render(library, sections, baseline, bundle=bundle))
+    return trouble
+
+
+def _plain(change: Change, score: Score) -> Change:
+    """Name the measure of a study that trains nothing."""
+    names = {MEASURES["training_time"][0]: "time of the command", MEASURES["final_score"][0]: score.title}
+    return replace(change, measure=names.get(change.measure, change.measure))
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
@@ -111,22 +156,52 @@ def make_sections(
         yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity)
 
 
-def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str]) -> None:
-    """Write what lies beside the page of one study: figures, tables, its cells."""
-    _write_figures(section, output, formats)
-    _write_tables(section.lines, cells, section.claims, output)
+def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str], renderer: Renderer) -> str:
+    """Write what lies beside the page of one study: tables, its cells, figures; return why some of these are missing."""
+    _write_tables([section], cells, output)
+    return _write_figures(section, output, formats, renderer)
 
 
-def _write_tables(lines: Sequence[Line], cells: pd.DataFrame, claims: Sequence[Verdict], output: Path) -> None:
-    write_atomically(output / "summary.csv", to_csv(lines))
-    write_atomically(output / "cells.csv", spreadsheet.to_csv(cells.drop(columns=["hex"])))
-    if claims:
+def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path) -> None:
+    lines = [line for section in sections for line in section.lines]
+    trains = any(section.score.trains for section in sections)
+    write_atomically(output / "summary.csv", to_csv(lines, trains))
+    write_atomically(output / "cells.csv", spreadsheet.to_csv(_told(cells, trains)))
+    if claims := [verdict for section in sections for verdict in section.claims]:
         write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
+    if any(section.series for section in sections):
+        found = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
+        frame = pd.concat(found, ignore_index=True)
+        frame.insert(0, "study", frame.pop("study"))
+        write_atomically(output / "scaling.csv", spreadsheet.to_csv(frame))
 
 
-def _write_figures(section: Section, output: Path, formats: Sequence[str]) -> None:
+def _told(cells: pd.DataFrame, trains: bool) -> pd.DataFrame:
+    """Return the cells as a file beside the page has them: of commands without what only training has."""
+    cells = cells.drop(columns=["hex"])
+    if trains:
+        return cells
+    said = [name for name in cells.columns if name not in _OF_TRAINING and cells[name].notna().any()]
+    names = {"training_time": "command_time", "final_score": "score", "seed": "repeat"}
+    return cells[said].rename(columns=names)
+
+
+def _write_figures(section: Section, output: Path, formats: Sequence[str], renderer: Renderer) -> str:
+    """Write the files of the figures; return which could not be drawn and why, "" where all were."""
     write_atomically(output / f"{section.study}.tex", to_latex(section.table))
+    missing: list[str] = []
+    why = ""
     for figure in section.figures.every if formats else ():
         spec = for_paper(figure)
         for kind in formats:
-            write_atomically(output / "figures" / f"{section.study}-{figure.name}.{kind}", FORMATS[kind](spec))
+            path = output / "figures" / f"{section.study}-{figure.name}.{kind}"
+            try:
+                write_atomically(path, renderer.draw(spec, kind))
+            except RendererError as error:
+                path.unlink(missing_ok=True)  # of an earlier report
+                missing.append(path.name)
+                why = str(error)
+    if not missing:
+        return ""
+    more = f" and {len(missing) - 1} more files" if len(missing) > 1 else ""
+    return f"{output / 'figures' / missing[0]}{more}: not drawn: {why}"

@@ -70,11 +70,12 @@ def main(arguments: list[str]) -> int:
             return 0
         if allocation.rank == 0 and "HPCRL_RANKS" not in os.environ:  # set: one of the ranks that are started below
             print(begins(start), file=sys.stderr, flush=True)
-        if options.ranks > 1 and "HPCRL_RANKS" not in os.environ:
+        launch = plan.workload.get("launch")
+        if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
             os.environ["HPCRL_START"] = start.mark
-            return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt)
+            return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt, launch)
         if allocation.ranks > 1:
             ended = fork_rank(lambda facts: end_record_of(options.plan, cell, allocation, facts))
             if ended is not None:

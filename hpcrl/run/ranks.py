@@ -21,10 +21,15 @@ from hpcrl.telemetry.processes import name_runner
 _GRACE_SECONDS = 5.0
 
 
-def start_ranks(command: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str) -> int:
+def start_ranks(
+    command: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str, launch: str | None = None
+) -> int:
     """Run a command once for each rank, to the end of all; when one fails, end the others within seconds. Return the first failure's code.
 
     Horovod goes over MPI where there is an mpirun, else, or where ``HOROVOD_CONTROLLER`` says so, over Gloo.
+
+    Args:
+        launch: "mpi" where the ranks are those of one MPI program.
 
     Raises:
         UsageError: the cell needs MPI, and there is no mpirun here.
@@ -34,6 +39,12 @@ def start_ranks(command: Sequence[str], ranks: int, framework: str, parallelism:
     mpirun = shutil.which("mpirun")
     wants_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
     with ExitStack() as stack:
+        if launch == "mpi":
+            if not mpirun:
+                raise UsageError(
+                    "mpirun: not found on PATH: install or load an MPI library; the study says `launch: mpi`"
+                )
+            return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and mpirun and not wants_gloo:
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and framework == "jax":

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue.registry import frameworks
-from hpcrl.errors import suggestion
+from hpcrl.errors import suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import RESOURCES, resource_fault
@@ -28,7 +28,7 @@ def study_faults(study: Study) -> Iterator[Fault]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
             yield at, f"{axis!r} is not a name: use letters, digits and _"
         if axis in ("seed", "seeds"):
-            yield at, "seeds are no axis: write `seeds:` at the top level"
+            yield at, "`seeds` is not an axis: write `seeds:` at the top level"
         if not values:
             yield at, "has no values: give at least one"
         if len({repr(value) for value in values}) < len(values):
@@ -60,6 +60,23 @@ def study_faults(study: Study) -> Iterator[Fault]:
                 words = f"{suggestion(name, {*names, *RESOURCES})} (write {{{{{name}}}}} for plain braces)"
                 yield ("workload", *path), f"no axis for {{{name}}}; {words}"
     yield from _goal_and_score(study)
+    yield from _scaling_faults(study)
+
+
+def _scaling_faults(study: Study) -> Iterator[Fault]:
+    """Give what keeps the size of a problem from being a number of each cell, and a study of one number of cores."""
+    if study.scaling is None:
+        return
+    given = list(assignments(study))
+    names = study.factors() - set(RESOURCES)
+    for name in dict.fromkeys(study.scaling.size):
+        if name not in names:
+            yield ("scaling", "size"), f"no axis {name!r}; {suggestion(name, names)}"
+        for path, key, value in given:
+            if key == name and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                yield path, f"is the size of the problem (`scaling`): expected a number above 0, got {value!r}"
+    if not study.factors() & {"tasks", "cpus", "nodes"}:
+        yield ("scaling",), "needs several numbers of cores: make `tasks`, `cpus` or `nodes` an axis"
 
 
 def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
@@ -87,7 +104,7 @@ def _exclusion_faults(study: Study) -> Iterator[Fault]:
                 if key in known and key not in RESOURCES and key != "execution" and str(value) not in known[key]:
                     yield (
                         ("exclude", number, key),
-                        f"no value {value!r} on that axis; {suggestion(str(value), known[key])}",
+                        f"no value {written(value)} on that axis; {suggestion(str(value), known[key])}",
                     )
 
 
@@ -97,7 +114,7 @@ def _goal_and_score(study: Study) -> Iterator[Fault]:
         if trains and getattr(study, key):
             yield (key,), f"`{key}` is for commands: built-in training is compared by its return"
     if study.better and not study.score and not trains:
-        yield ("better",), "`better` is of a `score`: name the reported value, such as `score: loss`"
+        yield ("better",), "`better` needs a `score`: name the reported value, such as `score: loss`"
     if trains and study.goal is None and (path := study.stops_at_goal()):
         yield path, "`stop_at_goal` needs a goal: say at the study's top level which return counts as solved"
     if trains and "framework" not in study.factors():

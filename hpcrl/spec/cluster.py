@@ -261,7 +261,7 @@ class ClusterProfile(Model):
                 yield ("required_flags",), f"the flag {flag!r} is both required and forbidden"
         for key, value in self.script.directives.items():
             if key in ("account", "mail-user") and "%u" not in str(value):
-                yield ("script", "directives", key), "is personal and comes from the user, not from a profile"
+                yield ("script", "directives", key), "is personal: the user gives it, not the profile"
         kept = any("SLURM_EXPORT_ENV=ALL" in line for line in self.script.lines)
         kept = kept or any(argument.startswith("--export=ALL") for argument in self.launch.arguments)
         if str(self.script.directives.get("export", "")).upper() in ("NONE", "NIL") and not kept:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.errors import SpecError, UsageError, suggestion, written
 from hpcrl.spec.explain import Faults, Key, as_one, dotted, in_words
 
 Sourced = tuple[str | None, str | None, str | None]  # title, date, address
@@ -186,7 +186,7 @@ def _values(tree: Any, root: Origin) -> tuple[Any, dict[Key, Origin]]:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return "a list" if isinstance(value, list) else f"the value {value!r}"
+    return "a list" if isinstance(value, list) else f"the value {written(value)}"
 
 
 def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems: list[str]) -> Any:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcrl.errors import suggestion
+from hpcrl.errors import suggestion, written
 
 Key = tuple[str | int, ...]
 # Type of pydantic's fault -> what was expected; {name} stands for a value of the fault's context.
@@ -48,7 +48,7 @@ _PATTERNS = {
 
 
 # A fault of one kind of value, as :func:`in_words` says it.
-_ONE = re.compile(r"expected (.*), (got [^,]*)")
+_ONE = re.compile(r"expected (.*), (got [^,;]*)(; .*)?")
 
 
 class Faults(ValueError):
@@ -80,6 +80,10 @@ def in_words(fault: Mapping[str, Any]) -> str:
         found = re.sub(r"^Input should be (a valid )?", "", fault["msg"])
         expected = found[:1].lower() + found[1:]
     text = f"expected {expected}, {_given(fault)}"
+    if kind == "string_type" and isinstance(fault.get("input"), int | float):
+        text += "; put it in quotes"
+    if kind in ("list_type", "tuple_type") and isinstance(fault.get("input"), str):
+        text += "; put it in brackets"
     if kind in ("literal_error", "enum") and isinstance(fault.get("input"), str):
         names = re.findall(r"'([^']*)'", context["expected"])
         hint = suggestion(fault["input"], names)
@@ -96,17 +100,15 @@ def as_one(texts: Sequence[str]) -> list[str]:
     kinds = list(dict.fromkeys(expected))
     given = next(match[2] for match in matches if match)
     words = f"{', '.join(kinds[:-1])} or {kinds[-1].removeprefix('expected ')}" if len(kinds) > 1 else kinds[0]
-    return [f"expected {words}, {given}", *(text for text, match in zip(texts, matches, strict=True) if not match)]
+    hint = next((match[3] for match in matches if match and match[3]), "")
+    return [
+        f"expected {words}, {given}{hint}",
+        *(text for text, match in zip(texts, matches, strict=True) if not match),
+    ]
 
 
 def _given(fault: Mapping[str, Any]) -> str:
     given = fault.get("input")
-    if given is None:
-        return "got nothing"
     if isinstance(given, list | tuple):
         return "got a list" if given else "got an empty list"
-    if isinstance(given, Mapping):
-        return "got a mapping"
-    if isinstance(given, bool):
-        return f"got {str(given).lower()}"
-    return f"got {given!r}"
+    return f"got {written(given)}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcrl.errors import SpecError, UsageError, suggestion
+from hpcrl.errors import SpecError, UsageError, suggestion, written
 from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
@@ -18,6 +18,7 @@ from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
 from hpcrl.spec.surroundings import Standing
 from hpcrl.spec.user import config_directory
+from hpcrl.surroundings import NONE
 
 Kind = Literal["clusters", "jobs", "jobs/claims", "envs", "templates"]
 _WORDS: dict[Kind, str] = {
@@ -84,13 +85,17 @@ class Library:
     def document(self, kind: Kind, name: str, _seen: tuple[Path, ...] = ()) -> Document:
         """Read a file and everything that it extends; a file may extend the next one of its own name."""
         file = self.find(kind, name, skip=_seen)
+        if file.resolve() in _seen:
+            raise UsageError(f"{file} extends itself")
         document = read_document(file)
         if "extends" not in document.data:
             return document
         base = document.data["extends"]
         at = document.origin(("extends",))
         if not isinstance(base, str):
-            raise SpecError([f"{at.file}:{at.line}: extends: expected the name of a {_WORDS[kind]}, got {base!r}"])
+            raise SpecError(
+                [f"{at.file}:{at.line}: extends: expected the name of a {_WORDS[kind]}, got {written(base)}"]
+            )
         seen = (*_seen, file.resolve())
         try:
             below = self.document(kind, base, seen)
@@ -115,6 +120,11 @@ class Library:
         if isinstance(study.environment, Standing):
             standing = _located(study.environment, document)
             study = study.model_copy(update={"environment": standing})
+        elif study.environment not in (None, NONE):
+            try:
+                self.find("envs", study.environment)
+            except UsageError as error:
+                raise SpecError([f"{document.origin(('environment',)).where}: environment: {error}"]) from None
         if study.workload.command is None:
             return study
         place = _workdir(study.workload.workdir, document, self.find("jobs", name))

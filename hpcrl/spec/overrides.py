@@ -26,7 +26,7 @@ def overridden(document: Document, settings: Sequence[str]) -> Document:
         for number, part in enumerate(path[:-1], 1):
             inner = inner.get(part, {})
             if not isinstance(inner, dict):
-                raise UsageError(f"{where}: {'.'.join(map(str, path[:number]))} is no mapping: set it as a whole")
+                raise UsageError(f"{where}: {'.'.join(map(str, path[:number]))} is not a mapping: set the whole value")
         data: Any = read_value(value, where)
         for part in reversed(path):
             data = {part: data}

@@ -35,7 +35,7 @@ def parse_time(value: Any) -> int:
                 f'"{value}" is not a Slurm time: hours after days go to 23, minutes and seconds to 59; try {format_time(seconds)}'
             )
         if seconds <= 0:
-            raise ValueError(f'"{value}" is no time at all; try 00:10:00')
+            raise ValueError(f'"{value}" is zero; try 00:10:00')
         return seconds
     raise ValueError(f'"{value}" is not a Slurm time; try {_nearest_time(value)}')
 

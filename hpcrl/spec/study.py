@@ -17,11 +17,13 @@ from pydantic import (
 )
 
 from hpcrl.catalogue.registry import algorithms, frameworks
-from hpcrl.errors import UsageError, suggestion
+from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
 from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
+from hpcrl.spec.expectations import Expectation, expectation_faults
 from hpcrl.spec.explain import Faults, Key
+from hpcrl.spec.patterns import pattern_faults
 from hpcrl.spec.quantities import Name
 from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
@@ -31,11 +33,11 @@ from hpcrl.spec.surroundings import EnvironmentOfStudy, surroundings_faults
 from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
-_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics"})
+_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "launch", "prepare", "check"})
 
 
 class MetricFiles(Model):
-    """Files of values that an unmodified program writes; they are read when it has ended.
+    """Values that an unmodified program writes: into files, which are read when it has ended, or on its standard output.
 
     Paths are relative to where the command starts, and may hold placeholders.
     """
@@ -46,14 +48,24 @@ class MetricFiles(Model):
         None, min_length=1, description="the CSV column that counts steps; default: one of the usual names"
     )
     wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
+    stdout: dict[str, str] | None = Field(
+        None,
+        description="name: a regular expression with one group, the number; each match in a line of the command's standard output is a "
+        "value of that name, with the step that a group named `step` gives",
+    )
+
+    def paths(self) -> dict[str, str]:
+        return {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
 
     def faults(self, own_directory: bool) -> Iterator[tuple[Key, str]]:
         """Give what is wrong: nothing to read, or a file that two cells can have."""
-        paths = {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
-        if not paths:
-            yield ("metrics",), "name at least one of tensorboard, csv, wandb"
+        paths = self.paths()
+        if not paths and self.stdout is None:
+            yield ("metrics",), "name at least one of tensorboard, csv, wandb, stdout"
+        for below, wrong in pattern_faults(self.stdout) if self.stdout is not None else ():
+            yield ("metrics", "stdout", *below), wrong
         if self.step and not self.csv:
-            yield ("metrics", "step"), "is a column of `csv`, and there is none"
+            yield ("metrics", "step"), "needs `csv`: it names a column of that file"
         for name, path in paths.items():
             if not own_directory and "cell" not in placeholders(path):
                 yield (
@@ -78,6 +90,14 @@ class Workload(Model):
     command: tuple[str, ...] | None = Field(
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
+    prepare: tuple[str, ...] | None = Field(
+        None, min_length=1, description="argv of a step before `command`, such as compiling; placeholders as there"
+    )
+    check: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="argv of a step after a `command` that ended well: it tells whether the result is right",
+    )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
     workdir: str | None = Field(
         None,
@@ -93,6 +113,11 @@ class Workload(Model):
         description="`cell`: each cell starts in a directory of its own, empty at first; {workdir} names the code's",
     )
     metrics: MetricFiles | None = Field(None, description="files with values that the program writes by itself")
+    launch: Literal["mpi"] | None = Field(
+        None,
+        description="`mpi`: the cell's tasks are the ranks of one MPI program, started by srun, or without Slurm by mpirun; default: "
+        "tasks are processes that know nothing of each other",
+    )
     on_warning: Literal["USR2", "TERM", "none"] | None = Field(
         None, description="the signal that a command takes before its time limit, to save its state; default: none"
     )
@@ -108,8 +133,9 @@ class Workload(Model):
         return self
 
     def _faults(self) -> Iterator[tuple[Key, str]]:
-        if found := secret_among(self.command or ()):
-            yield ("command",), f"{found} {_NO_SECRET}"
+        for step, words in self.steps().items():
+            if found := secret_among(words):
+                yield (step,), f"{found} {_NO_SECRET}"
         if self.algorithm is not None:
             if self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
@@ -140,16 +166,21 @@ class Workload(Model):
             return "USR2"
         return None if self.on_warning in (None, "none") else self.on_warning
 
+    def steps(self) -> dict[str, tuple[str, ...]]:
+        """Return the command lines of a cell by their names, in their order."""
+        return {"prepare": self.prepare or (), "command": self.command or (), "check": self.check or ()}
+
     def placeholders(self) -> set[str]:
         return {name for _, text in self.texts() for name in placeholders(text)}
 
     def texts(self) -> Iterator[tuple[Key, str]]:
         """Give every text that may hold placeholders, with its place."""
-        for index, word in enumerate(self.command or ()):
-            yield ("command", index), word
+        for step, words in self.steps().items():
+            for index, word in enumerate(words):
+                yield (step, index), word
         for name, text in self.env.items():
             yield ("env", name), text
-        for name, path in (self.metrics.model_dump(exclude_none=True) if self.metrics else {}).items():
+        for name, path in (self.metrics.paths() if self.metrics else {}).items():
             yield ("metrics", name), path
 
 
@@ -180,6 +211,8 @@ def _seeds(value: Any) -> Any:
         if value > MAX_CELLS:
             raise ValueError(f"expected at most {MAX_CELLS:,} seeds, got {value:,}")
         return list(range(1, value + 1))
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected a number of seeds or a list of them, got {written(value)}")
     return value
 
 
@@ -264,6 +297,21 @@ Seeds = Annotated[
 ]
 
 
+def _keys(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class Scaling(Model):
+    """What the report of a study needs to tell weak scaling from strong."""
+
+    size: Annotated[
+        tuple[str, ...], Field(min_length=1), BeforeValidator(_keys, json_schema_input_type=str | list[str])
+    ] = Field(
+        description="the axes whose product is the work of a cell: cells of equal size on more cores are strong scaling, cells of equal "
+        "size for each core are weak scaling"
+    )
+
+
 class Study(Model):
     name: Name
     title: str
@@ -298,6 +346,14 @@ class Study(Model):
     better: Literal["higher", "lower"] | None = Field(
         None, description="which values of `score` are better; default: higher ones"
     )
+    scaling: Scaling | None = Field(
+        None, description="which axes are the size of the problem, for weak scaling; strong scaling needs no word"
+    )
+    expect: dict[str, Expectation] | None = Field(
+        None,
+        description="what the last reported value of a name should be: `{value: 25000, within: 5 %}`, `{at_least: X}`, `{at_most: Y}`; "
+        "a run that ended well and has another one has failed",
+    )
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"
     )
@@ -310,7 +366,9 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        if faults := [*study_faults(self), *training_faults(self), *surroundings_faults(self)]:
+        trains = self.workload.algorithm is not None
+        expected = expectation_faults(self.expect or {}, trains)
+        if faults := [*study_faults(self), *training_faults(self), *surroundings_faults(self), *expected]:
             raise Faults(faults)
         return self
 

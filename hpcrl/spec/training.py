@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.errors import suggestion
+from hpcrl.errors import suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault
@@ -47,9 +47,9 @@ def _axis_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
                 yield at, f"no hyperparameter or resource {key!r}; {suggestion(key, known)}"
         elif key == "framework" and value not in algorithm.frameworks:
             whose = f"{algorithm.title} has " if value in frameworks() else ""
-            yield path, f"{whose}no framework {value!r}; {suggestion(str(value), algorithm.frameworks)}"
+            yield path, f"{whose}no framework {written(value)}; {suggestion(str(value), algorithm.frameworks)}"
         elif key == "execution" and value not in modes():
-            yield path, f"no execution mode {value!r}; {suggestion(str(value), modes())}"
+            yield path, f"no execution mode {written(value)}; {suggestion(str(value), modes())}"
         elif key in settings and (wrong := fields.fault(algorithm.settings, key, value)):
             yield path, wrong
 
@@ -74,8 +74,12 @@ def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str,
     execution, parallelism = values["execution"], values["parallelism"]
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
         if values[key] not in known:
-            yield key, ("framework",), f"{framework.name} has no {key} {values[key]!r} (it has {', '.join(known)})"
+            yield (
+                key,
+                ("framework",),
+                f"{framework.name} has no {key} {written(values[key])} (it has {', '.join(known)})",
+            )
     if execution in framework.one_process and parallelism != "none":
-        yield "parallelism", ("execution",), f"{execution} runs in one process"
+        yield "parallelism", ("execution",), f"{execution} supports one process only"
     if values["gpus"] and "cuda" not in framework.devices:
         yield "gpus", ("framework",), f"{framework.title} computes on the CPU only"

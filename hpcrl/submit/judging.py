@@ -13,6 +13,7 @@ which the cell marks in ``attempts/`` when it has written it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
-from hpcrl.formats.attempts import Progress, read_holder
+from hpcrl.formats.attempts import Progress, read_holder, time_of_start
 from hpcrl.formats.files import server_time
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS
@@ -160,7 +161,9 @@ class Judge:
                 return COMPLETED, None
             # This start was turned away where another one, perhaps of a job with another name, has the attempt.
             other = read_holder(self._directory, unit, attempt).get("job")
-            if taken and other != f"{slurm.job_id}_{index}" and unit in self._breathing:
+            if other not in (None, f"{slurm.job_id}_{index}") and (
+                self._age_of_start(unit, attempt) < LOST_SECONDS or unit in self._breathing
+            ):
                 return "RUNNING", f"job {other} runs it"
             return FAILED, "Slurm says COMPLETED, but its record has no footer"
         if own in _OUTCOMES and (several or _OUTCOMES[own] in _MORE_TELLING):
@@ -250,16 +253,23 @@ class Judge:
     @cached_property
     def _breathing(self) -> set[str]:
         """The cells whose record was written to a moment ago: they run, whoever has forgotten them."""
-        try:
-            now = server_time(self._directory)
-        except OSError:
-            now = time.time()
         fresh = set()
         for path in (self._directory / RECORDS).glob("*.rec"):
             with suppress(OSError):
-                if now - path.stat().st_mtime < LOST_SECONDS:
+                if self._now - path.stat().st_mtime < LOST_SECONDS:
                     fresh.add(path.name.partition(".")[0])
         return fresh
+
+    @cached_property
+    def _now(self) -> float:
+        return _now(self._directory)
+
+    def _age_of_start(self, unit: str, attempt: int) -> float:
+        """Return how many seconds ago an attempt was taken: its record is written seconds later."""
+        try:
+            return self._now - time_of_start(self._directory, unit, attempt)
+        except OSError:
+            return math.inf
 
     @cached_property
     def _starved(self) -> set[str]:
@@ -325,12 +335,17 @@ def _rank(status: TaskStatus) -> int:
     return 5 if status.state in (LOST, CANCELLED) or status.reason else 4
 
 
+def _now(directory: Path) -> float:
+    """Return the time by the one clock of the file system, or, where nothing can be written there, by this machine's."""
+    try:
+        return server_time(directory)
+    except OSError:
+        return time.time()
+
+
 def _ages(directory: Path, submissions: Sequence[Submission]) -> dict[str, float]:
     """Return the seconds since each submission, by the one clock of the file system."""
-    try:
-        now = server_time(directory)
-    except OSError:
-        now = time.time()
+    now = _now(directory)
     ages = {}
     for each in submissions:
         try:

@@ -178,18 +178,21 @@ class PlanStatus:
         return {f"{state}: {reason}": count for (state, reason), count in reasons.most_common(5) if reason}
 
     def places(self, only_failed: bool, where: Sequence[str]) -> list[int]:
-        """Return the places of the cells that failed, if only those are wanted, and that agree with each ``key=value``.
+        """Return the places of the cells that failed, if only those are wanted, and that agree with
+        each ``key=value``; of several values of one key, with any.
 
         Raises:
             UsageError: a text is not ``key=value``, or no cell has such a key.
         """
-        wanted = dict(_pair(text) for text in where)
+        wanted: dict[str, set[str]] = {}
+        for key, value in map(_pair, where):
+            wanted.setdefault(key, set()).add(value)
         failed = set(self.failed()) if only_failed else None
         found, known = [], set()
         for place, cell in enumerate(read_cells(self.directory) if wanted else ()):
             values = {**cell.resources, **cell.config}
             known |= set(values)
-            if all(key in values and str(values[key]) == value for key, value in wanted.items()):
+            if all(key in values and str(values[key]) in some for key, some in wanted.items()):
                 found.append(place)
         if unknown := [key for key in wanted if key not in known]:
             raise UsageError(f"--where {unknown[0]}: no cell has it; {suggestion(unknown[0], known)}")

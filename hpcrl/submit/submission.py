@@ -16,7 +16,7 @@ from hpcrl.formats.attempts import ATTEMPTS
 from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, read_plan
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, has_digest, read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
 from hpcrl.formats.queues import QUEUE_LOGS, orphans
 from hpcrl.formats.submission import SUBMISSIONS, Submission, grant
@@ -95,16 +95,21 @@ def submit(
 
 
 def _check_files(directory: Path, plan: Plan) -> None:
-    """Make sure that what every cell needs is there, and that directories are what they must be.
+    """Make sure that what every cell needs is there as it was planned, and that directories are what they must be.
 
     Raises:
-        UsageError: something is missing, or is not a regular file.
+        UsageError: something is missing, is not a regular file, or was edited.
     """
     for name in (*(job.script for job in plan.jobs), plan.worker):
         path = directory / name
         if not path.is_file():
             what = "is missing" if not path.exists() else "is not a regular file"
             raise UsageError(f"{path}: {what}: `hpcrl plan` into this directory again restores it")
+        if not has_digest(path, plan.digests.get(name)):
+            raise UsageError(
+                f"{path}: was edited after the plan was made: change the template, the profile or the study instead, and run "
+                "`hpcrl plan` into this directory again"
+            )
     for name in (LOGS, RECORDS, ATTEMPTS, SUBMISSIONS, QUEUES, QUEUE_LOGS, _LAUNCHERS):
         path = directory / name
         if path.exists() and not path.is_dir():

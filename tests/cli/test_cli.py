@@ -126,8 +126,7 @@ def test_plan_says_what_it_costs_and_what_has_no_place(hpcrl: Call, in_tmp: Path
     data = json.loads(again.out)
     assert data["totals"]["unplaced"] == 130
     assert (
-        "holds this very plan already"
-        in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
+        "already holds this plan" in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
     )
 
 

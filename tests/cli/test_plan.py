@@ -25,7 +25,7 @@ def test_a_plan_is_extended_where_it_stands(hpcrl: Call, in_tmp: Path) -> None:
     assert "Plan written to p. Next: hpcrl submit p" in shown.out
     again = hpcrl(*arguments, "--json")
     assert json.loads(again.out)["generation"] == 2
-    assert "p holds this very plan already" in hpcrl(*arguments).out
+    assert "p already holds this plan" in hpcrl(*arguments).out
     write_yaml(in_tmp / "s.yaml", command_study(["true"], name="other"))
     shown = hpcrl(*arguments)
     assert shown.code == 2
@@ -105,7 +105,7 @@ def test_values_of_the_study_from_the_command_line(in_tmp: Path, hpcrl: Call) ->
         ("sedes=3", "--set sedes=3: sedes: unknown key; did you mean 'seeds'?"),
         ("axes.learning_rte=[0.1]", "--set axes.learning_rte=[0.1]: axes.learning_rte: no hyperparameter or resource"),
         ("seeds", "--set seeds: expected KEY=VALUE, such as seeds=10"),
-        ("title.short=x", "--set title.short=x: title is no mapping: set it as a whole"),
+        ("title.short=x", "--set title.short=x: title is not a mapping: set the whole value"),
         ("seeds=[1", "--set seeds=[1:1: not valid YAML"),
     ],
 )  # fmt: skip

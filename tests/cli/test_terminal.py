@@ -15,7 +15,7 @@ import pytest
 import hpcrl.cli
 from hpcrl.cli import common
 from hpcrl.errors import printable
-from hpcrl.report.figures.drawing import FORMATS
+from hpcrl.report.renderer import FORMATS
 from hpcrl.report.spreadsheet import harmless, to_csv
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202egpj\u2066\x00\r\udcff\U000e0041\ufeff\x7f"

@@ -127,7 +127,7 @@ def test_a_record_whose_names_lead_elsewhere(tmp_path: Path, column: str) -> Non
     with rewritten(write_record(plan, second), **{column: "../../x"}) as writer:
         writer.write("footer", {"outcome": "completed"})
     done = gathered(tmp_path / "d", plan)
-    assert [f"{column!r} is no name" in entry["reason"] for entry in done.quarantined] == [True]
+    assert [f"{column!r} is not a plain name" in entry["reason"] for entry in done.quarantined] == [True]
     assert len(load_table(tmp_path / "d")) == 1
 
 

@@ -67,7 +67,7 @@ def test_ten_million_cells(tmp_path: Path) -> None:
             {"framework": ["mxnet"], "parallelism": ["native"]},
             r"mxnet has no parallelism 'native' \(it has none, horovod\)",
         ),
-        ({"framework": ["jax"], "execution": ["fused"], "parallelism": ["horovod"]}, "fused runs in one process"),
+        ({"framework": ["jax"], "execution": ["fused"], "parallelism": ["horovod"]}, "fused supports one process only"),
     ],
 )
 def test_what_a_framework_cannot_do_is_refused_with_the_rule_that_leaves_it_out(

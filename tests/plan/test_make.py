@@ -196,10 +196,13 @@ def test_plans_of_another_version_or_damaged(tmp_path: Path) -> None:
         (json.dumps(content | {"format": "x"}), "is not a plan's manifest"),
         ("{", "is damaged"),
         (json.dumps({key: content[key] for key in content if key != "jobs"}), "is damaged"),
-        (json.dumps(content | {"study": content["study"] | {"name": "../x"}}), r"is damaged \('\.\./x' is no name\)"),
+        (
+            json.dumps(content | {"study": content["study"] | {"name": "../x"}}),
+            r"is damaged \('\.\./x' is not a plain name\)",
+        ),
         (
             json.dumps(content | {"cluster": content["cluster"] | {"name": "/tmp/x"}}),
-            r"is damaged \('/tmp/x' is no name\)",
+            r"is damaged \('/tmp/x' is not a plain name\)",
         ),
     ]:
         manifest.write_text(text)
@@ -254,10 +257,10 @@ def test_time_and_memory_as_axes_are_part_of_an_id(tmp_path: Path) -> None:
     [
         (
             {"axes": {"size": [{"variant": "a", "memory": "1G"}, {"variant": "a", "memory": "2G"}]}},
-            r"study mine: two cells \(a seed 1\) differ in memory only, .*: make memory an axis of its own, or",
+            r"study mine: two cells \(a seed 1\) differ only in memory, .*: make memory an axis, or",
         ),
-        ({"include": [{"variant": "a", "time": "01:00:00", "memory": "3G"}]}, "differ in time and memory only"),
-        ({"include": [{"variant": "a"}]}, r"a cell \(a seed 1\) stands in it twice: take it out of `include`"),
+        ({"include": [{"variant": "a", "time": "01:00:00", "memory": "3G"}]}, "differ only in time and memory"),
+        ({"include": [{"variant": "a"}]}, r"the cell \(a seed 1\) occurs twice: remove it from `include`"),
     ],
 )
 def test_two_cells_with_one_id_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

@@ -224,7 +224,7 @@ def test_every_style_of_asking_for_gpus(style: str, expected: dict[str, Any]) ->
 
 
 def test_a_site_that_wants_an_account() -> None:
-    with pytest.raises(UsageError, match="the site wants an account with every job: give --account"):
+    with pytest.raises(UsageError, match="the site requires an account: give --account"):
         options("cirrus", account=None)
 
 

@@ -55,7 +55,7 @@ def test_the_figures_of_the_sol_paper() -> None:
     assert empty == [f"Figure {number}" for number in (4, 5, 6, 7, 8, 9, 10)]
     whys = dict(found.empty)
     assert whys["Figure 10: GPU utilisation for all tasks and frameworks"] == "no cell with a GPU was run"
-    assert whys["Figure 7: Final score attained by MXNet"] == "nothing of it was run"
+    assert whys["Figure 7: Final score attained by MXNet"] == "no part of it was run"
     (panel,) = find(found, 1).panels
     assert notes(panel) == {
         "lazy, GPU": "not run",

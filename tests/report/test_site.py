@@ -52,7 +52,7 @@ def test_studies_of_one_name_are_told_apart_by_their_datasets(tmp_path: Path, hp
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [((), "one dataset has one report"), (("--site", "s", "--baseline", "b"), "--baseline: is of one report")],
+    [((), "expected one dataset"), (("--site", "s", "--baseline", "b"), "--baseline: works for one report only")],
 )
 def test_what_does_not_go_together(
     tmp_path: Path, hpcrl: Callable[..., Any], options: tuple[str, ...], text: str

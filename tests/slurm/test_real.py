@@ -21,7 +21,16 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.submit import submission
 from hpcrl.submit.status import cancel, plan_status
-from tests.builders import ENVIRONMENTS, built_environment, cells_of, command_study, dqn_study, planned, write_yaml
+from tests.builders import (
+    ENVIRONMENTS,
+    built_environment,
+    cells_of,
+    command_study,
+    dqn_study,
+    planned,
+    planned_script,
+    write_yaml,
+)
 from tests.slurm.conftest import Cluster
 
 FAULTY = Path(__file__).parents[1] / "run/faulty.py"
@@ -242,10 +251,10 @@ def test_a_refused_script_is_said_in_slurm_s_words_and_nothing_is_lost(sol: Clus
     plan = sol.plan(tmp_path / "plan", command_study(["true"]))
     (script,) = (plan / "scripts").glob("*-cpu-*")
     good = script.read_text()
-    script.write_text(good.replace("--partition=public", "--partition=nosuch"))
+    planned_script(plan, script, good.replace("--partition=public", "--partition=nosuch"))
     with pytest.raises(HpcrlError, match=r"sbatch refused it: .*invalid partition specified: nosuch"):
         sol.submit(plan)
-    script.write_text(good)
+    planned_script(plan, script, good)
     assert sol.submit(plan) == 1
     assert sol.wait(plan).counts() == {"COMPLETED": 1}
 

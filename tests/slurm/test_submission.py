@@ -14,7 +14,7 @@ from hpcrl.formats.plan import read_plan
 from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.status import plan_status
 from hpcrl.submit.submission import submit
-from tests.builders import ENVIRONMENTS, command_study, write_yaml
+from tests.builders import ENVIRONMENTS, command_study, planned_script, write_yaml
 from tests.conftest import Shown
 from tests.slurm.conftest import Cluster
 
@@ -42,7 +42,7 @@ def test_six_hundred_cells_go_through_a_queue_of_256_from_one_submit(
     lines = script.read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("index="))
     mark = 'sed -n "$((index * 3 + 2)),$((index * 3 + 4))p" "submissions/$1" >> ran'
-    script.write_text("\n".join([*lines[: start + 1], mark, ""]).replace("exit 3", ":"))
+    planned_script(plan, script, "\n".join([*lines[: start + 1], mark, ""]).replace("exit 3", ":"))
     done = submit(plan, "slurm", cirrus.slurm, Budget(), lambda *progress: None)
     assert (done.tasks, done.waiting) == (600, 0)
     cirrus.until(lambda: not cirrus.virtual.command("squeue", "-h").stdout.strip(), 200)

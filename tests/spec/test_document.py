@@ -134,7 +134,7 @@ def test_extends_something_that_is_not_there(tmp_path: Path) -> None:
 def test_a_list_is_added_to_the_one_below(tmp_path: Path) -> None:
     text = "extends: sol\nname: ours\nscript:\n  +lines:\n    - module load x\n    - 7\n"
     path = write(tmp_path / "ours.yaml", text)
-    assert problems_of(path) == [f"{path}:6: script.lines.2: expected a text, got 7"]
+    assert problems_of(path) == [f"{path}:6: script.lines.2: expected a text, got 7; put it in quotes"]
     path = write(tmp_path / "ours.yaml", text.replace("    - 7\n", ""))
     assert Library().cluster(str(path)).script.lines == ("export SLURM_EXPORT_ENV=ALL", "module load x")
     document = Library().document("clusters", str(path))

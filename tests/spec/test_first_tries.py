@@ -83,3 +83,41 @@ def test_harmless_command_lines(words: list[str]) -> None:
 )  # fmt: skip
 def test_secrets_on_command_lines(words: list[str]) -> None:
     assert secret_among(words) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"workload": {"command": ["sleep", 5]}}, "workload.command.1: expected a text, got 5; put it in quotes"),
+        ({"workload": {"command": "sleep 5"}}, "workload.command: expected a list, got 'sleep 5'; put it in brackets"),
+        ({"title": True}, "title: expected a text, got true; put it in quotes"),
+        ({"seeds": 2.5}, "seeds: expected a number of seeds or a list of them, got 2.5"),
+        ({"exclude": [{"variant": False}]}, "exclude.0.variant: no value false on that axis; there are: a"),
+    ],
+)
+def test_a_wrong_value_is_said_as_it_is_written(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+    assert faults(tmp_path, command_study(["true"]) | change) == [fault]
+
+
+def test_a_wrong_hyperparameter_is_said_as_it_is_written(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"]["hyperparameters"] |= {"gamma": True, "double": "no", "hidden": [1, None]}
+    expected = {
+        "gamma: expected a number from 0 to 1, got true (default 0.99)",
+        "double: expected true or false, got 'no' (default false)",
+        "hidden: expected a list of whole numbers from 1 to 1,000,000, got [1, nothing] (default [256, 256])",
+    }
+    assert {each.removeprefix("workload.hyperparameters.") for each in faults(tmp_path, study)} == expected
+
+
+def test_a_study_that_extends_itself(tmp_path: Path) -> None:
+    file = write_yaml(tmp_path / "mine.yaml", command_study(["true"]))
+    file.write_text(f"extends: {file}\n" + file.read_text())
+    with pytest.raises(SpecError, match=r"mine\.yaml:1: extends: .*mine\.yaml extends itself$"):
+        Library().study(str(file))
+
+
+def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
+    assert faults(tmp_path, command_study(["true"], environment="troch")) == [
+        "environment: no environment 'troch'; did you mean 'torch'?"
+    ]

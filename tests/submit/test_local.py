@@ -20,7 +20,7 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.plan import machine
 from hpcrl.spec.cluster import Gpus
-from tests.builders import cells_of, command_study, planned
+from tests.builders import cells_of, command_study, planned, planned_script
 from tests.conftest import Shown
 
 Call = Callable[..., Shown]
@@ -112,7 +112,8 @@ def test_failed_cells_are_honest_and_submitted_again(
     code = f"import os, sys; sys.exit(0 if sys.argv[1] == '1' or os.path.exists({str(tmp_path / 'mended')!r}) else 4)"
     plan = ready(command_study([sys.executable, "-c", code, "{seed}"], seeds=2))
     (script,) = (plan / "scripts").glob("*cpu-1.sbatch")
-    script.write_text(script.read_text().replace("index=", "echo preamble: no such command >&2\nindex=", 1))
+    text = script.read_text().replace("index=", "echo preamble: no such command >&2\nindex=", 1)
+    planned_script(plan, script, text)
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 1
     assert "1 x FAILED" in shown.err

@@ -19,7 +19,7 @@ import pytest
 from hpcrl.environments.build import MARKER
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
-from tests.builders import cells_of, command_study
+from tests.builders import cells_of, command_study, planned_script, write_yaml
 from tests.conftest import Shown
 from tests.submit.test_local import kill_queue, ready, states, until
 
@@ -57,7 +57,8 @@ def test_a_second_submit_waits_for_the_environments_of_the_first(hpcrl: Call, re
     built = tmp_path / "environments" / environment.key
     kept = built.rename(tmp_path / "kept")
     script = next((plan / "scripts").glob("*environments*"))
-    script.write_text(f"#!/bin/bash\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.1; done\nsleep 1\ncp -r {kept} {built}\n")
+    text = f"#!/bin/bash\nwhile [ ! -e {tmp_path}/go ]; do sleep 0.1; done\nsleep 1\ncp -r {kept} {built}\n"
+    planned_script(plan, script, text)
     first, second = (cell["id"] for cell in cells_of(plan))
     assert hpcrl("submit", plan, "--cell", first).code == 0
     shown = hpcrl("submit", plan, "--cell", second)
@@ -184,6 +185,23 @@ def test_what_every_cell_needs_is_missing(hpcrl: Call, ready: Ready, name: str, 
     assert states(hpcrl, plan) == {"NOT SUBMITTED": 1}
 
 
+@pytest.mark.parametrize("name", ["scripts/mine-numpy-cpu-1.sbatch", "worker.zip"])
+def test_what_every_cell_needs_was_edited(hpcrl: Call, ready: Ready, tmp_path: Path, name: str) -> None:
+    study = command_study(["true"])
+    plan = ready(study)
+    with (plan / name).open("a") as file:
+        file.write("#")
+    shown = hpcrl("submit", plan)
+    assert shown.code == 2
+    assert (
+        f"{plan / name}: was edited after the plan was made: change the template, the profile or the study" in shown.err
+    )
+    assert states(hpcrl, plan) == {"NOT SUBMITTED": 1}
+    assert hpcrl("plan", "--study", write_yaml(tmp_path / "mine.yaml", study), "-o", plan).code == 0
+    assert hpcrl("submit", plan, "--wait").code == 0
+    assert states(hpcrl, plan) == {"COMPLETED": 1}
+
+
 @pytest.mark.parametrize("name", ["logs", "records", "attempts", "submissions", "queues", "submitit"])
 def test_a_file_where_a_directory_must_be(hpcrl: Call, ready: Ready, name: str) -> None:
     plan = ready(command_study(["true"]))
@@ -205,7 +223,7 @@ def test_records_that_are_gone_are_told_by_submit(hpcrl: Call, ready: Ready) -> 
 def test_a_cell_that_never_began_has_no_attempts_to_miss(hpcrl: Call, ready: Ready) -> None:
     plan = ready(command_study(["true"]))
     script = next((plan / "scripts").glob("*cpu-1.sbatch"))
-    script.write_text("#!/bin/bash\necho no such module >&2\nexit 3\n")
+    planned_script(plan, script, "#!/bin/bash\necho no such module >&2\nexit 3\n")
     assert hpcrl("submit", plan, "--wait").code == 1
     shown = hpcrl("status", plan)
     assert "is gone" not in shown.err

@@ -148,6 +148,6 @@ def test_a_plan_without_a_digest_is_taken_as_it_is(tmp_path: Path, fake: FakeSlu
     """As plans of older versions are."""
     plan = planned(tmp_path / "p", study(seeds=3), "sol")
     content = json.loads((plan / MANIFEST).read_text())
-    del content["cells_sha256"]
+    del content["digests"]
     (plan / MANIFEST).write_text(json.dumps(content))
     assert sent(plan, fake).tasks == 3

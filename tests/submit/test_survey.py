@@ -273,9 +273,21 @@ def test_a_start_that_was_turned_away_while_another_job_runs_the_cell(scene: Sce
     scene.begin(0, key="9_0")
     scene.accounting = "7_0|COMPLETED|0:0|3|htc|c1|NAME\n"
     record = write_record(scene.plan, cells_of(scene.plan)[0], "9_0-0", outcome=None)
+    for taken in (scene.plan / "attempts").iterdir():
+        os.utime(taken, (time.time() - 90, time.time() - 90))
     found = scene.look().units[scene.cells[0]]
     assert (found.state, found.reason) == ("RUNNING", "job 9_0 runs it")
     os.utime(record, (time.time() - 90, time.time() - 90))
+    assert scene.states()[0] == "FAILED"
+
+
+def test_a_start_that_was_turned_away_before_the_other_job_has_a_record(scene: Scene) -> None:
+    scene.begin(0, key="9_0")
+    scene.accounting = "7_0|COMPLETED|0:0|3|htc|c1|NAME\n"
+    found = scene.look().units[scene.cells[0]]
+    assert (found.state, found.reason) == ("RUNNING", "job 9_0 runs it")
+    for taken in (scene.plan / "attempts").iterdir():
+        os.utime(taken, (time.time() - 90, time.time() - 90))
     assert scene.states()[0] == "FAILED"
 
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
-from hpcrl.report.figures import axes, learning, papers, statistics, times, usage
+from hpcrl.report.figures import axes, learning, papers, scaling, statistics, times, usage
 from hpcrl.report.figures.drawing import Figure
+from hpcrl.report.scaling import Series, sizes
 from hpcrl.report.score import Score
+
+_CORES = ("cores", "ranks", "nodes")  # axes that are made of numbers of cores
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one study: ours, the first of them the headline, and its paper's with those that are empty."""
+    """The figures of one study: ours, scaling's, its paper's with those that are empty; `head` is that of the first screen."""
 
+    head: Figure | None
     own: list[Figure]
+    scaling: list[Figure]
     paper: list[Figure]
     empty: list[tuple[str, str]]
 
     @property
     def every(self) -> list[Figure]:
-        return [*self.own, *self.paper]
+        return [*self.own, *self.scaling, *self.paper]
 
 
 def figures(
@@ -33,6 +40,7 @@ def figures(
     phases: pd.DataFrame,
     study: dict[str, object],
     score: Score | None = None,
+    series: Sequence[Series] = (),
 ) -> Figures:
     """Draw every figure that the data of one study allow.
 
@@ -40,31 +48,48 @@ def figures(
         rows: attempts with the columns of `with_groups`, and `shared` (see `machines.side_by_side`); the other tables are
             the dataset's.
         study: its `goal` and `paper`, each None if it has none.
+        series: of strong and weak scaling.
     """
     score = score or Score()
     if "shared" not in rows:
         rows = rows.assign(shared=False)
     goal = study.get("goal")
     known = float(goal) if isinstance(goal, int | float) else None
-    some, rule = chosen(rows, more_is_better=score.more_is_better)
+    some, rule = chosen(rows, more_is_better=score.more_is_better, trains=score.trains)
     lines = [
-        *times.figures(some, phases),
+        *times.figures(some, phases, score),
         *learning.figures(some, episodes, known, score),
         *statistics.figures(some, known, score),
-        *usage.figures(some, samples),
+        *usage.figures(some, samples, score),
     ]
     ours = [_told(figure, rule) for figure in lines if figure is not None]
-    whole = [figure for figure in axes.figures(rows, axes_of(rows), score) if figure is not None]
+    every_axis = axes_of(rows)
+    if series and not score.trains:  # scaling's figures tell more of these
+        every_axis = every_axis.drop(columns=[*_CORES, *sizes(study)], errors="ignore")
+    whole = [figure for figure in axes.figures(rows, every_axis, score) if figure is not None]
     if rule:  # a large study is told by its axes first
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
         ours += whole
     paper = papers.figures(str(study.get("paper")), rows, known)
-    return Figures(_ordered(ours), paper.drawn, paper.empty)
+    if not score.trains:
+        ours = [_of_repeats(each) for each in ours]
+    ours, scaled = _ordered(ours), scaling.figures(series, score.trains)
+    answers = scaled if scaled and not score.trains else ours
+    return Figures(next(iter(answers), None), ours, scaled, paper.drawn, paper.empty)
 
 
 def _told(figure: Figure, rule: str) -> Figure:
     return replace(figure, text=f"{figure.text} {rule}") if rule else figure
+
+
+def _of_repeats(figure: Figure) -> Figure:
+    """Call the runs of one configuration repeats where nothing is trained."""
+    panels = tuple(
+        replace(panel, values=panel.values.rename(columns={"seeds": "repeats", "share of seeds": "share of repeats"}))
+        for panel in figure.panels
+    )
+    return replace(figure, text=re.sub(r"\bseed(s?)\b", r"repeat\1", figure.text), panels=panels)
 
 
 def _ordered(found: list[Figure]) -> list[Figure]:

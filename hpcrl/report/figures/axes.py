@@ -40,7 +40,7 @@ def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure
     names = numeric(axes)
     measures = [
         ("final_score", "score", score.title, rows[rows["final_score"].notna()]),
-        ("training_time", "time", "training time (s)", rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]),
+        ("training_time", "time", f"{'training time' if score.trains else 'time of the command'} (s)", rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]),
     ]  # fmt: skip
     if not rows["training_time"].notna().any():
         measures[1] = (

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from hpcrl.errors import printable
 from hpcrl.report.design import DASHES, FRAMEWORKS, dash, in_short, natural
 
 ROW = 26  # pixels of a line of the comparison
@@ -259,41 +257,3 @@ def _specification(panel: Panel) -> dict[str, Any]:
         spec: dict[str, Any] = panel.chart.to_dict(validate=False)  # the tests validate; it takes most of the time
     spec.pop("config", None)
     return spec
-
-
-def to_png(spec: dict[str, Any]) -> bytes:
-    """Draw a specification as a PNG on white, at twice the size."""
-    import vl_convert
-
-    return vl_convert.vegalite_to_png(_printed(spec, "white"), scale=2)
-
-
-def to_svg(spec: dict[str, Any]) -> bytes:
-    """Draw a specification as an SVG."""
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(_printed(spec, "transparent")).encode()
-
-
-def to_pdf(spec: dict[str, Any]) -> bytes:
-    """Draw a specification as a PDF page of its own size."""
-    import vl_convert
-
-    return vl_convert.vegalite_to_pdf(_printed(spec, "white"))
-
-
-def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
-    found: dict[str, Any] = _shown(spec)
-    return {**found, "config": {**found["config"], "background": background, "font": "DejaVu Sans"}}
-
-
-def _shown(value: Any) -> Any:
-    """Show control characters as escapes: the program that draws is ended by them."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_shown(name): _shown(each) for name, each in value.items()}
-    return [_shown(each) for each in value] if isinstance(value, list) else value
-
-
-FORMATS: dict[str, Callable[[dict[str, Any]], bytes]] = {"png": to_png, "svg": to_svg, "pdf": to_pdf}

@@ -84,9 +84,10 @@ def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | No
         logarithmic=by == "time",
     )
     what = f"Values of {name} as reported." if score.name else "Returns of training, the last 20 episodes averaged."
-    text = f"{what} {band_in_words(data)}{_start(by)}"
+    text = f"{what} {band_in_words(data)}{_start(by) if score.trains else ''}"
     heading = f"{name[:1].upper()}{name[1:]} against {title}"
-    return Figure(f"return-by-{by}", heading, text, panels, legend(data, lines=True))
+    kind = "return" if score.trains else "value"
+    return Figure(f"{kind}-by-{by}", heading, text, panels, legend(data, lines=True))
 
 
 def _evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | None) -> Figure | None:

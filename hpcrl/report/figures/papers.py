@@ -154,7 +154,7 @@ def _note(measure: _Measure, group: pd.DataFrame) -> str:
 def _why_empty(measures: tuple[_Measure, ...], tasks: pd.DataFrame) -> str:
     ran = tasks[tasks["ran"]]
     if ran.empty:
-        return "nothing of it was run"
+        return "no part of it was run"
     reasons = []
     if any(each.machine for each in measures) and tasks["beside"].any():
         reasons.append("cells ran side by side, so the machine's values are no cell's own")

@@ -103,7 +103,7 @@ def _profiles(rows: pd.DataFrame, goal: float | None, score: Score) -> Figure:
                 x=alt.X("score:Q", title=score.title, axis=alt.Axis(tickCount=6)),
                 y=alt.Y(
                     "fraction:Q",
-                    title="seeds that reach it",
+                    title=f"{score.runs} that reach it",
                     axis=alt.Axis(format="%", tickCount=5),
                     scale=alt.Scale(domain=[0, 1]),
                 ),

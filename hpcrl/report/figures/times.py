@@ -1,4 +1,4 @@
-"""What runs took: wall time and training time, phases, start-up, break-even points, scaling."""
+"""What runs took: wall time and training time, phases, start-up, break-even points, throughput."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hpcrl.report.figures.drawing import (
     stroke,
 )
 from hpcrl.report.figures.marks import dots, in_words, stacked
+from hpcrl.report.score import Score
 
 _MOST_PANELS = 6  # of break-even points
 
@@ -27,6 +28,7 @@ _START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": (
 _PHASES = {
     "setup": ("set-up", "#DDAA33"),
     "compile": ("compile", "#994F00"),
+    "prepare": ("preparation", "#882255"),
     "env_step": ("environment", "#56B4E9"),
     "act": ("acting", "#0072B2"),
     "replay": ("replay", "#009E73"),
@@ -36,24 +38,28 @@ _PHASES = {
     "fused": ("compiled loop", "#8C510A"),
     "evaluate": ("evaluation", "#E69F00"),
     "other": ("other", "#BBBBBB"),
+    "check": ("check", "#117733"),
 }
 
 
-def figures(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
+def figures(rows: pd.DataFrame, phases: pd.DataFrame, score: Score) -> list[Figure | None]:
+    if not score.trains:
+        return [wall(rows, trains=False), _command(rows), *_phases(rows, phases, trains=False)]
     return [
         wall(rows),
         training(rows),
         _break_even(rows),
         *_phases(rows, phases),
         _start(rows),
-        _scaling(rows),
+        _throughput(rows),
         _normalised(rows),
     ]
 
 
-def wall(rows: pd.DataFrame) -> Figure | None:
+def wall(rows: pd.DataFrame, trains: bool = True) -> Figure | None:
     known = rows[rows["wall_time"].notna() & (rows["outcome"] == "completed")]
-    text = "Time of whole runs, from the start of the record to its end: imports, compiling, training, evaluations. Completed cells."
+    parts = ": imports, compiling, training, evaluations" if trains else ""
+    text = f"Time of whole runs, from the start of the record to its end{parts}. Completed cells."
     return _times(rows, known, "wall_time", "wall-time", "Wall time", "time since the record's start (s)", text)
 
 
@@ -61,6 +67,12 @@ def training(rows: pd.DataFrame) -> Figure | None:
     known = rows[rows["training_time"].notna() & (rows["outcome"] == "completed")]
     text = "Time of training alone, from the first step. Completed cells."
     return _times(rows, known, "training_time", "training-time", "Training time", "training time (s)", text)
+
+
+def _command(rows: pd.DataFrame) -> Figure | None:
+    known = rows[rows["training_time"].notna() & (rows["outcome"] == "completed")]
+    text = "Time of the command alone, without what hpcrl does before and after it. Completed cells."
+    return _times(rows, known, "training_time", "command-time", "Time of the command", "time of the command (s)", text)
 
 
 def _times(
@@ -138,7 +150,7 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
     return Figure("break-even", "From how many steps a mode pays", text, tuple(panels), modes)
 
 
-def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
+def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> list[Figure | None]:
     keys = ["plan", "cell", "attempt"]
     own = phases[(phases["rank"] == 0) & phases["phase"].isin(_PHASES)]
     whole = rows[rows["outcome"] == "completed"]
@@ -149,12 +161,12 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Figure | None]:
     wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
     long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
     used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
+    if not trains and set(used) <= {"setup", "other"}:
+        return []  # the command is all that there is
     keyed = tuple(Key(name, colour=hue) for name, hue in used.values())
     names = ordered(long["line"])
-    note = (
-        "Of the first rank of completed cells. Work that a GPU still has to do is counted where it is waited for, unless the study "
-        "says precise_phases. Bars are arithmetic means over seeds, so that the parts add up."
-    )
+    gpu = "Work that a GPU still has to do is counted where it is waited for, unless the study says precise_phases. "
+    note = f"Of the first rank of completed cells. {gpu if trains else ''}Bars are arithmetic means over seeds, so that the parts add up."
     seconds = stacked(long, used, "time (s)", names)
     share = stacked(long, used, "share of time (%)", names, share=True)
     return [
@@ -180,7 +192,7 @@ def _keys(parts: dict[str, tuple[str, str]]) -> tuple[Key, ...]:
     return tuple(Key(name, colour=hue) for name, hue in parts.values())
 
 
-def _scaling(rows: pd.DataFrame) -> Figure | None:
+def _throughput(rows: pd.DataFrame) -> Figure | None:
     """Draw throughput against cores, where some configuration ran on several numbers of them."""
     known = rows[(rows["training_time"] > 0) & (rows["steps"] > 0) & (rows["outcome"] == "completed")]
     known = known.assign(
@@ -215,7 +227,7 @@ def _scaling(rows: pd.DataFrame) -> Figure | None:
         "Steps of all ranks together, medians over seeds; points of one configuration are joined. Several ranks share one batch, so a "
         "flat line is what a small network shows."
     )
-    return Figure("scaling", "Scaling", text, tuple(panels), legend(middle, lines=True))
+    return Figure("scaling", "Throughput against cores or GPUs", text, tuple(panels), legend(middle, lines=True))
 
 
 def _normalised(rows: pd.DataFrame) -> Figure | None:

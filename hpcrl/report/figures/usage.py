@@ -7,6 +7,7 @@ import pandas as pd
 from hpcrl.report.curves import band_in_words, usage
 from hpcrl.report.figures.drawing import Figure, legend, ordered
 from hpcrl.report.figures.marks import Centre, bands, dots, in_words
+from hpcrl.report.score import Score
 
 _OWN: tuple[tuple[str, str, Centre], ...] = (
     ("cpu_percent", "CPU of the job (% of its cores)", "median"),
@@ -21,7 +22,7 @@ _MACHINE: tuple[tuple[str, str, Centre], ...] = (
 SHARED = "Cells ran side by side on one machine, so what the whole machine did is no cell's own: CPU and RAM of the machine are not drawn."
 
 
-def figures(rows: pd.DataFrame, samples: pd.DataFrame) -> list[Figure | None]:
+def figures(rows: pd.DataFrame, samples: pd.DataFrame, score: Score) -> list[Figure | None]:
     rows = rows.assign(
         memory_gib=rows["memory"] / 1024**3,
         cpu_percent=rows["cpu_utilisation"] * 100,
@@ -29,9 +30,9 @@ def figures(rows: pd.DataFrame, samples: pd.DataFrame) -> list[Figure | None]:
     )
     return [
         _utilisation(rows),
-        _over_time(rows, samples, "cpu", "CPU of the job (cores in use)"),
-        _over_time(rows, samples, "memory", "RAM of the job (GiB)"),
-        _over_time(rows, samples, "gpu", "utilisation of the job's GPUs (%)"),
+        _over_time(rows, samples, "cpu", "CPU of the job (cores in use)", score.trains),
+        _over_time(rows, samples, "memory", "RAM of the job (GiB)", score.trains),
+        _over_time(rows, samples, "gpu", "utilisation of the job's GPUs (%)", score.trains),
         _energy(rows),
     ]
 
@@ -63,13 +64,14 @@ def _utilisation(rows: pd.DataFrame) -> Figure | None:
     return Figure("utilisation", "CPU, RAM and GPU utilisation", text, panels, legend(rows))
 
 
-def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str) -> Figure | None:
+def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str, trains: bool) -> Figure | None:
     data = usage(rows, samples, what)
     if data.empty:
         return None
     name = {"cpu": "CPU against time", "memory": "Memory against time", "gpu": "GPU against time"}[what]
     whose = "GPUs" if what == "gpu" else "own processes"
-    text = f"The job's {whose} on its first node: imports and compiling are in it. {band_in_words(data)}"
+    start = ": imports and compiling are in it" if trains else ""
+    text = f"The job's {whose} on its first node{start}. {band_in_words(data)}"
     panels = bands(data, "time since the record's start (s)", title, logarithmic=True)
     return Figure(f"{what}-by-time", name, text, panels, legend(data, lines=True))
 

@@ -1,0 +1,154 @@
+"""Strong and weak scaling: speed-up with its ideal, parallel efficiency, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.design import GREY
+from hpcrl.report.figures.drawing import HEIGHT, Figure, Key, Panel, axis_title, colour, legend, rounded, stroke
+from hpcrl.report.scaling import Kind, Series
+from hpcrl.report.statistics import Estimate
+
+Measure = Literal["speed-up", "efficiency", "cost"]
+_MOST = 12  # series of a figure
+_BEYOND = 1.5  # times beyond the values that a drawn interval may reach; the table has it whole
+_HEADS: dict[Measure, str] = {"speed-up": "speed-up", "efficiency": "parallel efficiency (%)", "cost": "cost of a run"}
+_IDEAL = (4, 3)
+_WHAT: dict[Kind, str] = {
+    "strong": "Strong scaling: the same problem on more {units}.",
+    "weak": "Weak scaling: as much work for each {unit}, so the problem grows with the {units}.",
+}
+
+
+def figures(series: Sequence[Series], trains: bool) -> list[Figure]:
+    """Draw each kind of scaling that there is.
+
+    Args:
+        trains: whether the time is one of training; else it is the command's.
+    """
+    kinds: tuple[Kind, ...] = ("strong", "weak")
+    measures: tuple[Measure, ...] = ("speed-up", "efficiency", "cost")
+    parts = [(kind, [each for each in series if each.kind == kind]) for kind in kinds]
+    return [_figure(kind, own, measure, trains) for kind, own in parts if own for measure in measures]
+
+
+def _figure(kind: Kind, every: Sequence[Series], measure: Measure, trains: bool) -> Figure:
+    some = every[:_MOST]
+    places = list(dict.fromkeys((each.cluster, each.unit, each.cost_unit) for each in some))
+    clusters, units = ({place[index] for place in places} for index in (0, 1))
+    panels = []
+    for cluster, unit, cost_unit in places:
+        own = [each for each in some if (each.cluster, each.unit, each.cost_unit) == (cluster, unit, cost_unit)]
+        named = [*([cluster] if len(clusters) > 1 else []), *([f"{unit}s"] if len(units) > 1 else [])]
+        panels.append(_panel(own, measure, ", ".join(named)))
+    text = f"{_in_words(kind, measure, sorted(units))} {_times(some, trains)}"
+    if len(every) > len(some):
+        text += f" {len(some)} of {len(every):,} configurations are drawn, the first by name; scaling.csv has all."
+    keys = legend(pd.concat([_data([each], measure) for each in some], ignore_index=True), lines=True)
+    if measure != "cost":
+        keys += (Key("ideal", dash=" ".join(map(str, _IDEAL))),)
+    title = f"{kind.capitalize()} scaling: {measure}"
+    return Figure(f"{kind}-scaling-{measure}", title, text, tuple(panels), keys)
+
+
+def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
+    unit = " or ".join(units)
+    what = _WHAT[kind].format(unit=unit, units=" or ".join(f"{each}s" for each in units))
+    if measure == "speed-up" and kind == "strong":
+        return f"{what} The speed-up is the time on the fewest {unit}s over the time; the ideal grows as their number does."
+    if measure == "speed-up":
+        return f"{what} The speed-up is how many times the work of the fewest {unit}s is done in the same time."
+    if measure == "efficiency":
+        return f"{what} The efficiency is the speed-up over what the number of {unit}s would allow; 100 % is ideal."
+    return f"{what} The cost of one run is its time at what the site charges for an hour of the cell; where the profile has no unit of its own, core-hours."
+
+
+def _times(series: Sequence[Series], trains: bool) -> str:
+    runs = max(point.runs for each in series for point in each.points)
+    whose = "training alone" if trains else "the command alone"
+    if runs < 2:
+        return f"Times are those of {whose}. With one run there is no interval."
+    return f"Times are those of {whose}, geometric means over {'seeds' if trains else 'repeats'}; bars are 95 % intervals (t on logarithms)."
+
+
+def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
+    data = pd.concat([_data([each], measure) for each in series], ignore_index=True)
+    unit, head = series[0].unit, _HEADS[measure]
+    if measure == "cost":
+        head = f"{head} ({series[0].cost_unit})"
+    counts = sorted({int(count) for count in data["count"]})
+    logarithmic = measure == "speed-up"
+    drawn = rounded(data.assign(whole_low=data["low"], whole_high=data["high"], **_limited(data, logarithmic)))
+    x = alt.X(
+        "count:Q",
+        title=f"{unit}s, log",
+        scale=alt.Scale(type="log", base=2, domain=[counts[0], counts[-1]], nice=False, padding=12),
+        axis=alt.Axis(format="d", values=counts),
+    )
+    scale = alt.Scale(type="log", base=2, nice=True) if logarithmic else alt.Scale(domainMin=0, nice=True)
+    axis = alt.Axis(tickCount=6, format="~r") if logarithmic else alt.Axis(tickCount=6)
+    y = alt.Y("value:Q", title=axis_title(head, logarithmic), scale=scale, axis=axis)
+    tips = [
+        alt.Tooltip("label", title="configuration"),
+        alt.Tooltip("count", title=f"{unit}s"),
+        alt.Tooltip("value", title=head, format=".4~r"),
+        *(alt.Tooltip(f"whole_{name}", title=name, format=".4~r") for name in ("low", "high")),
+        "runs",
+    ]
+    base = alt.Chart(drawn.drop(columns="hex")).encode(x=x, color=colour(data), detail="label:N")
+    layers: list[Any] = [
+        base.mark_rule(strokeWidth=5, opacity=0.3).encode(y=alt.Y("low:Q", scale=scale, axis=axis, title=axis_title(head, logarithmic)), y2="high:Q"),
+        base.mark_line(strokeWidth=2).encode(y=y, **stroke(data)),
+        base.mark_circle(size=60, opacity=1).encode(y=y, tooltip=tips),
+    ]  # fmt: skip
+    if measure != "cost":
+        ideal = alt.Chart(_ideal(series, measure)).mark_line(strokeDash=list(_IDEAL), color=GREY, strokeWidth=1.5)
+        layers.insert(0, ideal.encode(x=x, y=y, detail="fewest:N"))
+    table = data[["label", "count", "value", "low", "high", "runs"]]
+    table = table.set_axis(["configuration", f"{unit}s", head, "from", "to", "runs"], axis=1)
+    return Panel(alt.layer(*layers).properties(height=HEIGHT), table, title)
+
+
+def _estimate(each: Any, measure: Measure) -> Estimate:
+    found: Estimate = {"speed-up": each.speed_up, "efficiency": each.efficiency, "cost": each.cost}[measure]
+    return found
+
+
+def _data(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
+    rows = []
+    percent = 100.0 if measure == "efficiency" else 1.0
+    for each in series:
+        for point in each.points:
+            found = _estimate(point, measure)
+            low, high = (np.nan if end is None else end * percent for end in (found.low, found.high))
+            rows.append(
+                {"label": each.label or "all cells", "colour": each.colour, "hex": each.hex, "dash": each.dash, "count": point.count,
+                 "value": found.value * percent, "low": low, "high": high, "runs": point.runs}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _limited(data: pd.DataFrame, logarithmic: bool) -> dict[str, pd.Series[float]]:
+    """Return intervals that end at the figure's edge: of two runs one may be a hundred times as long as the axis."""
+    least, most = float(data["value"].min()) / _BEYOND, float(data["value"].max()) * _BEYOND
+    return {"low": data["low"].clip(lower=least if logarithmic else 0.0), "high": data["high"].clip(upper=most)}
+
+
+def _ideal(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
+    """Return the ideal of each smallest number of cores, from there to the largest one."""
+    ends: dict[int, int] = {}
+    for each in series:
+        first, last = each.points[0].count, each.points[-1].count
+        ends[first] = max(last, ends.get(first, last))
+    return pd.DataFrame(
+        [
+            {"fewest": first, "count": count, "value": count / first if measure == "speed-up" else 100.0}
+            for first, last in ends.items()
+            for count in (first, last)
+        ]
+    )

@@ -1,0 +1,292 @@
+"""Strong and weak scaling: which cells differ in nothing but their cores, and what more cores bring and cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.design import colours, display, in_short, natural
+from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
+
+Kind = Literal["strong", "weak"]
+# Sizes for each core that are so near each other count as equal: rows may not divide evenly.
+_NEAR = 0.02
+# What a number of cores may be made of; a series keeps as few of them equal as tell its points apart.
+_SHAPE = ("cpus", "tasks", "nodes")
+_AXIS = "axis "  # begins the name of an axis's column
+
+
+@dataclass(frozen=True)
+class Point:
+    """So many cores (or GPUs): what runs took on them, beside the fewest of the series.
+
+    Args:
+        time: of the command, or of training alone: the geometric mean in seconds.
+        speed_up: how many times as fast as on the fewest; in weak scaling as much work for each unit is done.
+        efficiency: the speed-up for each unit, 1 where all of them help in full.
+        cost: of one run, in the unit of the series.
+    """
+
+    count: int
+    runs: int
+    time: Estimate
+    speed_up: Estimate
+    efficiency: Estimate
+    cost: Estimate
+
+
+@dataclass(frozen=True)
+class Series:
+    """Cells that are equal but for the number of their cores (strong), or that have equal work for each (weak).
+
+    Args:
+        unit: what is counted: core or GPU.
+        cost_unit: the site's own, else core-hours.
+    """
+
+    kind: Kind
+    cluster: str
+    label: str
+    unit: str
+    cost_unit: str
+    colour: str
+    hex: str
+    dash: str
+    points: tuple[Point, ...]
+
+
+def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
+    """Return the series of a study, strong ones first, each kind in the order of its names.
+
+    Args:
+        rows: attempts of one study with the columns of `with_groups`.
+        size: the axes whose product is the work of a cell, as the study's `scaling` says.
+    """
+    done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0) & rows["cpus"].notna()]
+    if done.empty:
+        return []
+    table = _flat(done, size)
+    axes = [name for name in table.columns if str(name).startswith(_AXIS)]
+    equal = [name for name in axes if name.removeprefix(_AXIS) not in size]
+    told = sorted(
+        (name for name in equal if table[name].nunique() > 1),
+        key=lambda name: (name != _AXIS + "framework", name != _AXIS + "execution"),
+    )
+    # Most studies have one number of cores, and some have thousands of configurations.
+    table = table[table.groupby(["cluster", "unit", "gpu_type", *equal])["count"].transform("nunique") > 1]
+    several_types = table.loc[table["unit"] == "GPU", "gpu_type"].nunique() > 1
+    found: list[Series] = []
+    for _, group in table.groupby(["cluster", "unit", "gpu_type", *equal], sort=True):
+        first = group.iloc[0]
+        label = " ".join(
+            [*(_named(name, first[name]) for name in told), *([first["gpu_type"]] if several_types else [])]
+        )
+        for way, part in _by_parallelism(group):
+            for kind, name, own in [*_strong(part, size), *_weak(part, size)]:
+                for shape, cells in _shapes(own):
+                    if cells["count"].nunique() > 1:
+                        found.append(_series(kind, " ".join(filter(None, [label, name, way, shape])), cells))
+    return _coloured(sorted(found, key=lambda each: (each.kind, each.cluster, natural(each.label))))
+
+
+def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the axes that are the size of a study's problem, as the dataset's index has them."""
+    match study.get("scaling"):
+        case {"size": [*names]}:
+            return tuple(name for name in names if isinstance(name, str))
+    return ()
+
+
+def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
+    """Say for some series what the largest number of cores brings and costs."""
+    several = len({each.cluster for each in series}) > 1
+    found = []
+    for each in series[:most]:
+        first, last = each.points[0], each.points[-1]
+        place = f" on {each.cluster}" if several else ""
+        named = f", {each.label}" if each.label else ""
+        text = f"{each.kind.capitalize()} scaling{named}{place}: {_counted(last.count, each.unit)} "
+        if each.kind == "strong":
+            text += f"are {_with(last.speed_up)} times as fast as {first.count}"
+        else:
+            text += f"do {_with(last.speed_up)} times the work of {first.count} in the same time"
+        more = Estimate(last.cost.value / first.cost.value, None, None) if first.cost.value else None
+        cost = f"; a run costs {in_short(last.cost.value)} {each.cost_unit}" if more else ""
+        if more and each.kind == "strong":
+            cost += f", {in_short(more.value)} times as much"
+        found.append(f"{text}, an efficiency of {100 * last.efficiency.value:.0f} %{cost}.")
+    return found
+
+
+def as_frame(series: Sequence[Series]) -> pd.DataFrame:
+    """Return all points as plain numbers, a row each."""
+    rows = []
+    for each in series:
+        for point in each.points:
+            row: dict[str, object] = {
+                "scaling": each.kind,
+                "cluster": each.cluster,
+                "configuration": each.label,
+                "unit": each.unit,
+                "count": point.count,
+                "runs": point.runs,
+            }
+            for name, estimate in (
+                ("seconds", point.time), ("speed_up", point.speed_up), ("efficiency", point.efficiency), ("cost", point.cost),
+            ):  # fmt: skip
+                row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+            rows.append(row | {"cost_unit": each.cost_unit})
+    return pd.DataFrame(rows)
+
+
+def _flat(done: pd.DataFrame, size: Sequence[str]) -> pd.DataFrame:
+    """Return the rows with a column for each axis, and `unit`, `count`, `shape`, `problem`, `work`, `rate`, `cost_unit`."""
+    configs = [{name: value for name, value in json.loads(text).items() if name != "seed"} for text in done["config"]]
+    names = sorted({name for config in configs for name in config})
+    table = done.assign(
+        tasks=done["tasks"].fillna(1).astype(int),
+        nodes=done["nodes"].fillna(1).astype(int),
+        gpu_type=done["gpu_type"].fillna("").astype(str),
+        unit=done["gpus"].fillna(0).map(lambda gpus: "GPU" if gpus else "core"),
+        parallelism=done["parallelism"].fillna("none").astype(str),
+        framework=done["framework"].fillna("").astype(str),
+        problem=[json.dumps([config.get(name) for name in size]) for config in configs],
+        work=[_work(config, size) for config in configs],
+        # As text, so that a missing value is one of its own; an axis may have the name of a column.
+        **{_AXIS + name: [json.dumps(config.get(name), sort_keys=True) for config in configs] for name in names},
+    )
+    cores = table["tasks"] * table["cpus"]
+    billed = table.groupby("cluster")["charge_unit"].transform(lambda column: column.notna().all())
+    return table.assign(
+        count=cores.where(table["unit"] == "core", table["gpus"]).astype(int),
+        shape=[str(shape) for shape in zip(*(table[name] for name in _SHAPE), strict=True)],
+        rate=table["charge_rate"].where(billed, table["charged_cores"].fillna(cores)).astype(float),
+        cost_unit=table["charge_unit"].where(billed, "core-hours"),
+    )
+
+
+def _work(config: dict[str, Any], size: Sequence[str]) -> float:
+    values = [config.get(name) for name in size]
+    numbers = [float(value) for value in values if isinstance(value, int | float) and value > 0]
+    return math.prod(numbers) if values and len(numbers) == len(values) else math.nan
+
+
+def _named(axis: str, text: str) -> str:
+    name, value = axis.removeprefix(_AXIS), json.loads(text)
+    return display(value) if name in ("framework", "execution") else f"{name.replace('_', ' ')} {display(value)}"
+
+
+def _by_parallelism(group: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Split cells by how their ranks work together; one rank, which works alone, is the beginning of each way."""
+    ways = [way for way in sorted(group["parallelism"].unique()) if way != "none"]
+    alone = group[group["parallelism"] == "none"]
+    if not ways or alone["count"].nunique() > 1:
+        yield "", alone
+    for way in ways:
+        own = group[group["parallelism"] == way]
+        single = alone[(alone["tasks"] == 1) & alone["cpus"].isin(own["cpus"])]
+        yield display(way), pd.concat([single, own])
+
+
+def _strong(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, pd.DataFrame]]:
+    """Give the cells of each problem."""
+    sizes = [_AXIS + name for name in dict.fromkeys(size) if _AXIS + name in part]
+    if not sizes:
+        yield "strong", "", part
+        return
+    for _, group in part.groupby(sizes, sort=True):
+        yield "strong", " ".join(_named(name, group[name].iloc[0]) for name in sizes), group
+
+
+def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, pd.DataFrame]]:
+    """Give the cells of equal work for each core."""
+    known = part[part["work"].notna()]
+    each = (known["work"] / known["count"]).sort_values(kind="stable")
+    # A new group begins where the next share of work is farther from the first one of the group.
+    first = math.nan
+    groups: list[tuple[float, list[Any]]] = []
+    for index, share in each.items():
+        if not groups or share > first * (1 + _NEAR):
+            first = share
+            groups.append((share, []))
+        groups[-1][1].append(index)
+    for share, places in groups:
+        own = known.loc[sorted(places)]
+        # Two problems of equal work need not take equal time.
+        if own["work"].nunique() > 1 and (own.groupby("count")["problem"].nunique() == 1).all():
+            names = " × ".join(name.replace("_", " ") for name in size)
+            yield "weak", f"{names} {in_short(share)} for each {own['unit'].iloc[0]}", own
+
+
+def _shapes(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split cells until each number of cores is made in one way only: as few of `_SHAPE` stay equal as do for that."""
+    words = {"cpus": "{} cores for each rank", "tasks": "{} ranks", "nodes": "{} nodes"}
+    for number in range(len(_SHAPE)):
+        for equal in combinations(_SHAPE, number):
+            parts = [part for _, part in group.groupby(list(equal), sort=True)] if equal else [group]
+            if all((part.groupby("count")["shape"].nunique() == 1).all() for part in parts):
+                return [
+                    (", ".join(words[name].format(part[name].iloc[0]).replace("1 cores", "1 core").replace("1 ranks", "1 rank")
+                               .replace("1 nodes", "1 node") for name in equal), part)
+                    for part in parts
+                ]  # fmt: skip
+    return []
+
+
+def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
+    groups = {int(group["count"].iloc[0]): group for _, group in cells.groupby("count", sort=True)}
+    fewest = min(groups)
+    base = _times(groups[fewest])
+    points = []
+    for count, group in groups.items():
+        times, scale = _times(group), count / fewest
+        beside = ratio(base, times) if count != fewest else Estimate(1.0, None, None)
+        time, rate = geometric_mean(times), float(group["rate"].iloc[0]) / 3600
+        work = scale if kind == "weak" else 1.0
+        points.append(
+            Point(count, len(times), time, _scaled(beside, work), _scaled(beside, work / scale), _scaled(time, rate))
+        )
+    first = cells.iloc[0]
+    return Series(
+        kind=kind, cluster=str(first["cluster"]), label=label, unit=str(first["unit"]), cost_unit=str(first["cost_unit"]),
+        colour=str(first["colour"]) if first["framework"] else "", hex=str(first["hex"]), dash=str(first["dash"]),
+        points=tuple(points),
+    )  # fmt: skip
+
+
+def _coloured(found: list[Series]) -> list[Series]:
+    """Give each series its look: its framework's where that tells them apart, else a colour of its own."""
+    looks = [(each.kind, each.cluster, each.unit, each.hex, each.dash) for each in found]
+    if all(each.colour for each in found) and len(set(looks)) == len(looks):
+        return found
+    names = {each: each.label or "all cells" for each in found}
+    hues = {kind: colours([names[each] for each in found if each.kind == kind]) for kind in ("strong", "weak")}
+    return [replace(each, colour=names[each], hex=hues[each.kind][names[each]], dash="") for each in found]
+
+
+def _times(group: pd.DataFrame) -> Values:
+    return np.asarray(group["training_time"].to_numpy(float))
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    low, high = estimate.low, estimate.high
+    return Estimate(
+        estimate.value * factor, None if low is None else low * factor, None if high is None else high * factor
+    )
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def _with(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return in_short(estimate.value)
+    return f"{in_short(estimate.value)} (95 % interval {in_short(estimate.low)} to {in_short(estimate.high)})"
