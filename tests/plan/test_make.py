@@ -196,10 +196,13 @@ def test_plans_of_another_version_or_damaged(tmp_path: Path) -> None:
         (json.dumps(content | {"format": "x"}), "is not a plan's manifest"),
         ("{", "is damaged"),
         (json.dumps({key: content[key] for key in content if key != "jobs"}), "is damaged"),
-        (json.dumps(content | {"study": content["study"] | {"name": "../x"}}), r"is damaged \('\.\./x' is no name\)"),
+        (
+            json.dumps(content | {"study": content["study"] | {"name": "../x"}}),
+            r"is damaged \('\.\./x' is not a plain name\)",
+        ),
         (
             json.dumps(content | {"cluster": content["cluster"] | {"name": "/tmp/x"}}),
-            r"is damaged \('/tmp/x' is no name\)",
+            r"is damaged \('/tmp/x' is not a plain name\)",
         ),
     ]:
         manifest.write_text(text)
