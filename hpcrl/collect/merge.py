@@ -125,7 +125,7 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     """Say what :func:`collect` would merge and what it would quarantine, and write nothing.
 
     Raises:
-        UsageError: a directory is no plan, or the dataset has another format.
+        UsageError: a directory is not a plan, or the dataset has another format.
     """
     opened = _opened(plans)
     known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}

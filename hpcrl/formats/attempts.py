@@ -81,7 +81,7 @@ def take_attempt(directory: Path, start: Start, facts: dict[str, Any]) -> str | 
 
 
 def _earlier_start(folder: Path, start: Start) -> str | None:
-    """Say why a requeued job may not go on: its attempt completed, or another job has it."""
+    """Say why a requeued job may not continue: its attempt completed, or another job has it."""
     for restart in range(start.restart - 1, -1, -1):
         name = f"{start.cell}.{start.attempt}-{restart}"
         if (folder / f"{name}.{COMPLETED}").exists():

@@ -122,7 +122,7 @@ def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextI
 
 
 def opener_of_stranger(path: str, flags: int) -> int:
-    """Open a regular file that is no link: an `opener` of :func:`open` and :class:`io.FileIO`."""
+    """Open a regular file that is not a link: an `opener` of :func:`open` and :class:`io.FileIO`."""
     try:
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
     except OSError as error:

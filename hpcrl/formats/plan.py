@@ -1,7 +1,7 @@
 """The plan directory: what `plan` writes once and every later stage reads.
 
     plan.json        the manifest (:class:`Plan`)
-    cells.jsonl      one cell a line; the cells of a job stand together
+    cells.jsonl      one cell per line; the cells of a job are consecutive
     scripts/         one sbatch script per job and stage
     environments/    conda YAML and requirements of each software environment
     worker.zip       the part of hpcrl that runs inside a cell
@@ -279,7 +279,7 @@ def every_generation(directory: Path, plan: Plan | None = None) -> Iterator[Plan
 
 
 def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
-    """Read the cells of a plan, or of one of its jobs, in their order. Without `of`: of the plan that stands there.
+    """Read the cells of a plan, or of one of its jobs, in their order. Without `of`: of the newest manifest.
 
     Raises:
         UsageError: a line is damaged.

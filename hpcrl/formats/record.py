@@ -320,7 +320,7 @@ def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
         raise RecordError(f"has a {kind} frame that is not a mapping")
     text = raw.get("facts")
     facts = _facts(kind, text) if isinstance(text, str) else {}
-    # Other values stand in records of format 1 and 2.
+    # Records of formats 1 and 2 have other values here.
     rest = {name: each for name, each in raw.items() if each is not text}
     arrays = {name: _array(kind, each) for name, each in rest.items() if isinstance(each, tuple)}
     facts = {name: each for name, each in rest.items() if name not in arrays} | facts

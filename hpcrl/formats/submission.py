@@ -2,8 +2,8 @@
 
 ``PLAN/submissions/<token>`` is written before sbatch is called: a line of JSON, then one line of 16 characters for
 each cell (task of the plan's job, number of the attempt), so that one seek finds the cells of an array index. Array
-index *i* runs the lines *i x cells_per_task* and following. With these files and Slurm's answers a lost ledger is made
-anew.
+index *i* runs the lines *i x cells_per_task* and following. With these files and Slurm's answers a lost ledger is
+rebuilt.
 
 The token is ``hpcrl-<plan>-<number>-<random>``. It is the end of the job's name, because every site keeps names in its accounting.
 """
@@ -41,7 +41,7 @@ class Submission:
         exclude: nodes that it must not run on.
         cause: why the attempts were granted: ``first``, ``again``, or how the ones before had ended.
         state: ``intent`` (sbatch has not answered), ``submitted``, ``refused``, ``gone`` (it never reached Slurm) or
-            ``elsewhere`` (this plan is a copy, and the original goes on with it).
+            ``elsewhere`` (this plan is a copy, and the original continues with it).
         job_ids: under which ids Slurm has it; more than one where a client asked twice.
     """
 

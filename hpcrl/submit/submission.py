@@ -374,7 +374,7 @@ def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Se
         rules += [f"afterany:{job_id}" for stage in ("cells", "collect", "report") for job_id in of_stage(stage)]
     if not rules:
         return []
-    # A message is sent whatever became of the rest.
+    # The message is sent whether or not the rest succeeded.
     kill = [] if job.stage == "notify" else ["--kill-on-invalid-dep=yes"]
     return [f"--dependency={','.join(dict.fromkeys(rules))}", *kill]
 
