@@ -1,7 +1,7 @@
-"""What can go wrong, as the user is told.
+"""Errors as the user sees them.
 
-HpcrlError          exit code 1: it was a fair request, and it failed
-└── UsageError      exit code 2: the request itself must be mended
+HpcrlError          exit code 1: the request was valid, but it failed
+└── UsageError      exit code 2: the request is wrong and must be changed
     └── SpecError   exit code 2: one or more faults in a file that somebody wrote, all listed at once
 
 Every message is one sentence: what happened, where, and what to do.
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 
 
 class HpcrlError(Exception):
-    """Something failed that is not a mistake in the request."""
+    """The request was valid, but something failed."""
 
     exit_code = 1
 
 
 class UsageError(HpcrlError):
-    """The request cannot be carried out as it stands."""
+    """The request is wrong, and the user must change it."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class SpecError(UsageError):
         self.problems = list(problems)
 
 
-# Control characters but tab and newline; marks that turn the direction of text; halves of characters.
+# Control characters except tab and newline; marks that change the direction of text; lone surrogates.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -43,7 +43,7 @@ _UNPRINTABLE = re.compile(
 def printable(text: str) -> str:
     """Show the characters of a text that a terminal would obey as escapes: ``\\x1b``, ``\\u202e``.
 
-    What comes from a study, a record or a file's name may hold them. JSON stays JSON of the same value.
+    Texts of a study, a record or a file's name may contain them. JSON stays JSON of the same value.
     """
     return _UNPRINTABLE.sub(_escape, text) if _UNPRINTABLE.search(text) else text
 

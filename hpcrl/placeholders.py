@@ -14,7 +14,7 @@ _MARK = re.compile(r"\$\{|\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z_][A-Za-z0-
 
 
 def fill(text: str, values: Mapping[str, Any]) -> str:
-    """Replace each placeholder by its value; what is not in `values` stays as it is."""
+    """Replace each placeholder by its value; a name that is not in `values` stays unchanged."""
 
     def replacement(match: re.Match[str]) -> str:
         literal, name = match.groups()

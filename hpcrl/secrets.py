@@ -1,4 +1,4 @@
-"""Names and command lines that say that a value must not stand in a file."""
+"""Recognise secrets by the names of variables and in command lines, so that no file contains them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECRET = re.compile(
     r"(^|_)(PAT|PWD|AUTH|DSN|SALT|JWT|CERT|PIN)(_|$)|DATABASE_URL|CONNECTION_STRING|SESSION_?ID",
     re.IGNORECASE,
 )
-# The shell's own words for directories; sockets; and words of language models, which count and cut tokens.
+# Not secrets: the shell's directories, sockets, and the words of language models, which count and cut tokens.
 _HARMLESS = re.compile(
     r"(OLD)?PWD|SSH_AUTH_SOCK|PASS_THROUGH|TOKENI[SZ]ERS?(_\w+)?|(MAX|MIN|NUM|N|TOTAL)(_\w+)?_TOKENS|"
     r"TOKEN_(LENGTH|COUNT|LIMIT|TYPE)|(MASK|PAD|EOS|BOS|UNK|SEP|CLS)_TOKEN",
@@ -19,7 +19,7 @@ _HARMLESS = re.compile(
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable's name says that its value must not stand in a file."""
+    """Tell whether a variable's name looks like the name of a secret."""
     return not _HARMLESS.fullmatch(name) and bool(_SECRET.search(name))
 
 
@@ -41,15 +41,15 @@ _TOKEN = re.compile(
 )
 # Options of language models that name a special word: `--mask-token [MASK]`.
 _SPECIAL = re.compile(r"-*(?:mask|pad|eos|bos|unk|sep|cls|agent)[-_.]token", re.IGNORECASE)
-# A variable, a placeholder, or where the value is: not the value.
+# A variable, a placeholder or the path of a file is not the value itself.
 _ELSEWHERE = re.compile(r"\$|%|\{[A-Za-z_]\w*\}$|[/.~@<]|(?:file|env):|-")
 _NUMBER = re.compile(r"-?[0-9.]+(?:e-?[0-9]+)?|true|false|none|null|yes|no", re.IGNORECASE)
 
 
 def secret_among(words: Sequence[str]) -> str | None:
-    """Find what looks like a secret in a command line; return where it stands, never the value: ``the value of --token``.
+    """Find what looks like a secret in a command line. Return its place, never its value: ``the value of --token``.
 
-    Words with spaces, as after ``bash -c``, are looked into.
+    Words with spaces, as after ``bash -c``, are searched too.
     """
     for place, word in enumerate(words):
         after = words[place + 1] if place + 1 < len(words) else ""

@@ -1,1 +1,1 @@
-"""What exists: algorithms and frameworks, one file each. Standard library only; spec, plan, run and rl read it."""
+"""All algorithms and frameworks, one file each. It imports only the standard library; spec, plan, run and rl read it."""

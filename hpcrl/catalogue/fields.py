@@ -1,4 +1,4 @@
-"""Hyperparameters as data: the type, range and default of each field of a Settings dataclass, and the check against them."""
+"""Hyperparameters as data: type, range and default of each field of a Settings dataclass, and the check of values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = Literal["number", "integer", "integers", "flag", "choice"]
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be. The bounds are inclusive."""
+    """The rule for a value. The bounds are inclusive."""
 
     kind: Kind
     minimum: float | None = None
@@ -55,27 +55,27 @@ class Rule:
 
 
 def number(default: float, minimum: float | None = None, maximum: float | None = None) -> Any:
-    """Declare a field that holds a finite number."""
+    """Declare a field for a finite number."""
     return field(default=default, metadata={"rule": Rule("number", minimum, maximum)})
 
 
 def integer(default: int, minimum: int = 1, maximum: int = 10**12) -> Any:
-    """Declare a field that holds a whole number."""
+    """Declare a field for a whole number."""
     return field(default=default, metadata={"rule": Rule("integer", minimum, maximum)})
 
 
 def integers(default: tuple[int, ...], minimum: int = 1, maximum: int = 10**6) -> Any:
-    """Declare a field that holds one whole number or more."""
+    """Declare a field for a list of one or more whole numbers."""
     return field(default=default, metadata={"rule": Rule("integers", minimum, maximum)})
 
 
 def flag(default: bool) -> Any:
-    """Declare a field that is true or false."""
+    """Declare a field for true or false."""
     return field(default=default, metadata={"rule": Rule("flag")})
 
 
 def choice(default: str, *others: str) -> Any:
-    """Declare a field that holds one of a few words, the default first."""
+    """Declare a field for one of a few words, the default first."""
     return field(default=default, metadata={"rule": Rule("choice", choices=(default, *others))})
 
 
@@ -85,7 +85,7 @@ def names(settings: type[Any]) -> list[str]:
 
 
 def fault(settings: type[Any], name: str, value: Any) -> str | None:
-    """Say what is wrong with the value of one known field, None where nothing is."""
+    """Say what is wrong with the value of one known field; None if it is valid."""
     declared: Field[Any] = next(each for each in fields(settings) if each.name == name)
     rule: Rule = declared.metadata["rule"]
     if rule.admits(value):
@@ -97,7 +97,7 @@ def fault(settings: type[Any], name: str, value: Any) -> str | None:
 
 
 def faults(settings: type[Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Give the name and the fault of each value that does not fit: unknown name, type, range, NaN, choice."""
+    """Give the name and the error of each invalid value: unknown name, wrong type, out of range, NaN, unknown choice."""
     known = names(settings)
     for name, value in values.items():
         if name not in known:
@@ -110,7 +110,7 @@ def check(algorithm: str, settings: type[Settings], values: Mapping[str, Any]) -
     """Return the settings with these values.
 
     Raises:
-        UsageError: a name is unknown or a value does not fit.
+        UsageError: a name is unknown or a value is invalid.
     """
     for name, wrong in faults(settings, values):
         unknown = wrong.startswith("no hyperparameter")

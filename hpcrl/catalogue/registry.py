@@ -38,9 +38,9 @@ class Framework:
     """A framework.
 
     `modes` are its execution modes, the default first; those in `one_process` train in a single process only.
-    `parallelism` lists how several ranks may train one agent, besides not at all. `devices` are those that it computes
+    `parallelism` lists the ways in which several ranks can train one agent, without ``none``. `devices` are those that it computes
     on. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
-    its import. `out_of_memory` is what its allocators say, in lower case.
+    its import. `out_of_memory` are the messages of its allocators, in lower case.
     """
 
     name: str
@@ -89,7 +89,7 @@ def modes() -> list[str]:
 
 
 def is_out_of_memory(text: str) -> bool:
-    """Tell whether an error's text is what a framework's allocator says when it finds no memory."""
+    """Tell whether an error's text is a framework's message for a failed allocation."""
     return any(words in text.lower() for each in frameworks().values() for words in each.out_of_memory)
 
 

@@ -1,1 +1,1 @@
-"""The collect stage: records of any number of plans and clusters become one dataset."""
+"""The collect stage merges the records of any number of plans and clusters into one dataset."""

@@ -1,7 +1,6 @@
 """Columns of numbers, truth values and text as Arrow arrays, made of their buffers.
 
-pyarrow.array makes the same of them, but its first call imports pandas, which takes longer than the whole of a small
-collect.
+pyarrow.array makes the same arrays, but its first call imports pandas, which takes longer than a whole small collect.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Make a column of numbers, truth values, text or dictionary-encoded text; None is missing.
 
     Raises:
-        OverflowError: a number has no place in the type.
-        ValueError: as text that is no Unicode, or another value of the wrong type.
+        OverflowError: a number is too large for the type.
+        ValueError: text is not Unicode, or another value has the wrong type.
         TypeError: a value has the wrong type.
         pa.ArrowCapacityError: there is too much text.
     """

@@ -1,4 +1,4 @@
-"""From record summaries and what the scheduler says to one row per attempt of a cell. No outcome is dropped."""
+"""Make one row per attempt of a cell, from the summaries of records and the scheduler's answers. No outcome is dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
-# What Slurm's word for an ended job says about the attempt, whatever its record says.
+# The outcome of an attempt when Slurm ended its job, whatever its record says.
 _OUTCOME = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "timeout",
@@ -39,13 +39,13 @@ _WORST = (
     "completed",
 )
 _FAILURES = ("failed", "oom", "diverged")
-# What a calibration measured; a higher value is a faster machine.
+# Results of a calibration; a higher value means a faster machine.
 CALIBRATION = ("matrix", "memory", "python", "environment")
-EARLY_SECONDS = 2.0  # a record that began so long before its submission has another clock
+EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission was written with another clock
 
 
 _NO_USAGE = Usage()
-# What the first rank's footer says for all of them.
+# Values of the first rank's footer that are valid for all ranks.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
     "goal_time", "compiled", "collective", "resumed_step",
@@ -60,7 +60,7 @@ def _farthest(values: list[float]) -> float:
     return max(values, key=abs)
 
 
-# Columns that are made of all records of an attempt: how, and of which of their values.
+# Columns made from all records of an attempt: the function, and the value that it takes.
 _FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
     "cpu_seconds": (sum, "cpu_seconds"),
     "machine_cpu_percent": (_average, "machine_cpu_percent"),
@@ -101,13 +101,13 @@ Charges = dict[str, dict[str, Any]]
 
 
 def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[AttemptKey, Accounted]:
-    """Return every attempt that was ever submitted and that the scheduler, or the local queue, knows of."""
+    """Return every submitted attempt that the scheduler or the local queue knows."""
     if not (directory / FILE).exists():
         return {}
     try:
         ledger = Ledger(directory)
     except DamagedLedger:
-        return {}  # records speak for themselves; `hpcrl submit` mends it
+        return {}  # the records are enough, and `hpcrl submit` rebuilds the ledger
     try:
         submissions = [each for each in ledger.submissions() if each.state != "refused"]
         local = {(each.token, each.task): each for each in ledger.local_tasks()}
@@ -138,7 +138,7 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[Attemp
             for job_id, tasks in by_id.items():
                 name = f"{job_id}_{index}"
                 state = tasks.get(index) or JobState(job_id, "UNKNOWN")
-                alone = each.cells_per_task == 1  # else Slurm's figures are of several cells together
+                alone = each.cells_per_task == 1  # else Slurm's figures are totals of several cells
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 found[cell.id, name] = Accounted(cell, job, state, each, attempt, name, used)
     return found
@@ -152,7 +152,7 @@ def attempt_rows(
 ) -> list[dict[str, Any]]:
     """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first.
 
-    What a cell runs and asks for is the plan's word, not the records'.
+    Workload and resources of a cell come from the plan, not from its records.
     """
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
@@ -172,7 +172,7 @@ def attempt_rows(
         rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, charges, found, last))
     recorded = {(name, found.attempt) for name, base in newest_restart if (found := accounted.get((name, base)))}
     for (name, base), found in accounted.items():
-        # The fence lets one submission run an attempt: where another has its record, this one did nothing.
+        # The fence lets one submission run an attempt: if another one has its record, this one did nothing.
         if (
             (name, base) not in newest_restart
             and found.submission.state != ELSEWHERE
@@ -182,7 +182,7 @@ def attempt_rows(
             rows.append(_row_without_record(plan, base, charges, found))
 
     def order(row: dict[str, Any]) -> tuple[str, int, int, float]:
-        """Oldest first by submission: an attempt that left no record has no start. By hand comes after all that."""
+        """Sort by submission, oldest first, because an attempt without a record has no start time. Starts by hand come last."""
         base, restart = split.get(row["attempt"], (row["attempt"], 0))
         found = accounted.get((row["cell"], base))
         number = found.submission.number if found else sys.maxsize
@@ -246,7 +246,7 @@ def _row_of_records(
 
 
 def _reported_score(study: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the score of a command: the last and the best of what it reported under the name of the study's `score`.
+    """Return the score of a command: the last and the best value that it reported under the name of the study's `score`.
 
     Without one it is the return.
     """
@@ -260,7 +260,7 @@ def _reported_score(study: Mapping[str, Any], record: Mapping[str, Any]) -> dict
 
 
 def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all records of an attempt say together."""
+    """Return the values that are computed from all records of an attempt."""
     parts = [{**(each["footer"] or {}), **each["header"], **each} for each in group]
     found = {}
     for column, (fold, name) in _FOLDED.items():
@@ -270,7 +270,7 @@ def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _whole_usage(parts: list[dict[str, Any]], sampled: dict[str, Any]) -> dict[str, Any]:
-    """Return what the ranks' own kernel counters say instead of the samples; None where that is known to be too small."""
+    """Return the values of the ranks' kernel counters, which replace those of the samples; None for one known to be too small."""
     found: dict[str, Any] = {}
     own = [part.get("own_cpu_seconds") for part in parts]
     unreaped = any(part.get("unreaped") for part in parts)
@@ -286,7 +286,7 @@ def _whole_usage(parts: list[dict[str, Any]], sampled: dict[str, Any]) -> dict[s
     return found
 
 
-@lru_cache  # records of one plan mostly say the same
+@lru_cache  # records of one plan mostly have the same values
 def _facts(text: str) -> dict[str, Any]:
     return json.loads(text) or {}
 
@@ -296,7 +296,7 @@ def _code(text: str) -> dict[str, Any]:
 
 
 def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the calibration measured, on the slowest node where there are several."""
+    """Return the calibration, that of the slowest node if there are several."""
     known = [each for each in (_facts(each["calibration"]) for each in group) if each]
     names = [name for name in CALIBRATION if any(name in each for each in known)]
     return {f"calibration_{name}": min(each[name] for each in known if name in each) for name in names}
@@ -310,7 +310,7 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
     if found and started < found.submission.at - EARLY_SECONDS:
         late = found.submission.at - started
         texts.append(
-            f"{group[0]['header']['node']}: its clock is {late:.0f} s behind the one of the submitting machine"
+            f"{group[0]['header']['node']}: its clock is {late:.0f} s behind the clock of the submitting machine"
         )
     return list(dict.fromkeys(texts))
 
@@ -336,7 +336,7 @@ def _row_without_record(plan: Plan, attempt: str, charges: Charges, found: Accou
 
 
 def _requested(found: Accounted) -> dict[str, Any]:
-    """Return by which submission, and what an attempt asked for where the plan says something else: a retry asks for more."""
+    """Return the submission of an attempt, and its requests where they differ from the plan's: a retry asks for more."""
     made = found.submission
     asked = {"submission": made.token, "memory_mib": made.memory, "time_limit": made.time}
     return {name: value for name, value in asked.items() if value is not None}
@@ -400,14 +400,14 @@ def _accounting(found: Accounted) -> dict[str, Any]:
 
 
 def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool) -> tuple[str, str | None]:
-    """Decide how an attempt ended: the scheduler's word for a job that it ended itself, else the worst of the ranks'."""
+    """Decide the outcome of an attempt. If Slurm ended the job, its state decides; otherwise the worst that any rank recorded."""
     if last and state is not None and state.state in _OUTCOME:
         return _OUTCOME[state.state], f"the scheduler says {state.state}"
     ended = [each for each in group if each["footer"]]
-    # A rank that fails takes the others with it: the first failure is the cause, and theirs its consequence.
+    # A rank that fails ends the others: the first failure is the cause, the others are its consequences.
     failures = [each for each in ended if each["footer"]["outcome"] in _FAILURES]
     if failures:
-        # The others may notice that one was killed before its footer is written.
+        # The other ranks may notice that one was killed before its footer is written.
         first = min(
             failures,
             key=lambda each: (not each["footer"].get("killed_by"), each["header"]["started"] + each["wall_time"]),

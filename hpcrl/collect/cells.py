@@ -1,4 +1,4 @@
-"""The rows of the cells: made anew from the records' summaries, with what the scheduler says by now."""
+"""The rows of the cells, made again from the summaries of records and the scheduler's present answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
-CELLS = 5_000  # whose rows are in memory at once
+CELLS = 5_000  # maximum number of cells whose rows are in memory at once
 
 
 def write_cells(
@@ -29,7 +29,7 @@ def write_cells(
     cells: dict[str, dict[str, Cell]],
     slurm: Slurm,
 ) -> pa.Table:
-    """Make the cells' rows of the plans at hand anew; the rows of other plans stay as they are. Return all of them."""
+    """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows."""
     parts = sorted((dataset / SUMMARIES).glob("part-*.parquet"))
     everything = pa.concat_tables([_empty(SUMMARY_SCHEMA), *(read_part(part, SUMMARY_SCHEMA) for part in parts)])
     path = part_file(dataset, "cells", 0)
@@ -48,7 +48,7 @@ def write_cells(
                 made.append(_table(rows))
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise UsageError(
-                f"{directory}: its cells or its ledger hold values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
+                f"{directory}: its cells or its ledger contain values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
             ) from None
     ordered = [table for key in sorted(pieces) for table in pieces[key]]
     table = pa.concat_tables([_empty(SCHEMAS["cells"]), *ordered]).unify_dictionaries().combine_chunks()
@@ -62,7 +62,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         values = [row.get(each.name) for row in rows]
         try:
             columns.append(column(values, each.type))
-        except OverflowError:  # a sum over ranks that all said nearly 2^62
+        except OverflowError:  # a sum over ranks with values near 2^62
             fitting = [value if type(value) is int and abs(value) < 2**63 else None for value in values]
             columns.append(column(fitting, each.type))
     return pa.Table.from_arrays(columns, schema=SCHEMAS["cells"])
@@ -83,7 +83,7 @@ def _is_of_plan(table: pa.Table, plan_id: str) -> pa.ChunkedArray:
 def _by_cell(
     summaries: pa.Table, plan_id: str, accounted: Mapping[AttemptKey, Accounted]
 ) -> Iterator[tuple[list[dict[str, Any]], list[AttemptKey]]]:
-    """Give the summaries and the accounted attempts of so many cells of a plan at a time, in the order of their ids."""
+    """Give the summaries and the accounted attempts of a plan, some cells at a time, in the order of their ids."""
     # Only positions are sorted, and only some cells' texts are taken out at once: all of them are large.
     places = pc.indices_nonzero(_is_of_plan(summaries, plan_id))
     keys = summaries.select(["cell", "record"]).take(places)
@@ -98,6 +98,6 @@ def _by_cell(
         start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
         chunk = summaries.take(places.slice(start, end - start))
         texts = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
-        parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # at once: names are made once
+        parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # in one call, which makes each name once
         rows = [part | dict(zip(PROVENANCE, words, strict=True)) for part, *words in zip(parts, *texts, strict=True)]
         yield rows, [name for cell in some for name in attempts.get(cell, ())]

@@ -22,7 +22,7 @@ RETURNS = ("return", "episode_return")
 
 
 def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[str, pa.Table]]:
-    """Give one table for each of :data:`SERIES`, made when it is asked for. The records lose their list columns."""
+    """Give one table for each of :data:`SERIES`, each made on demand. The list columns are removed from the records."""
     heads = [data.header for data in records]
     yield "episodes", _table("episodes", heads, *_episode_columns(records))
     yield "samples", _table("samples", heads, *_sample_columns(records, samples))
@@ -30,7 +30,7 @@ def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[st
 
 
 def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns: dict[str, pa.Array]) -> pa.Table:
-    """Put the keys of each row's record before its columns."""
+    """Add the keys of each row's record as its first columns."""
     keys = {}
     for name in _KEYS:
         values = [head[name] for head in heads]
@@ -104,7 +104,7 @@ def _measured(values: Array, kind: pa.DataType) -> pa.Array:
 
 
 def _lists(chunks: list[Array | None], counts: Array) -> pa.Array:
-    """Make a column of lists; rows of nothing but NaN, and those of a record without lists, are missing."""
+    """Make a column of lists. Rows that are all NaN, and rows of a record without lists, are missing."""
     kind = pa.list_(pa.float32())
     if not any(chunk is not None for chunk in chunks):
         return pa.nulls(int(counts.sum()), kind)

@@ -1,4 +1,4 @@
-"""Which records are new: of any number of plans, copies of plans among them."""
+"""Find the new records of any number of plans, some of which may be copies of one plan."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Found(NamedTuple):
 def find(
     opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]
 ) -> tuple[list[Found], int, dict[str, dict[str, str]]]:
-    """Return the records that are new or have grown, how many others there are, and what can be no record.
+    """Return the records that are new or have grown, the number of the others, and the entries that cannot be records.
 
-    That is what is no regular file, and conflicts among copies of a plan.
+    The latter are entries that are not regular files, and conflicts between copies of a plan.
 
-    Of two files for one record, as copies of a plan directory have, the one that goes on from the other counts.
+    Copies of a plan directory have two files for one record. If one continues the other, the longer one counts.
     """
     found: dict[str, Found] = {}
     odd: dict[str, dict[str, str]] = {}
@@ -54,7 +54,7 @@ def find(
             if not stat.S_ISREG(about.st_mode):
                 key = f"{each.name} in {directory}"
                 odd[key] = {
-                    **refusal(each, f"is {_kind(about.st_mode)}, and not a file"),
+                    **refusal(each, f"is {_kind(about.st_mode)}, not a regular file"),
                     "record": key,
                     "strange": "yes",
                 }

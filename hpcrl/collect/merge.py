@@ -1,7 +1,7 @@
 """Merge the records of plans into a dataset: incremental, in parallel, bounded in memory, deterministic.
 
-New records are read in batches, each by one process, into one part of each table. The cells' rows are made anew from
-the records' summaries, which the dataset keeps, so that no record is read twice.
+New records are read in batches, each by one process, into one part of each table. The rows of cells are made again from
+the summaries of records, which the dataset keeps, so no record is read twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hpcrl.formats.record import UNMEASURED, RecordError, record_name
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
 from hpcrl.slurm.client import Slurm
 
-# One batch: as many records as there are in one part at most, and as many bytes unless one record alone has more.
+# Maximum records and bytes of one batch, which becomes one part; a single record may have more bytes.
 BATCH_RECORDS = 2_000
 BATCH_BYTES = 64 * 1024**2
 Report = Callable[[int, int], None]
@@ -41,7 +41,7 @@ Report = Callable[[int, int], None]
 
 @dataclass
 class Collected:
-    """What one call of :func:`collect` did."""
+    """The result of one call of :func:`collect`."""
 
     merged: int = 0
     unchanged: int = 0
@@ -60,22 +60,22 @@ def collect(
     report: Report = lambda done, total: None,
     processes: int | None = None,
 ) -> Collected:
-    """Merge what is new in some plans into a dataset, which is made if it is not there.
+    """Merge the new records of some plans into a dataset, which is created if it does not exist.
 
-    Records that cannot be read are left where they are, listed with the reason in ``quarantine.json``, and counted.
+    Records that cannot be read are not moved; they are listed with the reason in ``quarantine.json``, and counted.
 
     Args:
-        processes: how many read at once; None: as many as there are cores, 8 at most.
+        processes: how many read at once; None: one per core, at most 8.
 
     Raises:
-        UsageError: a directory is no plan, or the dataset has another format.
+        UsageError: a directory is not a plan, or the dataset has another format.
         HpcrlError: the dataset cannot be written.
     """
     opened = _opened(plans)
     index = _open(dataset)
     done = Collected()
     fresh, done.unchanged, conflicts = find(opened, index["records"])
-    # Conflicts of the plans at hand, and what is no file there, have just been looked for anew.
+    # Conflicts, and entries that are not files, were just searched again for these plans.
     here = {plan.id for _, plan in opened}
     quarantine = {
         each["record"]: each
@@ -118,7 +118,7 @@ def collect(
         write_atomically(dataset / INDEX, json.dumps(index, sort_keys=True) + "\n")
     except (OSError, pa.ArrowException) as error:
         raise HpcrlError(
-            f"{dataset}: cannot be written: {error}: what was merged before is kept; collect again"
+            f"{dataset}: cannot be written: {error}: the records merged before are kept; collect again"
         ) from None
     return done
 
@@ -127,7 +127,7 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     """Say what :func:`collect` would merge and what it would quarantine, and write nothing.
 
     Raises:
-        UsageError: a directory is no plan, or the dataset has another format.
+        UsageError: a directory is not a plan, or the dataset has another format.
     """
     opened = _opened(plans)
     known = read_index(dataset)["records"] if (dataset / INDEX).exists() else {}
@@ -150,7 +150,7 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
 
 
 def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
-    """Open each plan once; the order in which they are named changes nothing."""
+    """Open each plan once; the order of the plans changes nothing."""
     directories = {each.resolve(): each for each in plans}
     opened = [(directory, read_plan(directory)) for directory in directories.values()]
     for directory, plan in opened:
@@ -174,9 +174,9 @@ def _read(found: Found, cells: dict[str, set[str]], reader: Reader) -> RecordDat
     data = reader.read(found.file)
     head = data.header
     if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
-        raise RecordError("is of a cell that this plan does not have")
+        raise RecordError("belongs to a cell that is not in this plan")
     if found.file_name != (name := record_name(head["cell"], head["attempt"], head["node"], head["rank"])):
-        raise RecordError(f"holds what {name} should hold: is it a copy?")
+        raise RecordError(f"has the content of {name}: is it a copy?")
     return data
 
 
@@ -199,11 +199,11 @@ def _cores() -> int:
 
 @contextmanager
 def _workers(count: int) -> Iterator[Callable[..., Any]]:
-    """Give a `map` over so many processes; over this one where one is enough."""
+    """Give a `map` over so many processes, or in this one if one is enough."""
     if count < 2:
         yield lambda work, arguments: (work(*each) for each in arguments)
         return
-    import multiprocessing  # takes a while, and is seldom needed
+    import multiprocessing  # slow to import, and seldom needed
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -212,7 +212,7 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
             yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
     except BrokenProcessPool:
         raise HpcrlError(
-            "a process that read records was ended from outside, perhaps for its memory: try --processes 1"
+            "a process that read records was killed, perhaps for lack of memory: try --processes 1"
         ) from None
 
 
@@ -220,13 +220,13 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
 def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
     """Write one part of each table; return the records that were refused, with the reason."""
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own keeps freed memory, and is no faster here
-    with np.errstate(all="ignore"):  # numbers of strangers may be as large as they like
+    with np.errstate(all="ignore"):  # untrusted numbers may be of any size
         try:
             return _write_batch(dataset, number, batch, cells)
         except OSError:
             raise
         except Exception:
-            # One record has what no check knows of. Each is tried alone, and only those that fail are left out.
+            # A record has a fault that no check knows. Each record is tried alone, and only those that fail are left out.
             refused: dict[str, str] = {}
             for each in batch:
                 try:
@@ -242,7 +242,7 @@ def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     refused = {}
     reader = Reader()
     read = []
-    texts: dict[str, tuple[Any, str]] = {}  # the newest value of each kind of provenance: nearly all are equal
+    texts: dict[str, tuple[Any, str]] = {}  # the latest value of each kind of provenance, because nearly all are equal
     named = ("plan", "cell", "record", *PROVENANCE)
     kept = []
     for each in batch:
@@ -270,11 +270,11 @@ def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
 
 
 def _unforeseen(error: Exception) -> str:
-    """Say that a record could not be read for a reason that no check names."""
+    """Return the sentence for a record that could not be read, with an error that no check names."""
     if isinstance(error, RecursionError):
-        return "holds values that are nested too deeply"
+        return "contains values that are nested too deeply"
     if isinstance(error, MemoryError):
-        return "needs more memory than there is"
+        return "needs more memory than is available"
     return f"cannot be understood ({type(error).__name__}: {str(error)[:200]})"
 
 
@@ -307,7 +307,7 @@ def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
 
 
 def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
-    """Take the rows of records that have grown out of the parts that hold them."""
+    """Remove the rows of records that have grown from the parts that contain them."""
     stale: dict[int, set[str]] = {}
     for name in names & set(index["records"]):
         number = index["records"].pop(name)[2]

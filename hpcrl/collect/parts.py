@@ -1,4 +1,4 @@
-"""The dataset's files as collect writes them: parts of tables, and the summaries that the cells' rows are made from."""
+"""The dataset's files as collect writes them: parts of tables, and the summaries from which the rows of cells are made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def part_file(dataset: Path, table: str, number: int) -> Path:
 
 
 def read_part(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a part as a table of this schema; what an older hpcrl did not write is missing.
+    """Read a part as a table of this schema; columns that an older hpcrl did not write are missing values.
 
-    pyarrow.parquet.read_table would do, but imports pandas.
+    pyarrow.parquet.read_table would do the same, but imports pandas.
     """
     table = pq.ParquetFile(path).read()
     known = set(table.column_names)
@@ -37,7 +37,7 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
 def write_part(path: Path, table: pa.Table) -> None:
     """Write a whole part or nothing."""
     temporary = path.with_name(f".{path.name}")
-    # Numbers hardly repeat: to look for a dictionary of them costs half of the writing.
+    # Numbers hardly repeat, and a search for a dictionary of them takes half of the time of writing.
     words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
     pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
     temporary.replace(path)

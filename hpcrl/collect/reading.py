@@ -16,7 +16,7 @@ from hpcrl.formats.files import is_plain_name
 from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Frame, Layout, Layouts, RecordError, read_frames
 from hpcrl.formats.shapes import COUNT, FACTS, MAX_WORDS, NUMBER, TEXT, TRUTH, first_wrong, shown
 
-# What a header must have, and may have.
+# Keys that a header must have, and those that it may have.
 _HEADER = {
     "plan": TEXT, "cell": TEXT, "attempt": TEXT, "node": TEXT, "rank": COUNT, "started": NUMBER,
     "hardware": FACTS, "software": FACTS, "variables": FACTS,
@@ -37,9 +37,9 @@ _FOOTER = {
     "resumed_step": COUNT,
 }  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
-# Kept in columns of their own: nearly all records of a dataset say the same.
+# Stored in separate columns, because nearly all records of a dataset have the same values.
 PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
-# How many columns the samples of format 3 had.
+# Number of columns of the samples of format 3.
 _THIRD_SAMPLES = TABLES["samples"].index("memory_peak")
 # The samples of format 1 had these columns only.
 _FIRST_SAMPLES = (
@@ -48,10 +48,11 @@ _FIRST_SAMPLES = (
 )  # fmt: skip
 Array = NDArray[Any]
 _FLOAT = np.dtype(np.float64)
-HEADER = (*_HEADER, *_HEADER_TOO)  # what is kept of it
+HEADER = (*_HEADER, *_HEADER_TOO)  # the keys that are kept
 _MOST_PLACES = 1000  # remembered
-_MOST_PHASES = 1000  # names; of what a calibration measured too
-_MOST_FILLED = 16 * 1024**2  # bytes of NaN in list columns: a few wide rows must not stand for all the others
+_MOST_PHASES = 1000  # maximum number of names, also of a calibration
+# Maximum bytes of NaN in list columns: a few wide rows must not make all other rows as wide.
+_MOST_FILLED = 16 * 1024**2
 _KINDS = frozenset(KINDS) - {"progress"}
 _SERIES = tuple(kind for kind in TABLES if kind in _KINDS)
 
@@ -76,7 +77,7 @@ class RecordData:
 
     @property
     def values(self) -> list[dict[str, Any]]:
-        """What a command reported, an entry for each time."""
+        """The values that a command reported, one entry per time."""
         return self.reported.entries()
 
     def column(self, table: str, name: str) -> Array:
@@ -88,35 +89,35 @@ def read_record(path: str | Path) -> RecordData:
     """Read and check one record; :class:`Reader` reads many.
 
     Raises:
-        RecordError: it is damaged, hostile, too large, or does not have the shape of a record.
+        RecordError: it is damaged, hostile or too large, or it is not a record.
     """
     return Reader().read(path)
 
 
 def provenance_text(name: str, value: Any) -> str:
-    """Return what a header says under one name of :data:`PROVENANCE` as JSON.
+    """Return the value of one name of :data:`PROVENANCE` in a header, as JSON.
 
     Raises:
-        RecordError: it is not plain, or too long to stand in every row.
+        RecordError: it is not plain, or too long for a value of every row.
     """
     try:
         text = json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):
-        raise RecordError(f"has a header whose {name!r} holds values that are not plain") from None
+        raise RecordError(f"has a wrong header: {name!r} contains values that are not plain") from None
     if len(text) > MAX_WORDS:
-        raise RecordError(f"has a header whose {name!r} has {len(text)} characters: the most is {MAX_WORDS}")
+        raise RecordError(f"has a wrong header: {name!r}: expected at most {MAX_WORDS} characters, got {len(text)}")
     return text
 
 
 class _Places(NamedTuple):
-    """Which array of a layout is the table; which are the list columns, with their values a row."""
+    """Which array of a layout is the table, and which are the list columns, with their number of values per row."""
 
     table: int
     lists: dict[str, tuple[int, int]]
 
 
 class Reader:
-    """Reads records one after the other, and keeps what it learns of the layouts of their frames."""
+    """Reads records one after another, and remembers the layouts of their frames."""
 
     def __init__(self) -> None:
         self._layouts: Layouts = {}
@@ -131,7 +132,7 @@ class Reader:
         frames = read_frames(path, _KINDS, self._layouts)
         first = next(frames, None)
         if first is None:
-            raise RecordError("holds no whole frame")
+            raise RecordError("has no complete frame")
         if first.kind != "header":
             raise RecordError("does not begin with a header")
         data = RecordData(_header(first.payload))
@@ -144,7 +145,7 @@ class Reader:
         return data
 
     def _gather(self, data: RecordData, frames: Iterator[Frame], version: int) -> None:
-        """Check each frame when it is read, and keep what it measured as bytes: objects take up to 50 times as much."""
+        """Check each frame when it is read, and keep its values as bytes: objects take up to 50 times as much memory."""
         tables = {kind: bytearray() for kind in _SERIES}
         lists = _Lists()
         for frame in frames:
@@ -164,7 +165,7 @@ class Reader:
 
     @staticmethod
     def _from_the_start(data: RecordData) -> None:
-        """Count times from the start of the record, where they were training times; they are unknown without a footer."""
+        """Convert training times to times since the start of the record; without a footer they are unknown."""
         footer = data.footer or {}
         before = footer.get("setup_time", np.nan) + footer.get("compile_time", 0.0)
         for kind in ("episodes", "evaluations"):
@@ -173,7 +174,7 @@ class Reader:
             data.tables[kind] = table
 
     def _last_time(self, path: str | Path, data: RecordData, version: int) -> float:
-        """Return when the last sample was taken or, where nothing else tells it, when progress was made."""
+        """Return the time of the last sample, or of the last progress if there are no samples."""
         times = data.column("samples", "time")
         if not len(times) and data.footer is None:
             place, width = TABLES["progress"].index("time"), _width("progress", version)
@@ -197,7 +198,7 @@ class Reader:
 
 
 class _Lists:
-    """The list columns of samples: NaN where a frame lacks one, and none at all where the number of cores changed."""
+    """The list columns of samples: NaN if a frame lacks one, and empty if the number of cores changed."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -226,7 +227,7 @@ class _Lists:
         if (missing := self._rows * width - len(part) // 4) > 0:
             self._filled += 4 * missing
             if self._filled > _MOST_FILLED:
-                raise RecordError(f"has samples that mostly lack {name!r}, which has {width} values a row")
+                raise RecordError(f"has samples that mostly lack {name!r}, which has {width} values per row")
             part += np.full(missing, np.nan, np.float32).tobytes()
 
     def finished(self) -> dict[str, Array]:
@@ -240,7 +241,7 @@ class _Lists:
 
 
 def _take(data: RecordData, kind: str, payload: Mapping[str, Any]) -> None:
-    """Check and keep a frame that is no table."""
+    """Check and keep a frame that is not a table."""
     if kind == "values":
         for entry in _list(payload.get("entries")):
             data.reported.add(entry)
@@ -266,7 +267,7 @@ def _filled(table: Array, kind: str) -> Array:
 
 
 def _width(kind: str, version: int) -> int:
-    """Return how many columns a table had in records of a format."""
+    """Return the number of columns of a table in records of a format."""
     return _THIRD_SAMPLES if (kind, version) == ("samples", 3) else len(TABLES[kind])
 
 
@@ -278,7 +279,7 @@ def _places_of(kind: str, layout: Layout, width: int) -> _Places:
 
 
 def _lists_of(layout: Layout, table: str) -> dict[str, tuple[int, int]]:
-    """Return the place of each list column of a frame of samples, and its values a row; `table` has as many rows."""
+    """Return the place of each list column of a frame of samples, and its number of values per row; `table` has as many rows."""
     found = {}
     rows = layout.arrays[table][1][0]
     for place, (name, (dtype, shape)) in enumerate(layout.arrays.items()):
@@ -293,11 +294,11 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     version = payload.get("format", 1)
     if not isinstance(version, int) or version > FORMAT:
         raise RecordError(
-            f"has format {version!r}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
+            f"has format {version!r}, but this hpcrl reads formats up to {FORMAT}: collect with the hpcrl that wrote it"
         )
     _check("header", payload, _HEADER, required=True)
     if odd := [name for name in _NAMES if not is_plain_name(payload[name])]:
-        raise RecordError(f"has a header whose {odd[0]!r} is not a plain name")
+        raise RecordError(f"has a wrong header: {odd[0]!r} is not a plain name")
     _check("header", payload, _HEADER_TOO)
     _check("header", payload.get("code") or {}, _CODE)
     calibration = payload.get("calibration") or {}
@@ -305,18 +306,18 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     _check("header", calibration, dict.fromkeys(calibration, NUMBER), required=True)
     _check("header", payload["hardware"], _HARDWARE)
     if not all(isinstance(name, str) for name in _list(payload["hardware"].get("gpus") or [])):
-        raise RecordError("has a header whose 'gpus' are not names")
+        raise RecordError("has a wrong header: 'gpus': expected names")
     return {name: payload[name] for name in HEADER if name in payload}
 
 
 def _check(where: str, payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> None:
     if wrong := first_wrong(payload, kinds, required):
-        raise RecordError(f"has a {where} whose {wrong}")
+        raise RecordError(f"has a wrong {where}: {wrong}")
 
 
 def _check_names(where: str, payload: Mapping[str, Any]) -> None:
     if len(payload) > _MOST_PHASES:
-        raise RecordError(f"has {where} of {len(payload)} names: the most is {_MOST_PHASES}")
+        raise RecordError(f"has {where} with {len(payload)} names: the maximum is {_MOST_PHASES}")
 
 
 def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
@@ -340,7 +341,7 @@ def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        raise RecordError(f"has {shown(value)!r} where a list should be")
+        raise RecordError(f"has a wrong value: expected a list, got {shown(value)!r}")
     return value
 
 
@@ -356,6 +357,6 @@ def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
     outcome = payload.get("outcome")
     if not isinstance(outcome, str) or outcome not in OUTCOMES:
-        raise RecordError(f"has a footer whose outcome is {shown(outcome)!r}")
+        raise RecordError(f"has a footer with an unknown outcome: {shown(outcome)!r}")
     _check("footer", payload, _FOOTER)
     return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}

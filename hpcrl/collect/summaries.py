@@ -1,4 +1,4 @@
-"""What the cells' rows need of each record: means and peaks of the samples, what was seen, what to note."""
+"""The summary of each record, from which the rows of cells are made: means and peaks of the samples, counts, notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from hpcrl.collect.reading import HEADER, PROVENANCE, Array, RecordData
 from hpcrl.formats.record import TABLES
 
-CLOCK_SECONDS = 1.0  # by more than this a node's wall clock was set while it was measured
+CLOCK_SECONDS = 1.0  # a larger difference from the monotonic clock means that the wall clock was set
 _MEANS = ("machine_cpu_percent", "machine_memory_percent", "gpu_percent")
 _PEAKS = (
     "cpu_seconds", "rss", "pss", "memory_peak", "cgroup_cpu", "cgroup_memory_peak", "gpu_memory", "gpu_energy", "cpu_energy",
@@ -21,7 +21,7 @@ _KEPT = tuple(name for name in HEADER if name not in PROVENANCE)
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of some records, one after the other: how many each has, and their columns, each (samples,)."""
+    """The samples of some records, one record after another: the number of each, and their columns, each (samples,)."""
 
     counts: Array
     columns: dict[str, Array]
@@ -29,7 +29,7 @@ class Samples:
     @classmethod
     def of(cls, records: Sequence[RecordData]) -> Samples:
         names = TABLES["samples"]
-        # Taken out: they are in memory once, as columns.
+        # Removed from the records, so that they are in memory only once, as columns.
         tables = [data.tables.pop("samples") for data in records]
         counts = np.array([len(table) for table in tables], np.int64)
         rows = np.empty((len(names), counts.sum()))  # a column is contiguous
@@ -37,12 +37,12 @@ class Samples:
         del tables
         columns = dict(zip(names, rows, strict=True))
         offsets = np.array([data.header.get("clock_offset") or 0.0 for data in records])
-        columns["unix_time"] -= np.repeat(offsets, counts)  # as the first node's clock
+        columns["unix_time"] -= np.repeat(offsets, counts)  # in the first node's time
         return cls(counts, columns)
 
 
 def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str, Any]]:
-    """Return what the cells' rows need of each record, as plain values; what is not known is left out."""
+    """Return the summary of each record as plain values; unknown values are left out."""
     statistics, strayed = _statistics(samples)
     found = []
     for number, data in enumerate(records):
@@ -81,7 +81,7 @@ def _statistics(samples: Samples) -> tuple[dict[str, list[float]], list[float]]:
             found[name][filled] = _means(columns[name], starts)
         for name in _PEAKS:
             found[name][filled] = _peaks(columns[name], starts)
-        with np.errstate(invalid="ignore"):  # infinite ones count as not read
+        with np.errstate(invalid="ignore"):  # infinite values count as missing
             apart = columns["unix_time"] - columns["time"]
         strayed[filled] = np.nan_to_num(_peaks(apart, starts) + _peaks(-apart, starts))
     return {name: values.tolist() for name, values in found.items()}, strayed.tolist()
@@ -100,13 +100,13 @@ def _peaks(values: Array, starts: Array) -> Array:
 
 
 def _notes(data: RecordData, strayed: float) -> list[str]:
-    """Return what a reader of the numbers should know of this record."""
+    """Return the notes of this record."""
     node, footer = data.header["node"], data.footer or {}
     found = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
     if lost := footer.get("lost_frames"):
         found.append(f"{node}: {lost} frames could not be written and are lost")
     if malformed := footer.get("malformed_values"):
-        found.append(f"{node}: {malformed} reported values had a wrong form and are left out")
+        found.append(f"{node}: {malformed} reported values had a wrong form and were left out")
     if strayed > CLOCK_SECONDS:
-        found.append(f"{node}: its wall clock was set by {strayed:.1f} s in the meantime")
+        found.append(f"{node}: its wall clock was set by {strayed:.1f} s during the attempt")
     return found

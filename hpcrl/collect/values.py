@@ -1,4 +1,4 @@
-"""The values that a command reported, as columns: of each entry its time and step, of each value its name."""
+"""The values that a command reported, as columns: time and step of each entry, name of each value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MOST_REPORTED = 100  # names of values in a record's summary
 
 
 class Values:
-    """Reported entries in their order. It takes 12 bytes for a value, where Python objects would take 200."""
+    """Reported entries in their order. A value takes 12 bytes; Python objects would take 200."""
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        self.last_step = 0  # the largest; 0 if no entry has one
-        # name -> the last, the least and the largest value, of the first names
+        self.last_step = 0  # the maximum; 0 if no entry has a step
+        # name -> its last, minimum and maximum value, for the first names
         self.reported: dict[str, list[float]] = {}
         self._times, self._steps, self._sizes = array("d"), array("d"), array("q")
         self._places, self._numbers = array("i"), array("d")
@@ -41,7 +41,7 @@ class Values:
             value = checked_number(number)
             place = self.names.setdefault(name, len(self.names))
             if place == MAX_NAMES:
-                raise RecordError(f"has reported values of more than {MAX_NAMES} names")
+                raise RecordError(f"has reported values with more than {MAX_NAMES} names")
             self._places.append(place)
             self._numbers.append(value)
             self._note(name, value)
@@ -93,5 +93,5 @@ def checked_number(value: Any) -> float:
         RecordError: it is something else.
     """
     if not is_kind(NUMBER, value):
-        raise RecordError(f"has {shown(value)!r} where a number should be")
+        raise RecordError(f"has a wrong value: expected a number, got {shown(value)!r}")
     return float(value)

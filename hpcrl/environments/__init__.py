@@ -1,1 +1,1 @@
-"""The environments stage: builds, locks and checks software environments."""
+"""The environments stage builds, locks and checks software environments."""

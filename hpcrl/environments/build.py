@@ -1,8 +1,8 @@
 """Build the software environments of a plan, once each, by the site's environment manager.
 
-An environment's directory is named by the hash of its rendering, so it never changes under a running job. It
-counts as built when its marker is written, which is the last step; a build that was interrupted is taken up
-again. Two builders of one environment wait for each other.
+The name of an environment's directory is the hash of its rendering, so it never changes under a running job. It
+counts as built when its marker is written, which is the last step. An interrupted build is
+continued. Two builders of one environment wait for each other.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from hpcrl.formats.plan import Environment
 from hpcrl.pins import unchecked, without_hashes
 
 MARKER = "hpcrl-environment.json"
-# Compiled to bytecode now: later nobody may write there, and every cell would compile at its start and call it start-up.
+# Compiled to bytecode now: later the directory is read-only, and every cell would compile at its start and count that as start-up.
 _INSTALL = ("--quiet", "--no-deps", "--compile-bytecode")
 Report = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
 class Built:
-    """One environment: where it is, whether it was made now, and what it was seen to do if so."""
+    """One environment: its directory, whether it was built now, and if so the results of its check."""
 
     environment: Environment
     path: Path
@@ -64,15 +64,15 @@ def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
     """Tell whether an environment's last step was done.
 
     Args:
-        owners: whose environments are used besides the caller's and root's: the profile's `environments.owners`.
+        owners: users whose environments are accepted, besides the caller and root: the profile's `environments.owners`.
 
     Raises:
-        HpcrlError: it is there, and is somebody else's, or everybody may write into it.
+        HpcrlError: it exists, but belongs to another user, or everybody may write into it.
     """
     if not path.is_symlink() and not path.exists():
         return False
     check_owner(path, owners)
-    # What is run first: the rest lies in directories of the same owner.
+    # The programs that run first; the rest is in directories of the same owner.
     for inside in (MARKER, "bin", "bin/python"):
         if os.path.lexists(path / inside):
             check_owner(path / inside, owners)
@@ -80,27 +80,27 @@ def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
 
 
 def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list[str]:
-    """Return which environments are not built; none where the directory cannot be seen from this machine."""
+    """Return the environments that are not built; none if this machine cannot see the directory."""
     try:
         root = root_of(site)
     except UsageError:
         return []
     nearest = next(each for each in (root.absolute(), *root.absolute().parents) if each.exists())
     if nearest == Path(nearest.anchor):
-        return []  # a file system of the nodes alone
+        return []  # a file system that only the nodes have
     owners = tuple(site.get("owners", ()))
     return [each.key for each in environments if not is_built(root / each.key, owners)]
 
 
 def build_all(environments: Sequence[Environment], site: dict[str, Any], report: Report) -> list[Built]:
-    """Build what is missing, two at a time, and check that it imports and trains.
+    """Build the missing environments, two at a time, and check that they import and train.
 
     Args:
         site: the profile's `environments`: manager, root, setup lines.
         report: called with an environment's key and what is being done about it.
 
     Raises:
-        HpcrlError: an environment cannot be built, with the last lines of the tool that says why.
+        HpcrlError: an environment cannot be built; the message has the last lines of the tool's output.
     """
     root = root_of(site)
     try:
@@ -109,7 +109,7 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
         raise HpcrlError(
             f"{root}: cannot be made: {error.strerror}: set HPCRL_ENVIRONMENTS to a directory of yours"
         ) from None
-    sysconfig.get_config_vars()  # filled at its first use, which is not safe in two threads at once
+    sysconfig.get_config_vars()  # filled at its first use, which is not thread-safe
     with ThreadPoolExecutor(max_workers=2) as pool:
         futures = [pool.submit(_build, each, root, site, report) for each in environments]
         return [future.result() for future in futures]
@@ -158,7 +158,7 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
 
 
 def link_libraries(environment: Environment, path: Path) -> None:
-    """Link shared libraries of some packages into the directory of another, which looks for them only there."""
+    """Link shared libraries of some packages into the directory of another package, which searches only there."""
     packages = path / f"lib/python{environment.python}/site-packages"
     for package, pattern in environment.libraries.items():
         for library in packages.glob(f"{pattern}/*.so*"):
@@ -169,7 +169,7 @@ def link_libraries(environment: Environment, path: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    # Read-only and without a link: somebody else may have made it, and it must not be written through.
+    # Read-only and without following links: another user may have made it, and must not redirect the write.
     handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -186,7 +186,7 @@ def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[
     python = sys.executable if here == environment.python else environment.python
     if not (path / "bin/python").exists():
         call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
-    # The pins are complete, so nothing that is not among them can come along (no CUDA packages on the CPU).
+    # The pins are complete, so no other package can be installed with them (no CUDA packages on the CPU).
     requirements: list[str | Path] = ["-r", files / "requirements.txt"]
     if environment.hashed:
         requirements.append("--require-hashes")
@@ -220,7 +220,7 @@ def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequenc
 def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str]], None]:
     def build(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:
         if path.exists():
-            shutil.rmtree(path)  # conda does not take up an interrupted build
+            shutil.rmtree(path)  # conda cannot continue an interrupted build
         verb = ["create", "--yes"] if program == "micromamba" else ["env", "create", "--yes"]
         call([program, *verb, "--prefix", path, "--file", files / "environment.yaml"], setup)
 

@@ -1,4 +1,4 @@
-"""Does a built environment hold what its lock says, import, and train?"""
+"""Check that a built environment matches its lock, imports, and trains."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ print(json.dumps({name: str(getattr(each, "__version__", "imports")) for name, e
 
 @dataclass(frozen=True)
 class Checked:
-    """What an environment was seen to do: versions of its modules, what each mode did, and by what ranks average.
+    """The results of a check: versions of the modules, the result of each mode, and how ranks average.
 
-    `remark` says on which device, or what could not be seen here.
+    `remark` names the device, or what could not be checked here.
     """
 
     versions: dict[str, str]
@@ -83,7 +83,7 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     try:
         versions = import_modules(environment, path, setup, environment.imports)
     except HpcrlError as error:
-        # Login nodes have no driver, and some builds for GPUs do not even import without one.
+        # Login nodes have no driver, and some GPU builds cannot be imported without one.
         if environment.flavour != "cuda" or _DRIVER not in str(error):
             raise
         return Checked(

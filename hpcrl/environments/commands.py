@@ -1,4 +1,4 @@
-"""The one door of the environment builders to other programs."""
+"""All calls of the environment builders to other programs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def call(
     failed: str | None = None,
     log: Path | None = None,
 ) -> str:
-    """Run a command, after the site's setup lines, without this Python's own variables; return its standard output.
+    """Run a command after the site's setup lines, without this Python's own variables, and return its standard output.
 
     Args:
-        log: where to leave all that it said, if it fails.
+        log: file for its whole output, if it fails.
 
     Raises:
-        HpcrlError: it is not there, or fails; `failed` says what that means, and the lines that say why follow.
+        HpcrlError: it is missing or fails; the message begins with `failed` and has the lines that show the cause.
     """
     words = [str(each) for each in arguments]
     name = Path(words[0]).name
@@ -64,7 +64,7 @@ def call(
 
 
 def gist(text: str) -> str:
-    """Return the first compiler's or CMake's errors, else the last lines that say something."""
+    """Return the first errors of the compiler or CMake, or else the last non-empty lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [" ".join(lines[number : number + 2]) for number, line in enumerate(lines) if _ERROR.search(line)]
     return " / ".join(errors[:2] or lines[-3:]) or "it said nothing"

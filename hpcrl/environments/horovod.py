@@ -1,13 +1,13 @@
-"""Build Horovod from its released source distribution against an environment, once for each content.
+"""Build Horovod from its released source distribution for an environment, once per content.
 
-Horovod 0.28.1 is older than today's frameworks. What its build needs to hear is put between it and the compiler, so
-that its sources stay as they were released:
+Horovod 0.28.1 is older than today's frameworks. A wrapper around the compiler makes the necessary changes, so
+that the sources stay as released:
 
-- today's headers want C++17, and its CMake files ask for C++11 or 14;
-- one TensorFlow file wants a header that TensorFlow's wheels no longer hold: it is compiled empty, and with it goes
+- today's headers need C++17, but its CMake files ask for C++11 or 14;
+- one TensorFlow file needs a header that TensorFlow's wheels no longer contain: it is compiled empty, which removes
   only the all-reduce inside XLA;
-- debug information, which takes most of the compiler's memory, is left out;
-- for GPUs nvcc is told C++17 too, and where CUDA and NCCL are.
+- debug information is left out, because it takes most of the compiler's memory;
+- for GPUs nvcc also gets C++17, and the directories of CUDA and NCCL.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _MEMORY_PER_JOB = 2 * 1024**3  # bytes; the largest files take 1.5 GB
 
 
 def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, str], setup: Sequence[str]) -> Path:
-    """Return the wheel of the environment's source build, from the cache or built now.
+    """Return the wheel of the environment's source build, cached or built now.
 
     Args:
-        path: the environment, with everything else installed.
-        root: directory of the environments; wheels are kept below it.
-        versions: the environment's modules, which the wheel is built against.
+        path: the environment, with all other packages installed.
+        root: directory of the environments; wheels are cached below it.
+        versions: the versions of the environment's modules, for which the wheel is built.
 
     Raises:
         HpcrlError: a compiler, CMake, MPI or CUDA is missing or of another version, or the build fails.
@@ -72,7 +72,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
         )
     if cuda:
         _check_cuda(environment, str(tools["nvcc"]))
-    here = environment.key if cuda else ""  # where the libraries of its NCCL are is written into a wheel
+    here = environment.key if cuda else ""  # a wheel contains the path of the NCCL libraries
     content = [here, environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
     digest = hashlib.sha256(json.dumps([*content, _COMPILER], sort_keys=True).encode()).hexdigest()[:16]
     kept = root / "wheels" / digest
@@ -98,7 +98,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
             call(words, setup, extra, failed, kept.with_suffix(".log"))
             try:
                 (build / "out").rename(kept)
-            except OSError:  # another builder was first
+            except OSError:  # another builder was faster
                 shutil.rmtree(build / "out")
         found = list(kept.glob("*.whl"))
     return found[0]
@@ -115,16 +115,16 @@ def _check_cuda(environment: Environment, nvcc: str) -> None:
 
 
 def _cuda(environment: Environment, path: Path, setup: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which the build finds the toolkit of nvcc, and NCCL where the environment has it."""
+    """Return the variables by which the build finds nvcc's toolkit and, if the environment has it, NCCL."""
     found = {"NVCC_APPEND_FLAGS": "-std=c++17"}
-    # nvcc may be a script or a link elsewhere; it says itself where its toolkit is.
+    # nvcc may be a script or a link; its own output names its toolkit.
     said = call(["sh", "-c", "nvcc --dryrun -x cu /dev/null 2>&1; true"], setup, extra)
     here = re.search(r"_HERE_=(.+)", said)
     if home := os.environ.get("CUDA_HOME") or (str(Path(here[1]).parent) if here else None):
         found |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
     nccl = path / f"lib/python{environment.python}/site-packages/nvidia/nccl"
     if (nccl / "lib/libnccl.so.2").exists() and "HOROVOD_NCCL_HOME" not in os.environ:
-        link = nccl / "lib/libnccl.so"  # which a linker asks for, and the package leaves out
+        link = nccl / "lib/libnccl.so"  # the linker needs it, and the package does not contain it
         if not link.exists():
             link.symlink_to("libnccl.so.2")
         found |= {"HOROVOD_NCCL_HOME": str(nccl), "HOROVOD_NCCL_LINK": "SHARED"}

@@ -1,4 +1,4 @@
-"""Whose environments are used: what stands in one runs as the caller, and a shared root may be anybody's."""
+"""Whose environments are accepted: their code runs as the caller, and a shared root may contain anybody's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hpcrl.errors import HpcrlError
 
 
 def check_owner(path: Path, owners: Sequence[str] = ()) -> None:
-    """Make sure that a file or directory is of somebody who is trusted, and that only they and their group may write it.
+    """Make sure that a file or directory belongs to a trusted user, and that only this user and the group may write it.
 
     Args:
         owners: users who are trusted besides the caller and root, by name.
 
     Raises:
-        HpcrlError: it is somebody else's, or everybody may write it.
+        HpcrlError: it belongs to another user, or everybody may write it.
     """
     found = path.lstat()
     if found.st_uid not in {os.getuid(), 0, *_uids(owners)}:

@@ -9,7 +9,7 @@
 
 `attempt` is the number that `hpcrl submit` granted, or the attempt's own name where the cell was started by hand.
 However often the scheduler starts an attempt, one start takes it: creating a file exclusively is atomic on NFS and
-Lustre too. One listing of the directory tells how far a plan is.
+Lustre too. One listing of the directory shows the progress of a plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPLETED = "completed"
 _UNMEASURED = "unmeasured"
 _STEP = "step-"
 _LONGEST = 10_000
-# What a start prints when it has taken its attempt: what stands before it in the log is the script's, not the cell's.
+# A start prints this line when it has taken its attempt. Earlier lines of the log are the script's, not the cell's.
 BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
 
 
@@ -43,7 +43,7 @@ class Start:
         attempt: the granted number, or the attempt's own name.
         restart: how often the scheduler has requeued the job.
         key: the job, as ``JOBID_INDEX``.
-        mark: what the ranks of one start have in common, and two starts of one job have not.
+        mark: equal for all ranks of one start, and different for two starts of one job.
     """
 
     cell: str
@@ -58,10 +58,10 @@ class Start:
 
 
 def take_attempt(directory: Path, start: Start, facts: dict[str, Any]) -> str | None:
-    """Take an attempt before any work; return None where this start has it, else the sentence that says who has.
+    """Take an attempt before any work. Return None if this start has it, else a sentence that names the start that has it.
 
     Args:
-        facts: what else the file says: node, token, time.
+        facts: further content of the file: node, token, time.
 
     Raises:
         HpcrlError: the plan directory cannot be written.
@@ -83,7 +83,7 @@ def take_attempt(directory: Path, start: Start, facts: dict[str, Any]) -> str | 
 
 
 def _earlier_start(folder: Path, start: Start) -> str | None:
-    """Say why a requeued job may not go on: its attempt completed, or another job has it."""
+    """Say why a requeued job may not continue: its attempt completed, or another job has it."""
     for restart in range(start.restart - 1, -1, -1):
         name = f"{start.cell}.{start.attempt}-{restart}"
         if (folder / f"{name}.{COMPLETED}").exists():
@@ -97,7 +97,7 @@ def _earlier_start(folder: Path, start: Start) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        # Whatever stands there must not make a cell wait or follow it elsewhere.
+        # A FIFO or a link of this name must not block the cell or lead it to another file.
         with open_of_stranger(path) as file:
             content = json.loads(file.read(_LONGEST))
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _who(holder: dict[str, Any]) -> str:
 
 
 def read_holder(directory: Path, cell: str, attempt: int) -> dict[str, Any]:
-    """Return what the first start of a granted attempt wrote; empty where it has not begun."""
+    """Return what the first start of a granted attempt wrote; empty if it has not begun."""
     try:
         return _read(directory / ATTEMPTS / f"{cell}.{attempt}-0")
     except OSError:
@@ -135,20 +135,20 @@ def begins(start: Start) -> str:
 
 
 def note_turned_away(directory: Path, start: Start) -> None:
-    """Leave a file that tells of a second start."""
+    """Create the file that records a second start."""
     mark = re.sub(r"[^A-Za-z0-9_-]", "_", f"{start.key}-{start.mark}")
     _touch(directory / ATTEMPTS / f"{start.name}.again-{mark}")
 
 
 def note_unmeasured(directory: Path, start: Start) -> None:
-    """Leave a file that tells that an attempt's telemetry did not run."""
+    """Create the file that records that an attempt's telemetry did not run."""
     _touch(directory / ATTEMPTS / f"{start.name}.{_UNMEASURED}")
 
 
 def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, ranks: int = 1) -> None:
-    """Say how a rank of an attempt ended; call it once the record's footer is on disk.
+    """Record how a rank of an attempt ended. Call it when the record's footer is on disk.
 
-    An attempt has completed when all of its ranks have: the last one says so. A rank that did not complete says so itself.
+    An attempt has completed when all its ranks have: the last one records it. A rank that did not complete records that itself.
     """
     path = directory / ATTEMPTS / f"{start.name}.{outcome}"
     if outcome != COMPLETED or ranks == 1:
@@ -178,14 +178,14 @@ def _touch(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the directory of attempts says.
+    """The content of the directory of attempts.
 
     Args:
         begun: number of an attempt -> the cells that began it.
         ended: number of an attempt -> cell -> the outcome of its last restart that ended, the worst of its ranks.
         byhand: cell -> outcome of a start by hand; completed wins.
-        turned_away: how many second starts there were.
-        unmeasured: of how many starts the telemetry did not run.
+        turned_away: number of second starts.
+        unmeasured: number of starts whose telemetry did not run.
     """
 
     begun: dict[int, set[str]] = field(default_factory=dict)
@@ -198,11 +198,11 @@ class Progress:
         return cell in self.begun.get(attempt, ()) or cell in self.ended.get(attempt, ())
 
     def outcome(self, cell: str, attempt: int) -> str | None:
-        """Return how an attempt ended, None where it has not."""
+        """Return how an attempt ended, None if it has not."""
         return self.ended.get(attempt, {}).get(cell)
 
     def completed(self) -> dict[int, set[str]]:
-        """Return, by the number of the attempt, the cells of which it completed."""
+        """Return the cells that completed, by the number of the attempt."""
         return {
             attempt: {cell for cell, outcome in cells.items() if outcome == COMPLETED}
             for attempt, cells in self.ended.items()
@@ -210,14 +210,14 @@ class Progress:
 
 
 def read_attempts(directory: Path) -> Progress:
-    """List what has begun and ended: one look at one directory, whatever the size of the plan."""
+    """List the attempts that have begun and ended. It lists one directory once, whatever the size of the plan."""
     try:
         names = os.listdir(directory / ATTEMPTS)  # noqa: PTH208, a name is all that is wanted of 200,000 files
     except FileNotFoundError:
         names = []
     except OSError as error:
         raise HpcrlError(f"{directory / ATTEMPTS}: cannot be read: {error.strerror}") from None
-    # Thousands of names end alike ("1-0.completed"), so that each ending is read once.
+    # Thousands of names have the same ending ("1-0.completed"), so each ending is parsed once.
     cells_by_ending: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
         cell, _, ending = name.partition(".")

@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever reads half of one, and reading them so that nothing else is opened in their place.
+"""Write files so that nobody reads an incomplete one, and read only regular files, never a link, FIFO or device.
 
 New files have the modes that the user's umask gives, so that a group may share a plan.
 """
@@ -19,7 +19,7 @@ from typing import Literal, TextIO, overload
 from hpcrl.errors import HpcrlError
 
 MAX_FILE = 1024**3  # bytes of a text file of a plan or dataset
-# What a file system answers that has no hard links.
+# The errors of a file system without hard links.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]{0,199}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a file that is named after a text stays in its directory."""
+    """Tell whether a file of this name stays in its directory."""
     return bool(_PLAIN.fullmatch(name))
 
 
@@ -41,7 +41,7 @@ def write_atomically(path: Path, content: str | bytes, executable: bool = False)
     """Write a whole file or nothing: into a temporary neighbour first, then renamed.
 
     Raises:
-        HpcrlError: the directory cannot be written or the disk is full; what stood there still does.
+        HpcrlError: the directory cannot be written or the disk is full; an older file is unchanged.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -87,7 +87,7 @@ def create_exclusively(path: Path, content: str) -> bool:
 
 
 def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:
-    """Create a file beside another one, for its content. `tempfile` would give it to its owner alone."""
+    """Create a file beside another one, for its content. `tempfile` would let only the owner read it."""
     while True:
         found = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
         with suppress(FileExistsError):
@@ -99,12 +99,12 @@ def open_of_stranger(path: Path, mode: Literal["r"] = "r", most: int = MAX_FILE)
 @overload
 def open_of_stranger(path: Path, mode: Literal["rb"], most: int = MAX_FILE) -> BufferedReader: ...
 def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextIO | BufferedReader:
-    """Open a file for reading that somebody else may have put there, text as UTF-8.
+    """Open a file of untrusted origin for reading, text as UTF-8.
 
-    It is the door for everything in a plan or dataset. It never waits for a FIFO, reads no device and follows no link.
+    All files of plans and datasets are opened by this function. It never waits for a FIFO, reads no device and follows no link.
 
     Args:
-        most: how many bytes the file may have.
+        most: the maximum size in bytes.
 
     Raises:
         OSError: the file cannot be read, is not a regular file (``EINVAL``), is a link (``ELOOP``) or is too large
@@ -116,14 +116,14 @@ def open_of_stranger(path: Path, mode: str = "r", most: int = MAX_FILE) -> TextI
         handle = opener_of_stranger(path, flags)
         if (size := os.fstat(handle).st_size) > most:
             os.close(handle)
-            raise OSError(errno.EFBIG, f"it has {size} bytes, and the most is {most}", path)
+            raise OSError(errno.EFBIG, f"it has {size} bytes, but the maximum is {most}", path)
         return handle
 
     return open(path, mode, encoding=encoding, opener=opener)  # type: ignore[return-value]
 
 
 def opener_of_stranger(path: str, flags: int) -> int:
-    """Open a regular file that is no link: an `opener` of :func:`open` and :class:`io.FileIO`."""
+    """Open a regular file that is not a link: an `opener` of :func:`open` and :class:`io.FileIO`."""
     try:
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY)
     except OSError as error:
@@ -148,7 +148,7 @@ def _create_without_links(path: Path, content: str) -> bool:
 
 
 def server_time(directory: Path) -> float:
-    """Return the time by the clock that stamps the files of a directory: one clock for all hosts that share it.
+    """Return the time of the clock that sets the times of a directory's files: one clock for all hosts that share it.
 
     Raises:
         OSError: nothing can be created there.

@@ -25,7 +25,7 @@ from hpcrl.formats.processes import lives, this_process
 
 FOLDER = "lease"
 HEARTBEAT_SECONDS = 5.0
-# Nothing heard of the holder for so long: it is dead. NFS may show a change only after a minute.
+# After so many seconds without a renewal the holder counts as dead. NFS may show a change only after a minute.
 DEAD_SECONDS = 90.0
 _POLL_SECONDS = 0.5
 _RETURNED = "returned"
@@ -48,14 +48,14 @@ class Lease:
                 os.utime(self._path)
 
     def check(self) -> None:
-        """Make sure that nobody has taken the lease over, as from a process that was suspended for long.
+        """Make sure that nobody has taken over the lease, for example while this process was suspended.
 
         Raises:
             HpcrlError: somebody has.
         """
         if _newest(self._path.parent) != self._path.name:
             raise HpcrlError(
-                f"{self._path.parent.parent}: another hpcrl took this plan over while this one did not answer: run it again"
+                f"{self._path.parent.parent}: another hpcrl took over this plan while this one did not answer: run the command again"
             )
 
     def give_back(self) -> None:
@@ -68,7 +68,7 @@ class Lease:
 
 @contextmanager
 def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
-    """Hold the lease on a plan, after whoever holds it now; `say` is told for whom this process waits.
+    """Hold the lease on a plan, after its present holder. `say` gets a line that names the process for which this one waits.
 
     Raises:
         UsageError: the plan directory cannot be written.
@@ -78,9 +78,9 @@ def held_lease(directory: Path, verb: str, say: Say) -> Iterator[Lease]:
         folder.mkdir(exist_ok=True)
         path = _acquire(folder, verb, say)
     except OSError as error:
-        advice = "copy the plan, or have it made writable for a group (docs/submission.md)"
+        advice = "copy the plan, or ask for write permission for your group (docs/submission.md)"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "make room, and run it again"
+            advice = "free some space, and run the command again"
         raise UsageError(
             f"{directory}: {_owner(directory)}cannot be written by you ({folder}: {error.strerror}): {advice}"
         ) from None
@@ -112,7 +112,7 @@ def _acquire(folder: Path, verb: str, say: Say) -> Path:
         if create_exclusively(path, content) and _newest(folder) == path.name:
             _remove_before(path)
             return path
-        # Somebody was faster.
+        # Another process was faster.
         _remove_unless_newest(path, content)
 
 
@@ -153,7 +153,7 @@ def _wait_for(path: Path, say: Say, told: str) -> str | None:
 
 
 def _look(path: Path) -> tuple[int, str] | None:
-    """Return when a lease last changed and what it says, None for what is none. Opening it makes NFS ask the server."""
+    """Return the time of a lease's last change and its content, None for one that is missing. Opening it makes NFS ask the server."""
     try:
         with open_of_stranger(path, "rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns, file.read(10_000).decode(errors="replace")

@@ -2,7 +2,7 @@
 
 A submission is written down as an *intent* before sbatch is called, in the ledger and in a file of its own
 (:mod:`hpcrl.formats.submission`), and confirmed after it. So a crash between the two is resolved by asking Slurm for
-the token in the job's name, and a lost ledger is made anew from those files. WAL is off: plans live on NFS and Lustre.
+the token in the job's name, and a lost ledger is rebuilt from those files. WAL is off: plans live on NFS and Lustre.
 Submissions are ordered by their number, never by a clock.
 """
 
@@ -42,7 +42,7 @@ CREATE TABLE cancelled (token TEXT NOT NULL, tasks TEXT NOT NULL);
 
 
 class DamagedLedger(HpcrlError):
-    """The file is no ledger any more: `hpcrl submit` rebuilds it.
+    """The file is not a valid ledger: `hpcrl submit` rebuilds it.
 
     Args:
         what: the file, and what is wrong with it.
@@ -74,7 +74,7 @@ class Ledger:
 
         Raises:
             UsageError: there is none and `create` is off, or another version of hpcrl made it.
-            DamagedLedger: the file is empty, truncated or something else.
+            DamagedLedger: the file is empty, truncated or not a ledger.
             HpcrlError: it cannot be opened.
         """
         self.path = directory / FILE
@@ -90,7 +90,7 @@ class Ledger:
             if about.st_size == 0 and not create:
                 raise DamagedLedger(f"{self.path}: is empty")
         try:
-            if not exists:  # SQLite would give it a mode that no umask makes writable for a group
+            if not exists:  # SQLite would create it with a mode that a group cannot write, whatever the umask
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             self._database = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw",
@@ -160,7 +160,7 @@ class Ledger:
 
     @property
     def directory(self) -> str:
-        """Where the plan stood when it was first submitted."""
+        """The plan's directory at its first submission."""
         return str(self._database.execute("SELECT directory FROM meta").fetchone()[0])
 
     def moved(self, directory: str) -> None:
@@ -182,7 +182,7 @@ class Ledger:
         return made
 
     def adopt(self, submission: Submission) -> None:
-        """Take up a submission that a lost ledger had known, under the next free number if its own is taken."""
+        """Add a submission of a lost ledger, under the next free number if its own is taken."""
         with self._transaction():
             (last,) = self._database.execute("SELECT coalesce(max(number), 0) FROM submissions").fetchone()
             self._insert(replace(submission, number=max(submission.number, last + 1)))
@@ -197,7 +197,7 @@ class Ledger:
         self._set(token, "submitted", " ".join(job_ids), None)
 
     def take_up(self, token: str, process: int) -> bool:
-        """Note that a local queue has a submission; return False where it was given up as gone."""
+        """Note that a local queue has a submission; return False if it was given up as gone."""
         with self._transaction():
             changed = self._database.execute(
                 "UPDATE submissions SET state = 'submitted', job_ids = ? WHERE token = ? AND state != 'gone'",
@@ -209,7 +209,7 @@ class Ledger:
         self._set(token, "refused", "", message)
 
     def gone(self, token: str, message: str) -> None:
-        """Note that a submission never reached the scheduler. It is still asked for: it may turn up."""
+        """Note that a submission never reached the scheduler. hpcrl still asks for it, because it may appear later."""
         with self._transaction():
             self._database.execute(
                 "UPDATE submissions SET state = 'gone', message = ? WHERE token = ? AND state = 'intent'",
@@ -217,7 +217,7 @@ class Ledger:
             )
 
     def leave_to(self, directory: str) -> None:
-        """Note that another copy of the plan goes on with all that was submitted so far."""
+        """Note that another copy of the plan continues with all submissions so far."""
         message = f"it was submitted from {directory}, of which this plan is a copy"
         with self._transaction():
             self._database.execute(
@@ -289,7 +289,7 @@ class Ledger:
 
 
 def _why_closed(path: Path) -> str | None:
-    """Say what stands in the way of opening the file, as far as it is plain to see."""
+    """Return the reason why the file cannot be opened, if it is known."""
     if not os.access(path, os.R_OK | os.W_OK):
         return (
             f"you may not read and write it: ask {path.owner()} to share the plan with your group (docs/submission.md)"
@@ -300,9 +300,9 @@ def _why_closed(path: Path) -> str | None:
 def _hint(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text:
-        return ": another hpcrl uses it, or a host died that used it; if no hpcrl runs, copy the file over itself (cp, then mv)"
+        return ": another hpcrl uses it, or a host died while it used it; if no hpcrl runs, copy the file over itself (cp, then mv)"
     if "readonly" in text:
         return ": the directory or its file system is read-only for you"
     if "full" in text:
-        return ": the disk is full: make room and run `hpcrl submit` again: it asks Slurm for jobs whose ids could not be noted"
+        return ": the disk is full: free some space and run `hpcrl submit` again, which asks Slurm for the jobs that could not be recorded"
     return ""

@@ -16,13 +16,13 @@ from typing import Any
 
 MAX_INSTRUCTIONS = 200_000  # less than a second and 20 MB, whatever they are
 MAX_TEXT = 2 * 1024 * 1024  # bytes of text in one pickle: a single emoji makes four of each
-MAX_REPEATED = 256  # characters of a text that is referred to again; so nothing unfolds to much more than its bytes
+MAX_REPEATED = 256  # characters of a text that may be referred to again, so that references cannot multiply the size
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 _U16, _I32, _U32, _U64, _F64 = (struct.Struct(form).unpack_from for form in ("<H", "<i", "<I", "<Q", ">d"))
 
 
 class PickleError(Exception):
-    """A pickle that is damaged, or holds more than plain values; the text goes on from "a frame that"."""
+    """A pickle that is damaged or contains more than plain values. The message continues a sentence such as "a frame that ..."."""
 
 
 def loads(data: bytes, places: list[tuple[int, int]] | None = None) -> Any:
@@ -32,7 +32,7 @@ def loads(data: bytes, places: list[tuple[int, int]] | None = None) -> Any:
         places: is filled with the offset and length of each `bytes` value, in order.
 
     Raises:
-        PickleError: it is damaged, or holds anything else.
+        PickleError: it is damaged, or contains other values.
     """
     try:
         return _run(data, places if places is not None else [])
@@ -45,7 +45,7 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
     below: list[list[Any]] = []  # the stacks below each mark
     memo: dict[int, Any] = {}
     at = 0
-    texts = 0  # bytes of text so far, what is referred to again included
+    texts = 0  # bytes of text so far, including repeated references
 
     def text(size: int, head: int) -> str:
         nonlocal at, texts
@@ -57,7 +57,7 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
             raise PickleError(f"has more than {MAX_TEXT} bytes of text")
         try:
             return data[start:at].decode()
-        except UnicodeDecodeError:  # half of a character is a question mark
+        except UnicodeDecodeError:  # a lone surrogate becomes a question mark
             return data[start:at].decode(errors="surrogatepass").encode(errors="replace").decode()
 
     def remembered(index: int) -> str:
@@ -179,18 +179,20 @@ def _run(data: bytes, places: list[tuple[int, int]]) -> Any:
             case _:
                 name = _NAMES.get(code)
                 raise PickleError(
-                    f"holds {name}: a record holds plain values only" if name else f"is damaged (byte {code:#04x})"
+                    f"contains {name}, but a record contains only plain values"
+                    if name
+                    else f"is damaged (byte {code:#04x})"
                 )
     raise PickleError(f"has more than {MAX_INSTRUCTIONS} instructions")
 
 
 def _set(target: Any, items: list[Any]) -> None:
     if type(target) is not dict or len(items) % 2 or not all(type(key) is str for key in items[::2]):
-        raise PickleError("is damaged (a dictionary needs text as keys)")
+        raise PickleError("is damaged (a key of a dictionary is not text)")
     keys = len(target) + len(items) // 2
     target.update(zip(items[::2], items[1::2], strict=True))
     if len(target) != keys:
-        # No writer does so. The values would stand in another order than their bytes, which a layout relies on.
+        # No writer does this. The values would have another order than their bytes, and layouts rely on that order.
         raise PickleError("is damaged (a dictionary has a key twice)")
 
 

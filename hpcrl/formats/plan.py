@@ -1,17 +1,17 @@
 """The plan directory: what `plan` writes once and every later stage reads.
 
     plan.json        the manifest (:class:`Plan`)
-    cells.jsonl      one cell a line; the cells of a job stand together
+    cells.jsonl      one cell per line; the cells of a job are consecutive
     scripts/         one sbatch script per job and stage
     environments/    conda YAML and requirements of each software environment
     worker.zip       the part of hpcrl that runs inside a cell
 
 A plan that is extended gets a new generation: a new manifest, and new names for what differs (``cells-2.jsonl``,
-``worker-2.zip``, ``scripts/X-g2.sbatch``). The manifest before stays as ``plan-1.json`` with all that it names, so that
-its pending jobs run what they were submitted for.
+``worker-2.zip``, ``scripts/X-g2.sbatch``). The older manifest is kept as ``plan-1.json``, with all the files that it names,
+so that its pending jobs run what they were submitted for.
 
 The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change none of
-them. ``workdir-<digest>/`` is a copy of the directory where the study's commands start, where the study asks for one.
+them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Unplaced:
-    """Cells that the cluster cannot run: how many, why, and the nearest thing that would do."""
+    """Cells that the cluster cannot run: how many, why, and the nearest request that fits."""
 
     cells: int
     config: dict[str, Any]
@@ -145,9 +145,9 @@ class Unplaced:
 class Plan:
     """The manifest. `id` names the plan through all its generations.
 
-    `limits` says how many jobs the site lets one user have in the queue: ``{"submitted": all or None, "queued": {qos: jobs}}``.
+    `limits` is the site's maximum of jobs per user in the queue: ``{"submitted": all or None, "queued": {qos: jobs}}``.
     `reused` says where the cells that were left out are completed, by their ids. `digests` are the SHA-256 of the scripts, the worker
-    and the cells, by the names of the files; plans of older versions of hpcrl have none.
+    and the cells, by file name; plans of older versions of hpcrl have none.
     """
 
     id: str
@@ -197,7 +197,7 @@ def _dumps(value: Any) -> str:
 
 
 def old_manifest(generation: int) -> str:
-    """Return the name under which the manifest of an older generation stays."""
+    """Return the name of the manifest of an older generation."""
     return f"plan-{generation}.json"
 
 
@@ -211,7 +211,7 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
     """Read the manifest of a plan directory: the newest, or that of an older `generation`.
 
     Raises:
-        UsageError: it is none, it is damaged, or it was made by an hpcrl with another plan format.
+        UsageError: it is missing or damaged, or an hpcrl with another plan format made it.
     """
     path = directory / (old_manifest(generation) if generation else MANIFEST)
     try:
@@ -260,7 +260,7 @@ def _check(plan: Plan) -> None:
     if wrong := first_wrong(plan.study, _STUDY):
         raise ValueError(f"study: {wrong}")
     if type(goal := plan.study.get("goal")) not in (int, float, NoneType):
-        raise ValueError(f"study: 'goal' is {shown(goal)!r}")
+        raise ValueError(f"study: 'goal': expected a number, got {shown(goal)!r}")
     names = [plan.id, plan.study["name"], plan.cluster["name"], plan.cells_file, plan.worker]
     names += [name for job in plan.jobs for name in (job.name, job.cells_file, job.script.removeprefix("scripts/"))]
     for name in names:
@@ -268,7 +268,7 @@ def _check(plan: Plan) -> None:
             raise ValueError(f"{shown(name)!r} is not a plain name")
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
-            raise ValueError(f"job {job.name}: its numbers of cells are negative")
+            raise ValueError(f"job {job.name}: expected numbers of cells of at least 0")
 
 
 def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
@@ -293,7 +293,7 @@ def every_generation(directory: Path, plan: Plan | None = None) -> Iterator[Plan
 
 
 def read_cells(directory: Path, of: Plan | Job | None = None) -> Iterator[Cell]:
-    """Read the cells of a plan, or of one of its jobs, in their order. Without `of`: of the plan that stands there.
+    """Read the cells of a plan, or of one of its jobs, in their order. Without `of`: of the newest manifest.
 
     Raises:
         UsageError: a line is damaged.
@@ -319,12 +319,12 @@ def _cell(line: str) -> Cell:
     cell = Cell(**json.loads(line))
     types = type(cell.id), type(cell.config), type(cell.resources), type(cell.environment)
     if types != (str, dict, dict, str) or not is_plain_name(cell.id):
-        raise ValueError("it is no cell")
+        raise ValueError("it is not a cell")
     return cell
 
 
 def cells_at(directory: Path, plan: Plan, places: set[int]) -> dict[int, Cell]:
-    """Read the cells at some places of a plan, and of the other lines nothing.
+    """Read the cells at some places of a plan. The other lines are not parsed.
 
     Raises:
         UsageError: a line is damaged.
@@ -354,14 +354,14 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = sum(job.count for job in plan.cell_jobs())
     if len(ids) != wanted:
-        raise UsageError(f"{path}: has {count(len(ids), 'cell')}, and the plan has {wanted}: {_RESTORE}")
+        raise UsageError(f"{path}: expected {count(wanted, 'cell')}, got {len(ids)}: {_RESTORE}")
     return ids
 
 
 def check_cells(directory: Path, plan: Plan) -> None:
-    """Make sure that the files of cells are those that the plan was made with, of all its generations.
+    """Make sure that the files of cells of all generations were not changed since they were planned.
 
-    A submission says which lines it grants: among other lines it would run other cells.
+    A submission grants lines by their numbers: in a changed file it would run other cells.
 
     Raises:
         UsageError: one was changed, or cannot be read.
@@ -388,7 +388,7 @@ def has_digest(path: Path, digest: str | None) -> bool:
 
 
 def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
-    """Read the cells of all generations of a plan, each once: as the newest generation has it that has it at all.
+    """Read the cells of all generations of a plan, each cell once, from the newest generation that has it.
 
     Raises:
         UsageError: a line or a manifest is damaged.
@@ -409,7 +409,7 @@ def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> 
     """Find a cell by its id or an unambiguous beginning of it; return also its job and its index there.
 
     Args:
-        older: look also among the cells that only an older generation of the plan has.
+        older: also search the cells that only an older generation of the plan has.
 
     Raises:
         UsageError: there is none, or there are several.
@@ -425,8 +425,8 @@ def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> 
         number, cell = found[0]
         if each.generation != plan.generation and not older:
             raise UsageError(
-                f"cell {cell.id} of {directory} belongs to generation {each.generation}, and the study has it no longer: "
-                "only `hpcrl logs` and `hpcrl cancel` know it"
+                f"cell {cell.id} of {directory} belongs to generation {each.generation} and is no longer in the study: "
+                "only `hpcrl logs` and `hpcrl cancel` accept it"
             )
         job = next(job for job in each.cell_jobs() if job.first <= number < job.first + job.count)
         return cell, job, number - job.first

@@ -1,4 +1,4 @@
-"""Who a process is, written down so that another process can find out whether it still lives."""
+"""The identity of a process, as text by which another process can find out whether it still runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 
 def this_process() -> dict[str, Any]:
-    """Return what tells this process from every other one, on any host and after any restart."""
+    """Return text that identifies this process among all processes, on any host and after any restart."""
     process = psutil.Process()
     return {
         "host": socket.gethostname(),
@@ -23,7 +23,7 @@ def this_process() -> dict[str, Any]:
 
 
 def lives(process: Mapping[str, Any]) -> bool | None:
-    """Tell whether a process lives; None where that cannot be seen from here, or the description is damaged."""
+    """Tell whether a process lives; None if that cannot be seen from here, or if the description is damaged."""
     try:
         if process["host"] != socket.gethostname() or process["boot"] != _boot():
             return None
@@ -37,7 +37,7 @@ def lives(process: Mapping[str, Any]) -> bool | None:
 
 
 def _boot() -> str:
-    """Return what tells one start of this host's kernel, and one container, from another."""
+    """Return text that identifies this boot of the host's kernel and this container."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(Path("/proc/self/ns/pid").readlink())
     return ""

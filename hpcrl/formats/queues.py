@@ -61,9 +61,9 @@ class Queue:
 
     @contextmanager
     def turn(self) -> Iterator[Held | None]:
-        """Take turns with the plan's other queues on this machine; give what their tasks hold, while nobody takes more.
+        """Lock the plan's queues on this machine, and give what their tasks hold. No other queue takes more meanwhile.
 
-        None where it is another one's turn.
+        None if another queue has the lock.
         """
         handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -95,7 +95,7 @@ class Queue:
 
 
 def _lock(handle: int) -> bool:
-    """Lock a directory; return False where another process has it. File systems that lock none (some NFS) let all go on."""
+    """Lock a directory; return False if another process has it. On file systems without locks (some NFS) it always succeeds."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -150,7 +150,7 @@ def orphans(directory: Path) -> int:
 
 
 def _held(tasks: Sequence[dict[str, Any]]) -> Held:
-    """Add up what those of some tasks hold that live on this machine."""
+    """Add up what the tasks hold that still run on this machine."""
     living = [task for task in tasks if lives(task)]
     return Held(
         {core for task in living for core in task["cores"]},

@@ -44,9 +44,9 @@ KINDS = (
     "footer",
     "calibration",
 )
-# What a header says of its own format. 1 had fewer columns of samples; 1 and 2 had an array for each column and
+# The format that a header names. 1 had fewer columns of samples; 1 and 2 had an array for each column and
 # no JSON; 3 lacked the last columns of samples. All are still read.
-UNMEASURED = "telemetry did not run"  # how the event begins that says so
+UNMEASURED = "telemetry did not run"  # beginning of the event's text
 FORMAT = 4
 SAMPLE_COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",
@@ -145,7 +145,7 @@ class RecordWriter:
         """Append one frame of plain facts and arrays; return whether it is in the file.
 
         Raises:
-            TypeError: a value has no place in a record.
+            TypeError: a value cannot be stored in a record.
         """
         data = pickle.dumps(_encoded(payload), protocol=3)
         frame = self._pending + _HEAD.pack(KINDS.index(kind), len(data), zlib.crc32(data)) + data
@@ -214,10 +214,10 @@ def read_frames(
     """Read the whole frames of a record, all kinds or only some (the others are not even unpickled).
 
     Args:
-        layouts: what was learnt of frames read before, and is learnt here; give the same one for many records.
+        layouts: the layouts of frames read so far, extended by this call; pass the same one for many records.
 
     Raises:
-        RecordError: it is no record, or a frame is damaged, hostile or too large. A record that merely
+        RecordError: it is not a record, or a frame is damaged, hostile or too large. A record that only
             ends in the middle of a frame is read up to there.
     """
     layouts = {} if layouts is None else layouts
@@ -243,7 +243,7 @@ def read_frames(
 def _payloads(file: io.FileIO, wanted: Sequence[bool]) -> Iterator[tuple[int, int, bytes, int]]:
     """Give each whole frame of the wanted kinds: number of its kind, checksum, payload, place in the file."""
     if (size := os.fstat(file.fileno()).st_size) > MAX_BYTES:
-        raise RecordError(f"has {size} bytes: the most is {MAX_BYTES}")
+        raise RecordError(f"has {size} bytes: the maximum is {MAX_BYTES}")
     unpack, head_size, kinds, most = _HEAD.unpack_from, _HEAD.size, len(KINDS), MAX_FRAME
     # A buffer much larger than what is read costs more than the reading.
     block = file.read(min(_BLOCK, size))
@@ -294,7 +294,7 @@ def _encoded(payload: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             array = np.ascontiguousarray(value)
             if array.dtype.str not in _DTYPES:
-                raise TypeError(f"{name}: an array of {array.dtype} does not go into a record")
+                raise TypeError(f"{name}: an array of {array.dtype} cannot be stored in a record")
             arrays[name] = ("nd", array.dtype.str, array.shape, array.tobytes())
         else:
             facts[name] = value
@@ -304,7 +304,7 @@ def _encoded(payload: dict[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} does not go into a record")
+    raise TypeError(f"{type(value).__name__} cannot be stored in a record")
 
 
 def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
@@ -320,7 +320,7 @@ def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
         raise RecordError(f"has a {kind} frame that is not a mapping")
     text = raw.get("facts")
     facts = _facts(kind, text) if isinstance(text, str) else {}
-    # Other values stand in records of format 1 and 2.
+    # Records of formats 1 and 2 have other values here.
     rest = {name: each for name, each in raw.items() if each is not text}
     arrays = {name: _array(kind, each) for name, each in rest.items() if isinstance(each, tuple)}
     facts = {name: each for name, each in rest.items() if name not in arrays} | facts
@@ -346,7 +346,7 @@ def _facts_only(data: bytes) -> str | None:
     if not (data.startswith(_BEFORE_FACTS + max(0, size).to_bytes(4, "little")) and data.endswith(_AFTER_FACTS)):
         return None
     if size > MAX_FACTS:
-        raise RecordError(f"has a frame with {size} bytes of facts: the most is {MAX_FACTS}")
+        raise RecordError(f"has a frame with {size} bytes of facts: the maximum is {MAX_FACTS}")
     try:
         return data[start : start + size].decode()
     except UnicodeDecodeError:
@@ -355,17 +355,17 @@ def _facts_only(data: bytes) -> str | None:
 
 def _facts(kind: str, text: str) -> dict[str, Any]:
     if len(text) > MAX_FACTS:
-        raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the most is {MAX_FACTS}")
+        raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the maximum is {MAX_FACTS}")
     if len(text) > MAX_CONTAINERS and (many := text.count("[") + text.count("{")) > MAX_CONTAINERS:
         raise RecordError(
-            f"has a {kind} frame whose facts hold {many} lists and mappings: the most is {MAX_CONTAINERS}"
+            f"has a {kind} frame whose facts contain {many} lists and mappings: the maximum is {MAX_CONTAINERS}"
         )
     try:
         facts = json.loads(text)
-        if "\\u" in text:  # half of a character, as in the name of a file that is not UTF-8, is a question mark
+        if "\\u" in text:  # a lone surrogate, as in the name of a file that is not UTF-8, becomes a question mark
             facts = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"has a {kind} frame whose facts are no JSON ({error})") from None
+        raise RecordError(f"has a {kind} frame whose facts are not JSON ({error})") from None
     if not isinstance(facts, dict):
         raise RecordError(f"has a {kind} frame whose facts are not a mapping")
     return facts

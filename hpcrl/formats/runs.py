@@ -25,8 +25,7 @@ ADDED = {
 def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     """Return the runs of a dataset, in the order of its cells.
 
-    Repeats of a cell are no further seeds: a cell is what it computes, and its newest run stands for it, on each kind of
-    machine.
+    Repeats of a cell are not further seeds: on each kind of machine, the newest run represents the cell.
 
     Args:
         cells: the table ``cells``.
@@ -51,9 +50,9 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
-    """Name the machine of each attempt by what makes its times comparable; an empty text where nothing is known.
+    """Name the machine of each attempt by what makes its times comparable; empty if nothing is known.
 
-    Nodes of a cluster are alike if their hardware is; without Slurm each host is a machine of its own.
+    Nodes of a cluster with equal hardware are one machine; without Slurm each host is a separate machine.
     """
     import pandas as pd
 
@@ -74,7 +73,7 @@ def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
 
 
 def goal_wall_time(cells: pandas.DataFrame) -> pandas.Series[float]:
-    """Return the seconds from the start of each record to the goal; records up to format 3 tell its parts."""
+    """Return the seconds from the start of each record to the goal; for records up to format 3 the sum of its parts."""
     parts = cells["setup_time"] + cells["compile_time"].fillna(0) + cells["goal_time"]
     return cells["goal_wall_time"].fillna(parts)
 

@@ -1,4 +1,4 @@
-"""Whether a value that a stranger wrote has the type that it should have, and how a message shows one that has not."""
+"""Check the types of untrusted values, and show wrong values in messages."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def is_kind(kind: str, value: Any) -> bool:
 
 
 def first_wrong(payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> str | None:
-    """Return what is wrong with the first value of another kind, as in ``'rank' is 'x', and not a whole number``.
+    """Return what is wrong with the first value of another kind, as in ``'rank': expected a whole number, got 'x'``.
 
     Args:
-        required: whether None, or no value at all, is wrong too.
+        required: whether a missing value or None is wrong too.
     """
     for name, kind in kinds.items():
         value = payload.get(name)
         if value is None and not required:
             continue
         if type(value) is not _EXACTLY.get(kind) and not is_kind(kind, value):
-            return f"{name!r} is {shown(value)!r}, and not {kind}"
+            return f"{name!r}: expected {kind}, got {shown(value)!r}"
         if isinstance(value, str) and len(value) > MAX_WORDS:
-            return f"{name!r} has {len(value)} characters: the most is {MAX_WORDS}"
+            return f"{name!r}: expected at most {MAX_WORDS} characters, got {len(value)}"
     return None
 
 
@@ -48,12 +48,12 @@ def shown(value: Any) -> str:
 
 
 def first_wrong_field(made: Any) -> str | None:
-    """Return the first field of a dataclass that has not the type of its annotation, as the end of a sentence."""
+    """Return the first field of a dataclass whose value does not have its annotated type, as ``'name': got 'value'``."""
     hints = _hints(made.__class__)
     for each in fields(made):
         value = getattr(made, each.name)
         if not _is_type(value, hints[each.name]):
-            return f"{each.name!r} is {shown(value)!r}"
+            return f"{each.name!r}: got {shown(value)!r}, which has a wrong type"
     return None
 
 

@@ -1,11 +1,11 @@
 """A submission: one sbatch call, or one hand-over to the local executor, and the file that grants its attempts.
 
 ``PLAN/submissions/<token>`` is written before sbatch is called: a line of JSON, then one line of 16 characters for
-each cell (task of the plan's job, number of the attempt), so that an array index finds its cells by one seek. Array
-index *i* runs the lines *i x cells_per_task* and following. With these files and Slurm's answers a lost ledger is made
-anew.
+each cell (task of the plan's job, number of the attempt), so that one seek finds the cells of an array index. Array
+index *i* runs the lines *i x cells_per_task* and following. With these files and Slurm's answers a lost ledger is
+rebuilt.
 
-The token is ``hpcrl-<plan>-<number>-<random>``. It ends the job's name, which every site accounts.
+The token is ``hpcrl-<plan>-<number>-<random>``. It is the end of the job's name, because every site keeps names in its accounting.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpcrl.formats.plan import format_tasks, parse_tasks
 
 SUBMISSIONS = "submissions"
 FORMAT = 1
-ELSEWHERE = "elsewhere"  # the state of what is left to the plan of which this one is a copy
+ELSEWHERE = "elsewhere"  # state of submissions that this copy of a plan leaves to the original
 _TOKEN = re.compile(r"hpcrl-[0-9a-f]{8}-\d+-[0-9a-f]{6}")
 _LINE = 16
-# What the ledger adds: the file says nothing of it.
+# The ledger adds these; they are not in the file.
 _LATER = ("state", "job_ids", "message")
 
 
@@ -41,7 +41,7 @@ class Submission:
         exclude: nodes that it must not run on.
         cause: why the attempts were granted: ``first``, ``again``, or how the ones before had ended.
         state: ``intent`` (sbatch has not answered), ``submitted``, ``refused``, ``gone`` (it never reached Slurm) or
-            ``elsewhere`` (this plan is a copy, and the original goes on with it).
+            ``elsewhere`` (this plan is a copy, and the original continues with it).
         job_ids: under which ids Slurm has it; more than one where a client asked twice.
     """
 
@@ -118,7 +118,7 @@ def write_submission(directory: Path, submission: Submission) -> None:
 
 
 def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[int, int] | None:
-    """Return (task, attempt) of a place in a submission's array; None where its array index has fewer cells.
+    """Return (task, attempt) of a place in a submission's array; None if its array index has fewer cells.
 
     Raises:
         UsageError: there is no such submission.
@@ -149,12 +149,12 @@ def _path(directory: Path, token: str) -> Path:
 
 
 def read_submissions(directory: Path, damaged: list[Path] | None = None) -> Iterator[Submission]:
-    """Read what was handed over, in its order; files that are none are left out.
+    """Read all submissions in their order; other files are ignored.
 
     A copy of a file under another name counts once; so does a file that was renamed.
 
     Args:
-        damaged: gets the files that are damaged, which are then left out.
+        damaged: collects the damaged files, which are then left out.
 
     Raises:
         UsageError: one is damaged.
@@ -200,5 +200,5 @@ def from_facts(text: str, where: object) -> Submission:
 def with_state(
     submission: Submission, state: str, job_ids: tuple[str, ...] = (), message: str | None = None
 ) -> Submission:
-    """Return a submission of which the ledger knows more."""
+    """Return a submission with what the ledger adds."""
     return replace(submission, state=state, job_ids=job_ids, message=message)

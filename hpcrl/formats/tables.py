@@ -310,7 +310,7 @@ def read_index(dataset: Path) -> dict[str, Any]:
     """Read ``dataset.json``.
 
     Raises:
-        UsageError: there is no dataset, or its format is another.
+        UsageError: there is no dataset, or it has another format.
     """
     path = dataset / INDEX
     try:
@@ -334,16 +334,16 @@ def read_index(dataset: Path) -> dict[str, Any]:
         match each:
             case [int(), int(), int() | None]:
                 continue
-        raise UsageError(f"{path}: is damaged (a record has no size, time and part): collect into a new directory")
+        raise UsageError(f"{path}: is damaged (a record lacks size, time or part): collect into a new directory")
     return index
 
 
 def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
-    """Open one table, or the view ``runs``, as pandas, its rows in the dataset's order.
+    """Open one table, or the view ``runs``, as pandas, with its rows in the dataset's order.
 
     Raises:
-        UsageError: there is no dataset there, or no such table; or a study, cell or attempt in it has a name that no
-            plan gives, which could lead a file that is named after it elsewhere.
+        UsageError: there is no dataset or no such table; or a study, cell or attempt in it has a name that no plan
+            gives, and a file of that name could be outside the directory.
     """
     import pyarrow.parquet as pq
 
@@ -371,10 +371,10 @@ def _check_names(dataset: Path, column: str, values: pa.ChunkedArray) -> None:
     for each in values.unique().to_pylist():
         if each is not None and not is_plain_name(each):
             raise UsageError(
-                f"{dataset}: holds a {column} named {each[:80]!r}, which no plan gives: do not trust this dataset"
+                f"{dataset}: contains a {column} named {each[:80]!r}, which no plan gives: do not trust this dataset"
             )
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with text in place of words: joined with other text it needs no care."""
+    """Return the schema with plain text in place of dictionary-encoded text, which is easier to join."""
     return pa.schema([field.with_type(_TEXT) if field.type == _WORD else field for field in schema])

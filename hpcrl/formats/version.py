@@ -1,4 +1,4 @@
-"""The version of the code that is at work, which tells two states of it apart."""
+"""The version of the running code, with a digest that differs whenever the code differs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The part of hpcrl that runs inside a cell, as one zip file that goes on PYTHONPATH.
 
-So a cell runs the very code that the plan was made with, in any environment, whatever is installed later; and
-nothing else of the planning side's packages reaches the cell's interpreter.
+So a cell runs the code that the plan was made with, in any environment, whatever is installed later. No other
+package of the planning machine reaches the cell's interpreter.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The built-in workloads. Importing this imports no framework; the cell that uses one does."""
+"""The built-in workloads. This package imports no framework; the cell that uses one imports it."""

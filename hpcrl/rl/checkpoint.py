@@ -1,4 +1,4 @@
-"""Checkpoints: named arrays in one NumPy archive, written whole or not at all."""
+"""Checkpoints: named arrays in one NumPy archive, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def save(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
-    """Write arrays and plain facts; raises OSError where the disk does not take them."""
+    """Write arrays and plain facts; raises OSError if they cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -31,7 +31,7 @@ def save(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> tuple[Arrays, dict[str, Any]] | None:
-    """Read a checkpoint; None where there is none, or one that cannot be read (training then starts anew)."""
+    """Read a checkpoint; None if there is none or it cannot be read (then training starts from scratch)."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -41,10 +41,10 @@ def load(path: Path) -> tuple[Arrays, dict[str, Any]] | None:
 
 
 def nested(prefix: str, arrays: Arrays) -> Arrays:
-    """Put a part's arrays under a prefix."""
+    """Add a prefix to the names of a part's arrays."""
     return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
 def part(prefix: str, arrays: Arrays) -> Arrays:
-    """Take a part's arrays out again."""
+    """Return a part's arrays, without the prefix."""
     return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}

@@ -1,4 +1,4 @@
-"""Scores of a policy: greedy episodes in environments of their own."""
+"""Scores of a policy: greedy episodes in separate environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def start_seeds(seed: int, stream: int, count: int) -> list[int]:
-    """Return the seeds of the starts of evaluations: those of one training seed or stream are no other's."""
+    """Return the seeds of the starts of evaluations; no two training seeds or streams share one."""
     return [int(each) for each in np.random.SeedSequence([seed, stream]).generate_state(count)]
 
 
@@ -19,8 +19,8 @@ def evaluate(
 ) -> NDArray[np.float64]:
     """Play one greedy episode from each of the starts `seeds`, and return their returns (n,).
 
-    As many are played side by side as there are environments. The policy always sees that many observations, those of
-    finished episodes too, so that a compiled policy keeps one shape.
+    One episode per environment runs at a time. The policy always gets one observation per environment, also of
+    finished episodes, so that a compiled policy keeps one shape.
     """
     width = len(environments)
     returns = [_side_by_side(act, environments, seeds[first : first + width]) for first in range(0, len(seeds), width)]

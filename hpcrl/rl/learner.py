@@ -1,4 +1,4 @@
-"""What the training loop knows of a learner, and what all learners share: the network's shape and first weights."""
+"""The interface of a learner for the training loop, and the parts that all learners share: the network's shape and initial weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcrl.catalogue.algorithms.dqn import LearnerSettings
 
 Floats = NDArray[np.floating[Any]]
 Weights = dict[str, Floats]
-# What a DQN learner is told besides its network.
+# Settings of a DQN learner besides its network.
 DqnSettings = LearnerSettings
 
 
@@ -20,7 +20,7 @@ DqnSettings = LearnerSettings
 class Network:
     """A multi-layer perceptron with ReLU between its layers: `inputs` -> `hidden` ... -> `outputs`.
 
-    With `dueling` the last layer has one output more, the first: the state's value V. The others are advantages
+    With `dueling` the last layer has one more output, the first: the state's value V. The others are advantages
     A, and Q = V + A - mean(A) (Wang et al. 2016, arXiv 1511.06581, equation 9; the streams share every hidden layer).
     """
 
@@ -51,7 +51,7 @@ class Batch:
 
 
 class Collective(Protocol):
-    """How the ranks of a cell average their gradients; `name` says by which means."""
+    """How the ranks of a cell average their gradients; `name` names the method."""
 
     rank: int
     ranks: int
@@ -64,7 +64,7 @@ class Collective(Protocol):
         """Return the mean over ranks of a NumPy vector."""
 
     def close(self) -> None:
-        """Leave the group; all ranks do so together."""
+        """Leave the group; all ranks must call this together."""
 
 
 class DqnLearner(Protocol):
@@ -74,22 +74,22 @@ class DqnLearner(Protocol):
         """Return the greedy actions (n,) for observations (n, inputs)."""
 
     def transfer(self, batch: Batch) -> Any:
-        """Hand a batch over to the framework and its device."""
+        """Transfer a batch to the framework and its device."""
 
     def update(self, batch: Any, learning_rate: float) -> None:
-        """Take one gradient step on a batch that was handed over."""
+        """Take one gradient step on a transferred batch."""
 
     def sync_target(self) -> None:
         """Copy the online network's weights into the target network."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was asked."""
+        """Wait until the device has finished all its work."""
 
     def compiled(self) -> str:
         """Say what the framework's compiler really did."""
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes that the framework's allocator held on the GPU, None where nothing says."""
+        """Return the maximum bytes that the framework's allocator held on the GPU; None if it does not count them."""
 
     def weights(self) -> Weights:
         """Return the online weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,)."""
@@ -102,7 +102,7 @@ class DqnLearner(Protocol):
 
 
 def initial_weights(network: Network, generator: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-    """Draw the first weights, the same for every framework: uniform in +-1/sqrt(fan_in), weights and biases.
+    """Draw the initial weights, the same for every framework: uniform in +-1/sqrt(fan_in), weights and biases.
 
     This is PyTorch's default for linear layers (Kaiming uniform with a = sqrt(5)); the initialiser alone can
     decide whether DQN learns CartPole, so no framework uses its own.

@@ -9,7 +9,7 @@ from hpcrl.rl.learner import Batch
 
 
 class Replay:
-    """Holds the last `capacity` transitions of observations of size `inputs`."""
+    """Stores the last `capacity` transitions, with observations of size `inputs`."""
 
     def __init__(self, capacity: int, inputs: int) -> None:
         self._observations = np.zeros((capacity, inputs), np.float32)
@@ -51,7 +51,7 @@ class Replay:
         )
 
     def state(self) -> dict[str, NDArray[np.generic]]:
-        """Return what a checkpoint needs."""
+        """Return the arrays for a checkpoint."""
         size = self.size
         return {
             "observations": self._observations[:size],

@@ -1,7 +1,7 @@
 """``python -m hpcrl.rl.smoke FRAMEWORK PARALLELISM FLAVOUR``: does a software environment train?
 
-Every mode of the framework must solve the fifth probe, on the GPU where the flavour is cuda and one is here. One JSON
-line says of each mode how long it took, or why not.
+Every mode of the framework must solve the fifth probe, on the GPU if the flavour is cuda and there is one. One JSON
+line says for each mode how long it took, or why it failed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def learn(
     device: str = "cpu",
     **changes: Any,
 ) -> float:
-    """Train on a probe and return how far the learned Q values are from the true ones, at most."""
+    """Train on a probe and return the maximum error of the learned Q values."""
     config = DqnConfig(**{**vars(CONFIG), **changes})
     learners: list[DqnLearner] = []
 
@@ -79,7 +79,7 @@ def learn(
 
 
 def main(framework: str, parallelism: str, flavour: str) -> None:
-    """Print what each mode did."""
+    """Print the result of each mode."""
     found: dict[str, str] = {}
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
     collective = make_collective(framework, parallelism, Group())
@@ -92,7 +92,7 @@ def main(framework: str, parallelism: str, flavour: str) -> None:
             found[execution] = (
                 f"trains ({time.perf_counter() - start:.1f} s)" if miss < 0.2 else f"learns badly: {miss}"
             )
-        except Exception as error:  # whatever a framework raises is what the user wants to know
+        except Exception as error:  # the user needs to see any error of a framework
             found[execution] = f"fails: {' '.join(str(error).split())[:300] or type(error).__name__}"
     name = collective.name if collective else None
     print(json.dumps({"modes": found, "collective": name, "gpu": gpus[0] if gpus else None}))

@@ -1,4 +1,4 @@
-"""sbatch, squeue, sacct, scontrol and scancel: each called here and nowhere else, with a runner passed in."""
+"""sbatch, squeue, sacct, scontrol and scancel are called only here, through a runner that is passed in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAY_SECONDS = 10.0  # of silence before the user is told
 
 @dataclass(frozen=True)
 class Completed:
-    """What a command left: exit code, standard output and error."""
+    """The result of a command: exit code, standard output and error."""
 
     code: int
     out: str
@@ -36,11 +36,11 @@ Say = Callable[[str], None]
 
 
 class NotInstalled(HpcrlError):
-    """There is no such command here."""
+    """The command is not installed here."""
 
 
 class NoAnswer(HpcrlError):
-    """A command gave no answer in time; `words` is what it had printed by then."""
+    """A command did not end in time; `words` is its output until then."""
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
@@ -48,11 +48,11 @@ class NoAnswer(HpcrlError):
 
 
 class Refused(HpcrlError):
-    """sbatch did not take the job, for a reason of its own: nothing was submitted."""
+    """sbatch refused the job: nothing was submitted."""
 
 
 class Unconfirmed(HpcrlError):
-    """sbatch did not say whether the job was taken: only Slurm's queue can tell."""
+    """sbatch did not say whether it accepted the job: only Slurm's queue shows that."""
 
 
 def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: float = ASK_SECONDS) -> Completed:
@@ -77,12 +77,12 @@ def run_command(arguments: Sequence[str], cwd: Path | None = None, timeout: floa
 
 
 def _program(arguments: Sequence[str]) -> str:
-    """Return the command that a person means: not env or timeout, which call it."""
+    """Return the command itself, without env or timeout, which call it."""
     return next((word for word in arguments if word in _PROGRAMS), arguments[0])
 
 
 class JobState(NamedTuple):
-    """What Slurm says of an array task, of several that wait alike, or of a job."""
+    """Slurm's answer about an array task, about several equal waiting tasks, or about a job."""
 
     job_id: str
     state: str
@@ -92,7 +92,7 @@ class JobState(NamedTuple):
     nodes: str | None = None
 
 
-# By array index; a job that is no array has index 0.
+# By array index; a job that is not an array has index 0.
 Tasks = dict[int, JobState]
 # The name of a job, some of its array indices, and the state that they share.
 _Alike = tuple[str, Sequence[int], JobState]
@@ -100,11 +100,11 @@ _Alike = tuple[str, Sequence[int], JobState]
 
 @dataclass(frozen=True)
 class View:
-    """What squeue and sacct say of some jobs, asked for by name.
+    """The answers of squeue and sacct about some jobs, asked for by name.
 
     Args:
-        jobs: name -> job id -> what is known of its tasks. One name may have several ids.
-        queue, accounting: why one of them could not be asked; None where it answered.
+        jobs: name -> job id -> the states of its tasks. One name may have several ids.
+        queue, accounting: why one of them did not answer; None if it did.
         unaccounted: whether the site has no accounting at all.
     """
 
@@ -114,13 +114,13 @@ class View:
     unaccounted: bool = False
 
     def notes(self) -> list[str]:
-        """Return a line for each of the two that could not be asked."""
+        """Return one line for each of the two that did not answer."""
         return [text for text in (self.queue, self.accounting) if text]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What Slurm accounted for one array task: CPU seconds, most memory of a task of it (bytes), energy (J), nodes."""
+    """Slurm's accounting of one array task: CPU seconds, maximum memory of one of its tasks (bytes), energy (J), nodes."""
 
     cpu_seconds: float | None = None
     memory_peak: float | None = None
@@ -130,7 +130,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class OtherJob:
-    """A job of this user, told by its name: where it was submitted from, and whether it still waits or runs."""
+    """A job of this user, found by its name: the directory of its submission, and whether it still waits or runs."""
 
     job_id: str
     name: str
@@ -140,7 +140,7 @@ class OtherJob:
 
 _JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]+)\]))?$")
 _PARSABLE = re.compile(r"(\d+)(?:;[\w.-]+)?$")
-# sbatch's own words for a job that it never sent, or that the controller judged. Anything else may have been taken.
+# sbatch's messages for a job that it never sent or that the controller refused. After any other message the job may exist.
 _REFUSALS = re.compile(
     r"invalid|unrecognized|unknown option|not available|not permitted|denied|violates|exceed|unable to open|no such file|"
     r"pathname of a file|must be|required|missing|not allowed|expired|bad constraints|too many|"
@@ -176,11 +176,11 @@ class Slurm:
     ) -> str:
         """Submit a script and return the job id.
 
-        `timeout` bounds sbatch even where this process is killed, so that no request is sent long after it.
+        `timeout` bounds sbatch even if this process is killed, so that no request is sent long afterwards.
 
         Raises:
-            Refused: sbatch says that it did not take it.
-            Unconfirmed: it said nothing of the kind, or nothing at all.
+            Refused: sbatch says that it refused the job.
+            Unconfirmed: sbatch said something else, or nothing.
             NotInstalled: there is no sbatch.
         """
         inherited = [word for name in os.environ if name.startswith("SBATCH_") for word in ("-u", name)]
@@ -207,18 +207,18 @@ class Slurm:
         return found[1]
 
     def test_only(self, script: Path, cwd: Path) -> str | None:
-        """Ask the scheduler whether it would take a script; return its objection, or None. Nothing is submitted."""
+        """Ask the scheduler whether it would accept a script; return its objection, or None. Nothing is submitted."""
         done = self._run(["sbatch", "--test-only", str(script)], cwd, SBATCH_SECONDS)
         return None if done.code == 0 else " ".join(done.err.replace("sbatch: error:", "").split())
 
     def look(self, names: Sequence[str], since: float, over: Sequence[str] = ()) -> View:
         """Ask squeue and sacct, side by side, for jobs by their names.
 
-        A name is believed, never an id: Slurm gives an id anew when it has lost a job.
+        Names count, never ids: Slurm uses an id again when it has lost a job.
 
         Args:
             since: Unix time before which none of them was submitted.
-            over: more names, of jobs that should be over: only the queue is asked for them.
+            over: further names, of jobs that should have ended: only squeue is asked for them.
         """
         if not names:
             queued, _ = self._queue(over) if over else ((), None)
@@ -233,7 +233,7 @@ class Slurm:
             accounted, accounting_problem, unaccounted = accounting.result()
         jobs = {}
         for name, indices, found in accounted:
-            # A task that accounting takes for live and the queue does not know is one that Slurm has lost.
+            # Slurm has lost a task that is live in accounting but not in the queue.
             if found.state not in _LIVE or queue_problem:
                 tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
                 tasks |= dict.fromkeys(indices, found)
@@ -248,7 +248,7 @@ class Slurm:
     def _queue(self, names: Sequence[str]) -> tuple[list[_Alike], str | None]:
         found: list[_Alike] = []
         for some in _portions(names):
-            # 0: whole lists of array indices, which squeue cuts at 64 characters else.
+            # 0: complete lists of array indices; otherwise squeue cuts them at 64 characters.
             words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%N|%j", f"--name={some}"]
             out, problem = self._asked("squeue", words)
             if problem:
@@ -274,7 +274,7 @@ class Slurm:
             for (job_id, rest), indices in _alike(out).items():
                 fields = rest.split("|", 5)
                 if len(fields) < 6 or not fields[3]:
-                    continue  # a job that accounting has not fully heard of yet
+                    continue  # accounting does not have the whole job yet
                 state, exit_code, seconds, _, nodes, name = fields
                 elapsed = float(seconds) if seconds.isdigit() else None
                 state = (state.split() or ["UNKNOWN"])[0]
@@ -282,7 +282,7 @@ class Slurm:
         return found, None, False
 
     def _asked(self, program: str, words: Sequence[str]) -> tuple[str, str | None]:
-        """Return a command's output, or why it could not be had."""
+        """Return a command's output, or why there is none."""
         try:
             done = self._run(words, None, ASK_SECONDS)
         except NoAnswer as error:
@@ -299,7 +299,7 @@ class Slurm:
         return done.out, None
 
     def own_jobs(self, prefix: str, days: int = 30) -> tuple[list[OtherJob], list[str]]:
-        """Return this user's jobs whose name has a token that begins so, queued or accounted, and what could not be asked."""
+        """Return this user's jobs, queued or accounted, whose token has this prefix, and the commands that did not answer."""
         found: dict[str, OtherJob] = {}
         out, queue = self._asked("squeue", ["squeue", "-h", "--me", "-t", "all", "-o", "%A|%F|%T|%Z|%j"])
         rows = [(line.split("|", 4), True) for line in out.splitlines()]
@@ -316,7 +316,7 @@ class Slurm:
         return list(found.values()), [text for text in (queue, accounting) if text]
 
     def queued_tasks(self, qos: str | None) -> int | None:
-        """Count this user's array tasks that wait or run, in one QOS or in all; None where squeue does not answer."""
+        """Count this user's array tasks that wait or run, in one QOS or in all; None if squeue does not answer."""
         out, problem = self._asked(
             "squeue",
             ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "--me", "-o", "%i", *([f"--qos={qos}"] if qos else [])],
@@ -324,7 +324,7 @@ class Slurm:
         return None if problem else sum(len(_indices(line)[1]) for line in out.splitlines())
 
     def usage(self, job_ids: Sequence[str]) -> dict[str, Usage]:
-        """Return what each array task of some jobs used, as far as accounting has heard of it. One call in all."""
+        """Return the accounting of each array task of some jobs, as far as Slurm has it, in one call."""
         if not job_ids:
             return {}
         wanted = ",".join(dict.fromkeys(job_ids))
@@ -334,7 +334,7 @@ class Slurm:
         for line in out.splitlines():
             job, partition, cpu, memory, energy, nodes = (line.split("|") + [""] * 6)[:6]
             key, _, step = job.partition(".")
-            if not step and partition:  # the job itself; without a partition accounting has not fully heard of it
+            if not step and partition:  # the job itself; without a partition accounting does not have the whole job yet
                 found[key] = Usage(_cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
             elif step and key in found and memory:
                 peak = max(found[key].memory_peak or 0.0, float(memory.rstrip("K")) * (1024 if "K" in memory else 1))
@@ -342,7 +342,7 @@ class Slurm:
         return found
 
     def out_of_memory(self, job_ids: Sequence[str]) -> set[str]:
-        """Return the array tasks (``JOBID_INDEX``) of which Slurm ended a step for want of memory.
+        """Return the array tasks (``JOBID_INDEX``) with a step that Slurm ended because it exceeded its memory.
 
         The task itself may be FAILED: only its step says why.
         """
@@ -356,10 +356,10 @@ class Slurm:
         return found
 
     def cancel(self, keys: Sequence[str]) -> None:
-        """Cancel jobs (``JOBID``) or array tasks (``JOBID_INDEX``); what has ended meanwhile is no error.
+        """Cancel jobs (``JOBID``) or array tasks (``JOBID_INDEX``). It is not an error if one has ended meanwhile.
 
         Raises:
-            HpcrlError: Slurm does not answer, or a key is none.
+            HpcrlError: Slurm does not answer, or a key is not valid.
         """
         for key in keys:
             if not re.fullmatch(r"\d+(_\d+)?", key):
@@ -372,7 +372,7 @@ class Slurm:
         return self._checked("scontrol", "show", "hostnames", nodes).split()
 
     def release(self, keys: Sequence[str]) -> None:
-        """Let jobs start that Slurm holds."""
+        """Release jobs that Slurm holds."""
         for key in keys:
             self._checked("scontrol", "release", key)
 
@@ -382,7 +382,7 @@ class Slurm:
 
 @contextmanager
 def spoken(say: Say, text: str, seconds: float = SAY_SECONDS) -> Iterator[None]:
-    """Say something if what is done here takes long."""
+    """Print a line if the work in this context takes long."""
     timer = threading.Timer(seconds, say, [text])
     timer.daemon = True
     timer.start()
@@ -401,7 +401,7 @@ def _words(done: Completed) -> str:
 
 
 def _portions(names: Iterable[str]) -> Iterator[str]:
-    """Join names by commas, so many at a time as one argument holds."""
+    """Join names by commas, as many at a time as one argument can hold."""
     some: list[str] = []
     length = 0
     for name in dict.fromkeys(names):
@@ -415,7 +415,7 @@ def _portions(names: Iterable[str]) -> Iterator[str]:
 
 
 def _alike(out: str) -> dict[tuple[str, str], list[int]]:
-    """Gather the lines of squeue or sacct that differ in array indices only: (job id, rest of the line) -> indices."""
+    """Group the lines of squeue or sacct that differ only in array indices: (job id, rest of the line) -> indices."""
     found: dict[tuple[str, str], list[int]] = {}
     for line in out.splitlines():
         key, _, rest = line.partition("|")
@@ -428,7 +428,7 @@ def _alike(out: str) -> dict[tuple[str, str], list[int]]:
 
 
 def _indices(text: str) -> tuple[str, Sequence[int]]:
-    """Read ``12``, ``12_3`` or ``12_[0-9:2,14%3]``: the job id and the array indices, [0] for a job that is no array."""
+    """Read ``12``, ``12_3`` or ``12_[0-9:2,14%3]``: the job id and the array indices, [0] for a job that is not an array."""
     match = _JOB_ID.match(text.strip())
     if not match:
         return "", ()
@@ -458,7 +458,7 @@ def _cpu_seconds(text: str) -> float | None:
 
 
 def array_key(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the key of the job that this process runs in, None outside of Slurm."""
+    """Return the key of the job in which this process runs; None outside of Slurm."""
     if "SLURM_ARRAY_JOB_ID" in environment:
         return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
     return environment.get("SLURM_JOB_ID")

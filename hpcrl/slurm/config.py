@@ -1,7 +1,7 @@
 """slurm.conf and its companions for a private cluster, generated from a cluster profile.
 
 Partitions, QOS, gres names, node sizes and limits are the profile's. Counts of nodes are cut, sizes are declared,
-not physical, and GPUs are stand-ins: the scheduler is real, the hardware is not.
+not physical, and GPUs are simulated: the scheduler is real, the hardware is not.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hpcrl.spec.quantities import format_time
 
 NODES_PER_TYPE = 2
 ACCOUNT = "lab"
-# What Slurm's control-group plugins here need: the freezer holds a job's processes together, memory limits them.
+# The controllers that Slurm's control-group plugins need here: the freezer groups a job's processes, memory limits them.
 CONTROLLERS = ("freezer", "memory")
-# How a job over its memory is ended: by the kernel, by Slurm's polling with accounting mended afterwards, or not.
+# How a job that exceeds its memory is killed: by the kernel; by Slurm's polling, with accounting corrected afterwards; not at all.
 Enforcement = Literal["control groups", "stand-in", "none"]
 
 
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a private cluster lives: its directory, host, user, ports and nodes."""
+    """Directory, host, user, ports and nodes of a private cluster."""
 
     directory: Path
     host: str
@@ -77,7 +77,7 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         f"ProctrackType=proctrack/{'cgroup' if by_groups else 'linuxproc'}",
         f"TaskPlugin=task/{'cgroup' if by_groups else 'none'}",
         "ReturnToService=2",
-        # Stricter than many sites, so that a script that could never start is refused at once.
+        # Stricter than many sites: a script that could never start is refused at once.
         "EnforcePartLimits=ALL",
         f"TmpFS={root}/tmpfs/%n",
         f"TaskProlog={root}/etc/taskprolog.sh",
@@ -166,9 +166,9 @@ def _node_line(profile: ClusterProfile, layout: Layout, node: Node) -> str:
 
 
 def job_submit_lua(profile: ClusterProfile, layout: Layout) -> str | None:
-    """Return the text of job_submit.lua: what the site's own submission plugin does, as far as a profile knows it.
+    """Return the text of job_submit.lua: the rules of the site's submission plugin that a profile can express.
 
-    None where it knows of nothing.
+    None if the profile has none.
     """
     gpu_nodes = [node.name for node in layout.nodes if profile.node_types[node.node_type].gpus]
     keeping_off = [name for name, each in profile.partitions.items() if each.excludes_gpu_nodes]
@@ -198,12 +198,12 @@ def job_submit_lua(profile: ClusterProfile, layout: Layout) -> str | None:
 
 
 def _lua(text: str) -> str:
-    """Return a text as it stands between double quotes in Lua."""
+    """Return a text escaped for double quotes in Lua."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
 def gres_conf(profile: ClusterProfile, layout: Layout) -> str:
-    """Return the text of gres.conf; each GPU is a link to /dev/null, which Slurm takes for a device."""
+    """Return the text of gres.conf; each GPU is a link to /dev/null, which Slurm accepts as a device."""
     lines = []
     for node in layout.nodes:
         gpus = profile.node_types[node.node_type].gpus
@@ -214,7 +214,7 @@ def gres_conf(profile: ClusterProfile, layout: Layout) -> str:
 
 
 def cgroup_conf(layout: Layout) -> str:
-    """Return the text of cgroup.conf. slurmd wants a version to be named even where no control group is used."""
+    """Return the text of cgroup.conf. slurmd requires a version even if no control group is used."""
     lines = ["CgroupPlugin=cgroup/v1", "CgroupAutomount=no"]
     if layout.memory == "control groups":
         lines += [
@@ -229,11 +229,11 @@ def cgroup_conf(layout: Layout) -> str:
 
 
 def over_memory_script(profile: ClusterProfile, layout: Layout) -> str:
-    """Return the script that corrects accounting after Slurm's polling ended a job over its memory.
+    """Return the script that corrects accounting after Slurm's polling killed a job that exceeded its memory.
 
-    Slurm then says FAILED or CANCELLED. The script looks for slurmd's words about it, waits until the job's end
+    Slurm then says FAILED or CANCELLED. The script looks for slurmd's message about it, waits until the job's end
     is in the database, and writes OUT_OF_MEMORY (state 11, exit code 0:125) there: for the step that was over
-    its memory, and for the job where that was the batch script's. Control groups give the same.
+    its memory, and for the job if that step was the batch script. Control groups give the same result.
     """
     root = layout.directory
     jobs, steps = (f"\\`{profile.name}_{table}_table\\`" for table in ("job", "step"))
@@ -287,7 +287,7 @@ def slurmdbd_conf(layout: Layout) -> str:
 
 
 def task_prolog(layout: Layout) -> str:
-    """Return the task prolog: nodes that share one host each get a temporary directory of their own."""
+    """Return the task prolog: each node on this shared host gets its own temporary directory."""
     temporary = f"{layout.directory}/tmpfs/$SLURMD_NODENAME"
     return (
         f'#!/bin/sh\necho "export TMPDIR={temporary}"\necho "export OMPI_MCA_btl_vader_backing_directory={temporary}"\n'
@@ -331,7 +331,7 @@ def qos_limits(profile: ClusterProfile) -> dict[str, dict[str, str]]:
         if qos.overrides_partition_time:
             wanted["Flags"] = "DenyOnLimit,PartitionTimeLimit"
         elif wanted:
-            # Without this flag a job over MaxWall is taken and never starts.
+            # Without this flag Slurm accepts a job over MaxWall and never starts it.
             wanted["Flags"] = "DenyOnLimit"
         if preemptable and not qos.preemptable:
             wanted["Preempt"] = ",".join(preemptable)
@@ -355,7 +355,7 @@ QOS_WORDS = {
 
 
 def limit_commands(profile: ClusterProfile) -> str:
-    """Return sacctmgr's input after the controller has started: it has made gres/gpu known by then."""
+    """Return sacctmgr's input after the controller has started, because gres/gpu is known only then."""
     lines = []
     for name, limits in qos_limits(profile).items():
         if limits:
@@ -373,17 +373,17 @@ def missing_limits(profile: ClusterProfile, shown: str) -> list[str]:
     missing = []
     for name, limits in qos_limits(profile).items():
         if name not in rows:
-            missing.append(f"QOS {name} is not there")
+            missing.append(f"QOS {name} is missing")
             continue
         for column, value in limits.items():
             found = rows[name].get(column, "")
             if _comparable(found) != _comparable(value):
-                missing.append(f"QOS {name}: {column} should be {value}, and is {found or 'not set'}")
+                missing.append(f"QOS {name}: {column}: expected {value}, got {found or 'no value'}")
     return missing
 
 
 def _comparable(text: str) -> set[str]:
-    """Read a list whose order is free; sacctmgr may write memory in another unit, and a number with fewer digits."""
+    """Read a list of any order; sacctmgr may write memory in another unit, and a number with fewer digits."""
     parts = set()
     for part in text.split(","):
         key, _, value = part.rpartition("=")
@@ -396,31 +396,32 @@ def _comparable(text: str) -> set[str]:
 
 
 def description(profile: ClusterProfile, layout: Layout) -> list[str]:
-    """Say what of a site this cluster has, what stands in for it, and what is missing."""
+    """Say what this cluster has of a site, what is simulated, and what is missing."""
     site = profile.scheduler
     memory = {
-        "control groups": "a job over its memory is ended by control groups and is OUT_OF_MEMORY",
-        "stand-in": "a job over its memory is ended within seconds by a stand-in without control groups: "
-        "sacct says OUT_OF_MEMORY, squeue FAILED or CANCELLED, and a short peak is not seen",
-        "none": "a job over its memory is not ended" + (", although the site ends it" if site.enforce_memory else ""),
+        "control groups": "a job that exceeds its memory is killed by control groups, with state OUT_OF_MEMORY",
+        "stand-in": "a job that exceeds its memory is killed within seconds, without control groups: "
+        "sacct says OUT_OF_MEMORY, squeue FAILED or CANCELLED, and a short peak is missed",
+        "none": "a job that exceeds its memory is not killed"
+        + (", although the site kills it" if site.enforce_memory else ""),
     }[layout.memory]
     kept = ", ".join(site.accounting_store_flags) or "no comments, scripts or variables of jobs"
     part_limits = (
         ""
         if site.enforce_part_limits
-        else "; sbatch refuses what is over a partition's limits, and the site's does not"
+        else "; sbatch refuses a job over a partition's limits, but the site's sbatch does not"
     )
     rules = "rules of the site's submission plugin"
     if layout.submission_plugin:
-        rules = "rules of the site's submission plugin but those on memory and GPU nodes"
+        rules = "rules of the site's submission plugin, except those on memory and GPU nodes"
     return [
         "real: slurmctld, slurmdbd, slurmd and the commands; "
         f"{len(profile.partitions)} partitions with their time, nodes and QOS; every limit of {len(profile.qos)} QOS, read back",
         (f"Slurm of this host; the site's is {site.version}; " if site.version else "")
-        + f"as the site has it: MaxArraySize {site.max_array_size}, "
+        + f"as at the site: MaxArraySize {site.max_array_size}, "
         + (f"MaxJobCount {site.max_job_count}, " if site.max_job_count else "")
         + f"PreemptMode {site.preempt_mode or 'REQUEUE (the profile does not say)'}, accounting keeps {kept}",
-        f"stand-ins: {len(layout.nodes)} nodes on this host, of declared size; GPUs are links to /dev/null",
+        f"simulated: {len(layout.nodes)} nodes on this host, of declared size; GPUs are links to /dev/null",
         f"memory: {memory}",
-        f"not there: {rules}, fair share, other users, modules, file systems{part_limits}",
+        f"missing: {rules}, fair share, other users, modules, file systems{part_limits}",
     ]

@@ -1,4 +1,4 @@
-"""The program that stands before sbatch, squeue, sacct, scancel or scontrol: it does what the control file says.
+"""The program that wraps sbatch, squeue, sacct, scancel or scontrol, and follows the control file.
 
 :mod:`hpcrl.slurm.faults` copies it beside the control file, and Python runs it with -I -S: standard library only.
 Usage: fault_wrapper.py DIRECTORY COMMAND ARGUMENT...

@@ -1,24 +1,24 @@
 """Faults on demand: wrappers of Slurm's commands that answer late, wrongly or not at all.
 
-A directory of wrappers goes to the front of PATH. A small control file says what each does, and can be changed at
-any moment by another process::
+A directory of wrappers is put at the front of PATH. A small control file says what each does. Another process can
+change it at any time::
 
     faults = VirtualSlurm(directory).faults()
     faults.set("sbatch", "accept-and-fail", times=1)
     subprocess.run([...], env=virtual.environment() | {"PATH": faults.path})
-    assert faults.calls("sbatch")[0].out == "17\\n"         # Slurm has job 17, and the caller was told of an error
+    assert faults.calls("sbatch")[0].out == "17\\n"         # Slurm has job 17, but the caller got an error
     faults.clear()
 
 | fault | what the command does |
 |---|---|
 | `delay SECONDS` | waits, then makes the request |
-| `delay-after SECONDS` | makes the request, and answers late |
+| `delay-after SECONDS` | makes the request, then answers late |
 | `accept-and-fail` | makes the request; if Slurm accepts it, says "Socket timed out on send/recv operation" and exits 1 |
 | `fail MESSAGE` | makes no request, writes the message to stderr and exits 1 |
 | `reply TEXT` | makes no request, writes the text to stdout and exits 0; an empty text is an empty answer |
 | `hang` | makes no request and never ends |
-| `missing` | is not there: the shell says "command not found" |
-| `banner TEXT` | writes a line to stdout, then does its work |
+| `missing` | does not exist: the shell says "command not found" |
+| `banner TEXT` | writes a line to stdout, then works as usual |
 
 Faults of several kinds on one command act together. Each may be limited to the next N calls (`times`), after letting
 some calls pass (`skip`). Every call is counted in a log.
@@ -58,7 +58,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that is set; `times`: how many more calls it meets (None: all), after `skip` calls."""
+    """A fault that is set; `times`: number of further calls that it affects (None: all), after `skip` calls."""
 
     command: str
     kind: str
@@ -69,7 +69,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a wrapper. `code` and `out` are the real command's, where the wrapper waited for its end."""
+    """One call of a wrapper. `code` and `out` are the real command's, if the wrapper waited for its end."""
 
     command: str
     arguments: tuple[str, ...]
@@ -81,7 +81,7 @@ class Call:
 
 
 class Faults:
-    """The wrappers in one directory, made when they are first wanted."""
+    """The wrappers in one directory, created at their first use."""
 
     def __init__(self, directory: Path, search: str | None = None) -> None:
         self.directory = directory.resolve()
@@ -90,13 +90,13 @@ class Faults:
 
     @property
     def path(self) -> str:
-        """The value of PATH with which programs meet the wrappers, and no other sbatch, squeue, ... behind them."""
+        """The value of PATH with which programs find the wrappers, and no other sbatch, squeue, ... behind them."""
         return str(self._read()["path"])
 
     def set(
         self, command: str, kind: str, value: float | str | None = None, times: int | None = None, skip: int = 0
     ) -> None:
-        """Let a command fail in one way from its next call on.
+        """Set a fault of a command from its next call on.
 
         Raises:
             UsageError: there is no such command or fault, or its value is missing or of the wrong kind.
@@ -107,20 +107,20 @@ class Faults:
         if times is not None and times < 1:
             raise UsageError(f"times: expected at least 1, got {times}")
         if kind == "missing" and (times is not None or skip):
-            raise UsageError("missing: a command that is not there counts no calls: clear it instead of --times")
+            raise UsageError("missing: a missing command cannot count its calls: use clear instead of --times")
         with self._changed() as control:
             control["faults"].setdefault(command, {})[kind] = {"value": value, "times": times, "skip": skip}
             self._write_programs(control)
 
     def clear(self, command: str | None = None) -> None:
-        """Take the faults of one command, or of all, away."""
+        """Remove the faults of one command, or of all."""
         with self._changed() as control:
             for each in [command] if command else list(control["faults"]):
                 control["faults"].pop(each, None)
             self._write_programs(control)
 
     def active(self) -> list[Fault]:
-        """Return the faults that the next calls will meet."""
+        """Return the faults that affect the next calls."""
         found = self._read()["faults"]
         return [Fault(command, kind, **facts) for command, kinds in found.items() for kind, facts in kinds.items()]
 
@@ -148,7 +148,7 @@ class Faults:
             real[name] = found
         (self.directory / "bin").mkdir(parents=True, exist_ok=True)
         shutil.copy(fault_wrapper.__file__, self.directory / "wrapper.py")
-        # What stands beside the real commands stays reachable, they themselves do not: `missing` is then true.
+        # Other programs in the directories of the real commands stay on PATH, the real commands do not: so `missing` works.
         for place in dict.fromkeys(os.path.realpath(each) for each in search.split(os.pathsep) if each):
             if not any(Path(place, name).exists() for name in COMMANDS):
                 path.append(place)
@@ -178,7 +178,7 @@ class Faults:
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, Any]]:
-        """Hand out the control file's content and write it back, while no wrapper reads it."""
+        """Give the control file's content and write it back, while no wrapper reads it."""
         with (self.directory / LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             control = self._read()
@@ -192,10 +192,10 @@ def _checked(kind: str, value: float | str | None) -> float | str | None:
     wanted = KINDS[kind]
     if wanted is None:
         if value is not None:
-            raise UsageError(f"{kind}: takes no value, got {value!r}")
+            raise UsageError(f"{kind}: expected no value, got {value!r}")
         return None
     if value is None:
-        raise UsageError(f"{kind}: wants a value: {'a number of seconds' if wanted == 'seconds' else 'a text'}")
+        raise UsageError(f"{kind}: expected {'a number of seconds' if wanted == 'seconds' else 'a text'}, got no value")
     if wanted == "text":
         return str(value)
     try:

@@ -10,7 +10,7 @@ _WORDS = (
     ("Priority", "jobs of higher priority are before it; nothing to do"),
     ("Resources", "it is next, and waits for nodes to become free"),
     ("Dependency", "it waits for an earlier stage of the chain"),
-    ("DependencyNeverSatisfied", "the job that it waits for has failed: cancel this one (hpcrl cancel), mend the cause, and submit again"),
+    ("DependencyNeverSatisfied", "the job that it waits for has failed: cancel this one (hpcrl cancel), correct the cause, and submit again"),
     ("BeginTime", "it was requeued, and Slurm lets it rest before the next start"),
     ("JobHeldUser", "you hold it: scontrol release JOB"),
     ("JobHeldAdmin", "an administrator holds it: ask your site"),
@@ -22,8 +22,8 @@ _WORDS = (
     ("Licenses", "it waits for a licence"),
     ("PartitionDown", "the partition is down: ask your site"),
     ("PartitionInactive", "the partition takes no jobs now: ask your site"),
-    ("PartitionNodeLimit", "it asks for more nodes than the partition gives: plan again"),
-    ("PartitionTimeLimit", "it asks for more time than the partition gives: shorten `time` and plan again"),
+    ("PartitionNodeLimit", "it asks for more nodes than the partition allows: plan again"),
+    ("PartitionTimeLimit", "it asks for more time than the partition allows: shorten `time` and plan again"),
     ("InvalidAccount", "the account is not valid any more: ask your site"),
     ("InvalidQOS", "the QOS is not valid for you any more: ask your site"),
     ("BadConstraints", "no node has what it asks for: plan again for this cluster"),
@@ -38,7 +38,7 @@ _KNOWN = dict(_WORDS)
 
 
 LAUNCH_FAILED = "launch failed requeued held"
-# What does not end by itself.
+# Reasons that do not end by themselves.
 _STUCK = frozenset(
     {LAUNCH_FAILED, "job requeued in held state", "JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied"}
 )
@@ -51,7 +51,7 @@ def word_of(reason: str) -> str:
 
 
 def is_stuck(reason: str | None) -> bool:
-    """Tell whether a job that waits for this reason waits for ever, unless somebody does something."""
+    """Tell whether a job that waits for this reason waits until somebody acts."""
     return reason is not None and word_of(reason) in _STUCK
 
 
@@ -68,7 +68,7 @@ def explain(reason: str) -> str:
         return f"{word}: the budget of {whose} is used up: ask for more time, or plan with another account or QOS"
     if found := _MAXIMUM.match(word):
         shared = "all of its users together" if found[2] == "Grp" else "you"
-        return f"{word}: {whose} gives no more {_what(found[3])} to {shared} at once; it starts when others end"
+        return f"{word}: {whose} allows no more {_what(found[3])} to {shared} at once; it starts when others end"
     return reason
 
 

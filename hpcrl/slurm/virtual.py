@@ -1,4 +1,4 @@
-"""A private Slurm on one host, inside one directory: for tests and for trying scripts before they meet a site.
+"""A private Slurm on one host, inside one directory, for tests and for trying scripts before they go to a site.
 
 Real slurmctld, slurmdbd with MariaDB, munge and one slurmd per node; no systemd, nothing in /etc, root or not.
 Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server, and libpmix-dev for MPI launches.
@@ -66,7 +66,7 @@ _LONGEST = 60
 
 
 def missing_programs() -> list[str]:
-    """Return what is not installed of what a private Slurm needs."""
+    """Return the programs that a private Slurm needs and that are not installed."""
     return [name for name in PROGRAMS if _find(name) is None]
 
 
@@ -92,11 +92,11 @@ class VirtualSlurm:
         return self.directory / "etc/slurm.conf"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which Slurm's commands talk to this cluster and no other."""
+        """Return the environment in which Slurm's commands use this cluster and no other."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SALLOC_"))
         }
-        # The wrappers of `faults` are for the programs under test, not for those who run the cluster.
+        # The wrappers of `faults` are for the programs under test, not for this class.
         places = [each for each in kept.get("PATH", "").split(":") if not each.startswith(f"{self.directory}/faults/")]
         return kept | {
             "SLURM_CONF": str(self.conf),
@@ -115,22 +115,22 @@ class VirtualSlurm:
 
         Args:
             profile: the site.
-            report: is told what starts.
-            enforce_memory: whether a job over its memory is ended; None: as at the site.
-            control_groups: whether by control groups; None: where they can be had, else by a stand-in.
+            report: gets the name of each part that starts.
+            enforce_memory: whether a job that exceeds its memory is killed; None: as at the site.
+            control_groups: whether control groups do it; None: if they are available, else Slurm's polling.
 
         Returns:
-            What is real, what stands in for something, and what is not there, one sentence each.
+            What is real, what is simulated, and what is missing, one sentence each.
 
         Raises:
             UsageError: one runs here already, the directory's name is too long, or the profile has no scheduler.
             HpcrlError: a program is missing or does not start, with the end of its log; or a limit could not be set.
         """
         if profile.scheduler.kind != "slurm":
-            raise UsageError(f"cluster {profile.name}: has no Slurm to imitate")
+            raise UsageError(f"cluster {profile.name}: has no Slurm")
         if len(str(self.directory)) > _LONGEST:
             raise UsageError(
-                f"{self.directory}: too long a name for Unix sockets: choose one of at most {_LONGEST} characters"
+                f"{self.directory}: too long for the paths of Unix sockets: choose a directory of at most {_LONGEST} characters"
             )
         if missing := missing_programs():
             raise HpcrlError(f"not installed: {', '.join(missing)}: apt-get install {PACKAGES}")
@@ -138,7 +138,7 @@ class VirtualSlurm:
             raise UsageError(f"{self.directory}: a private Slurm runs here already: hpcrl dev slurm down")
         wanted = profile.scheduler.enforce_memory if enforce_memory is None else enforce_memory
         if wanted and control_groups and not control_groups_here():
-            raise UsageError("control groups (version 1, memory and freezer) are not to be had here: root is needed")
+            raise UsageError("control groups (version 1, memory and freezer) are not available here: they need root")
         groups = control_groups_here() if control_groups is None else control_groups
         layout = self._prepare(profile, ("control groups" if groups else "stand-in") if wanted else "none")
         try:
@@ -159,9 +159,9 @@ class VirtualSlurm:
     def _prepare(self, profile: ClusterProfile, memory: Enforcement) -> Layout:
         root = self.directory
         if root.exists() and any(root.iterdir()) and not (root / _STATE).exists():
-            raise UsageError(f"{root}: holds something else: choose an empty directory")
+            raise UsageError(f"{root}: is not empty: choose an empty directory")
         shutil.rmtree(root, ignore_errors=True)
-        # The database knows no passwords, and whoever reaches it writes files as its user: nobody else may enter.
+        # The database has no passwords, and its clients can write files as its user: nobody else may enter.
         root.mkdir(parents=True, mode=0o700, exist_ok=True)
         root.chmod(0o700)
         for name in _FOLDERS:
@@ -239,7 +239,7 @@ class VirtualSlurm:
         self.start_database()
         self.command("sacctmgr", "-i", stdin=accounting_commands(profile, layout.user))
         if layout.user not in self.command("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
-            raise HpcrlError(f"sacctmgr did not take the accounts: see {root}/log/slurmdbd.log")
+            raise HpcrlError(f"sacctmgr did not accept the accounts: see {root}/log/slurmdbd.log")
 
     def _set_limits(self, profile: ClusterProfile, layout: Layout) -> None:
         """Set every limit and read it back: sacctmgr's exit code says nothing about commands on its input."""
@@ -250,10 +250,12 @@ class VirtualSlurm:
             asked = ("show", "assoc", f"user={layout.user}", f"account={ACCOUNT}", "format=MaxSubmit")
             found = self.command("sacctmgr", "-nP", *asked).stdout.strip()
             if found != str(most):
-                missing.append(f"user {layout.user}: MaxSubmit should be {most}, and is {found or 'not set'}")
+                missing.append(f"user {layout.user}: MaxSubmit: expected {most}, got {found or 'no value'}")
         if missing:
             words = " ".join((said.stderr or said.stdout).split())[-300:]
-            raise HpcrlError(f"sacctmgr did not set what the profile says: {'; '.join(missing)} (it said: {words})")
+            raise HpcrlError(
+                f"sacctmgr did not set the limits of the profile: {'; '.join(missing)} (its output: {words})"
+            )
 
     def down(self) -> None:
         """End every process of the cluster, jobs included. The directory stays, with its logs."""
@@ -272,7 +274,7 @@ class VirtualSlurm:
             _remove_groups(link.resolve())
 
     def check_running(self) -> None:
-        """Raise where no private Slurm runs in this directory.
+        """Raise an error unless a private Slurm runs in this directory.
 
         Raises:
             UsageError: none does.
@@ -281,11 +283,11 @@ class VirtualSlurm:
             raise UsageError(f"{self.directory}: no private Slurm runs here: hpcrl dev slurm up")
 
     def faults(self) -> Faults:
-        """Return the wrappers of this cluster's commands, which fail when they are told to."""
+        """Return the wrappers of this cluster's commands, which fail on request."""
         return Faults(self.directory / "faults", self.environment()["PATH"])
 
     def kill_controller(self) -> None:
-        """End slurmctld by SIGKILL: what it has not yet written to disk, it forgets."""
+        """End slurmctld by SIGKILL: it loses everything that is not yet on disk."""
         _kill([each for each in self.processes() if _name(each).startswith("slurmctld")])
 
     def start_controller(self) -> None:
@@ -295,7 +297,7 @@ class VirtualSlurm:
         self._until("slurmctld", lambda: "UP" in self.command("scontrol", "ping").stdout)
 
     def kill_database(self) -> None:
-        """End slurmdbd by SIGKILL: sacct and sacctmgr fail, jobs go on."""
+        """End slurmdbd by SIGKILL: sacct and sacctmgr fail, and jobs continue."""
         _kill(self._running("slurmdbd"))
 
     def start_database(self) -> None:
@@ -305,7 +307,7 @@ class VirtualSlurm:
         self._until("slurmdbd", lambda: self.command("sacctmgr", "-n", "show", "cluster").returncode == 0)
 
     def kill_node(self, name: str, jobs: bool = False) -> None:
-        """End a node's slurmd by SIGKILL; with `jobs`, also what runs there: the node has crashed.
+        """End a node's slurmd by SIGKILL; with `jobs`, also the jobs there, as in a crash of the node.
 
         Raises:
             UsageError: there is no such node.
@@ -319,7 +321,7 @@ class VirtualSlurm:
             _kill([each for each in on_node if _name(each) not in ("slurmd", "slurmstepd")])
 
     def start_node(self, name: str) -> None:
-        """Start a node's slurmd and wait until the controller says that the node takes jobs.
+        """Start a node's slurmd and wait until the controller says that the node accepts jobs.
 
         Raises:
             UsageError: there is no such node.
@@ -342,7 +344,7 @@ class VirtualSlurm:
         return [each for each in self.processes() if _name(each) == program]
 
     def processes(self) -> list[psutil.Process]:
-        """Return every process of this cluster: daemons, step daemons and what runs in jobs."""
+        """Return every process of this cluster: daemons, step daemons and processes of jobs."""
         mark = str(self.conf)
         found = []
         for process in psutil.process_iter():

@@ -1,1 +1,1 @@
-"""The submit stage: hands a plan's jobs to Slurm or to this machine, follows and cancels them."""
+"""The submit stage submits a plan's jobs to Slurm or to this machine, follows them and cancels them."""

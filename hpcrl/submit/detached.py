@@ -1,7 +1,7 @@
-"""Hand the local queue over to submitit from a session of its own.
+"""Start the local queue through submitit, in a session of its own.
 
 Run as ``python -m hpcrl.submit.detached PLAN MINUTES TOKEN...``. submitit's controller keeps the terminal, pipes and
-process group of whoever starts it; from here it has none of the caller's, so that the caller's pipes close when the
+process group of the process that starts it. Here it has none of the caller's, so that the caller's pipes close when the
 caller ends, and its Ctrl-C does not reach the jobs.
 """
 
@@ -29,7 +29,7 @@ def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
     folder = directory / QUEUE_LOGS
     folder.mkdir(exist_ok=True)
     log = folder / "start.log"
-    log.unlink(missing_ok=True)  # whatever stands there
+    log.unlink(missing_ok=True)  # whatever it contains
     with log.open("wb") as file:
         done = subprocess.run(
             [sys.executable, "-m", STARTER, str(directory.resolve()), str(minutes), *tokens],
@@ -57,7 +57,7 @@ def main(directory: str, minutes: str, *tokens: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not set(tokens) <= set(read_queues(path)):
         if time.monotonic() > deadline:
-            raise SystemExit(f"it gave no sign of life for {START_SECONDS:.0f} s: see {job.paths.stderr}")
+            raise SystemExit(f"it did not start within {START_SECONDS:.0f} s: see {job.paths.stderr}")
         if job.done():
             raise SystemExit(f"it ended at once: see {job.paths.stderr}")
         time.sleep(0.05)

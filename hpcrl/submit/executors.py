@@ -1,6 +1,6 @@
-"""submitit's executor, made to hand over the very scripts that `plan` wrote.
+"""submitit's executor, changed to submit the scripts that `plan` wrote.
 
-A job array goes as one submission whose script says ``--array``: submitit's own array path would build a plain
+A job array is one submission with ``--array`` in its script: submitit's own array code would build a plain
 executor inside and drop our script. sbatch itself is called through :mod:`hpcrl.slurm.client`: submitit takes any
 error for a refusal and any "job 42" in the output for an answer.
 """
@@ -39,7 +39,7 @@ class ScriptExecutor(submitit.SlurmExecutor):
         self._arguments: Sequence[str] = ()
 
     def submit_script(self, script: str, options: Sequence[str], arguments: Sequence[str]) -> str:
-        """Hand a script to sbatch, with options before it and arguments after it, and return the job id.
+        """Submit a script with sbatch, with options before it and arguments after it, and return the job id.
 
         Raises:
             Refused: sbatch refuses it, in sbatch's words.

@@ -1,4 +1,4 @@
-"""Why a cell failed: the last line of the log that is its own; and one cause for the same failure of many cells."""
+"""Why a cell failed: the last line of its own in the log. The same failure of many cells is one cause."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpcrl.formats.attempts import BEGINS
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.submit.judging import TaskStatus
 
-_TAIL = 20_000  # bytes of a log that are looked at
-_LONG_TAIL = 1_000_000  # of one that several cells share
+_TAIL = 20_000  # bytes of the end of a log that are read
+_LONG_TAIL = 1_000_000  # the same for a log that several cells share
 # Slurm runs a copy of the script, in a directory of each job's own.
 _SPOOLED = re.compile(r"\S*/job\d+\S*/slurm_script")
-# What differs from job to job in the same failure.
+# Parts of a message that differ between jobs with the same failure.
 _VARYING = (
     (re.compile(r"(?<![A-Za-z0-9])(job(?:id)?[-_.=: ]?)\d+", re.IGNORECASE), r"\1N"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "0xN"),
@@ -27,9 +27,9 @@ _VARYING = (
 
 
 def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False) -> str | None:
-    """Return the last line of a log that is the cell's own: not the script's before it, and not the launcher's farewell.
+    """Return the last line of a log that the cell itself wrote: not the script before it, and not the launcher after it.
 
-    Where the cell never began, that is the last line of the script. The log of a requeued job has a beginning for each
+    If the cell never began, it is the last line of the script. The log of a requeued job has a beginning for each
     start, and the last one counts.
 
     Args:
@@ -55,7 +55,7 @@ def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False
 
 
 def _since(lines: list[str], begun: list[str | None], cell: str) -> list[str]:
-    """Return what was printed since a cell began last, until another one did; everything where no cell began."""
+    """Return the text from the last beginning of a cell to the next cell's; the whole text if no cell began."""
     if cell not in begun:
         return [] if any(begun) else lines
     first = len(begun) - begun[::-1].index(cell)
@@ -64,12 +64,12 @@ def _since(lines: list[str], begun: list[str | None], cell: str) -> list[str]:
 
 
 def _text(line: str) -> str:
-    """Return what is seen of a line: a progress bar overwrites what it wrote before."""
+    """Return the visible text of a line: a progress bar overwrites what it wrote before."""
     return line.strip().rpartition("\r")[2].strip()
 
 
 def without_a_word(directory: Path, status: TaskStatus, log: str | None, begun: bool) -> str:
-    """Say what is known of a cell that failed and left neither an end of its record nor a line in its log."""
+    """Say what is known about a cell that failed without a footer of its record and without a line in its log."""
     try:
         empty = log is not None and not (directory / log).stat().st_size
         missing = log is None
@@ -93,12 +93,12 @@ def _room(directory: Path) -> str:
     except OSError:
         return "the plan directory cannot be read now"
     if found.f_bavail * found.f_frsize < 1 << 20 or (found.f_files and not found.f_favail):
-        return "the file system of the plan is full now: make room, then submit again"
+        return "the file system of the plan is full now: free some space, then submit again"
     return "was it killed, or was the disk or your quota full at that time?"
 
 
 def counted(failures: Iterable[tuple[str | None, TaskStatus]]) -> dict[str, int]:
-    """Count failures (cell or None for a stage, status) by cause, the most frequent first; ids, nodes and addresses split no cause."""
+    """Count failures (cell or None for a stage, status) by cause, the most frequent first. Different ids, nodes and addresses are one cause."""
     counts: Counter[str] = Counter()
     alike: dict[str, set[str]] = {}
     for cell, status in failures:
@@ -106,7 +106,7 @@ def counted(failures: Iterable[tuple[str | None, TaskStatus]]) -> dict[str, int]
         counts[cause] += 1
         if len(told := alike.setdefault(cause, set())) < 2:
             told.add(f"{status.state}: {status.reason}" if status.reason else status.state)
-    # Where all say the same, it is told as it stands: what it says to do must be right to the letter.
+    # If all messages are equal, the message is shown unchanged, because its advice must be exact.
     return {
         next(iter(alike[cause])) if len(alike[cause]) == 1 else cause: number for cause, number in counts.most_common()
     }

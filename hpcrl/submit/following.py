@@ -3,8 +3,8 @@
     PLAN/following      touched every few seconds by the process that follows the plan and will submit retries
     PLAN/message-owed   the last job of a chain has left the message to that process
 
-The last job of a round sends no message while somebody follows and cells are left to retry. The process that follows
-sends an owed message when it submits nothing more, for whatever reason. Whoever removes ``message-owed`` sends it.
+The last job of a round sends no message while a process follows and cells are left to retry. The process that follows
+sends an owed message when it submits nothing more, for any reason. The process that removes ``message-owed`` sends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.2
 
 
 class Following:
-    """The time during which this process follows a plan; at its end `send` is called if a message is owed."""
+    """A context in which this process follows a plan. At its end `send` is called if a message is owed."""
 
     def __init__(self, directory: Path, send: Callable[[], None]) -> None:
         self._file, self._owed, self._send = directory / FILE, directory / OWED, send
@@ -60,19 +60,19 @@ class Following:
 
 
 def left_to_follower(directory: Path) -> bool:
-    """Leave the message to the process that follows this plan; return False where nobody does."""
+    """Leave the message to the process that follows this plan; return False if there is none."""
     if not _is_followed(directory / FILE):
         return False
     try:
         (directory / OWED).touch()
     except OSError:
         return False
-    # Who stopped following meanwhile may have looked too early.
+    # A process that stopped following meanwhile may have checked too early.
     return (directory / FILE).exists() or not _remove(directory / OWED)
 
 
 def _is_followed(path: Path) -> bool:
-    """Tell whether the file is touched again: no two hosts' clocks are compared, and a killed process touches nothing."""
+    """Tell whether the file is touched again. No clocks of two hosts are compared, and a killed process touches nothing."""
     before, until = _changed(path), time.monotonic() + DEAD_SECONDS
     while before is not None and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)

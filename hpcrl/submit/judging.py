@@ -1,14 +1,14 @@
-"""The state of one attempt: what the ledger, the fence and Slurm's answers say of it, put together.
+"""The state of one attempt, from the ledger, the fence and Slurm's answers.
 
-States are Slurm's own words, and besides them:
+The states are Slurm's, and these:
 
     NOT SUBMITTED   no attempt was granted
     UNCONFIRMED     sbatch did not say whether it took the job, or Slurm does not list it yet
-    UNKNOWN         Slurm could not be asked
+    UNKNOWN         Slurm did not answer
     LOST            neither queued nor accounted nor recorded, a minute after the submission: Slurm has forgotten it
 
-Slurm's word is believed only for a job whose name carries the submission's token. COMPLETED needs the record's footer,
-which the cell marks in ``attempts/`` when it has written it.
+Slurm's state counts only for a job with the submission's token in its name. COMPLETED needs the record's footer; when
+the cell has written it, it creates a file in ``attempts/``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LIVE = frozenset(RUNNING | WAITING)
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 LOST_SECONDS = 60.0
 _BREATHES = "its job cannot be found, but its record was written a moment ago: it may still run; look again in a minute"
-FULL = 0.9  # of the memory asked for, after which an end without a word is taken for want of memory
-# What a cell's own record says of an attempt that did not complete.
+FULL = 0.9  # share of the requested memory above which an end without an error counts as out of memory
+# States from the outcome in a cell's own record, for an attempt that did not complete.
 _OUTCOMES = {
     "failed": FAILED,
     "diverged": FAILED,
@@ -58,7 +58,7 @@ class TaskStatus(NamedTuple):
     Args:
         attempt: the number granted, 0 for none.
         index: place in the submission's array.
-        slurm: what Slurm says of it, if anything.
+        slurm: Slurm's answer about it, if there is one.
     """
 
     state: str
@@ -86,7 +86,7 @@ Candidate = tuple[int, Submission, int]  # attempt, submission, index in its arr
 
 
 class Judge:
-    """Decides the state of an attempt from all that is known."""
+    """Decides the state of an attempt from all known facts."""
 
     def __init__(
         self,
@@ -114,10 +114,10 @@ class Judge:
         return min((self.of(unit, own, *candidate) for candidate in candidates), key=_rank)
 
     def of(self, unit: str, own: str | None, attempt: int, submission: Submission, index: int) -> TaskStatus:
-        """Judge one submission's part in an attempt.
+        """Decide the state of one submission's part in an attempt.
 
         Args:
-            own: how the attempt ended, as the fence says.
+            own: the end of the attempt according to the fence.
         """
         if submission.state == ELSEWHERE:
             state, reason = self._of_original(unit, own, submission)
@@ -159,7 +159,7 @@ class Judge:
                 return _OUTCOMES[own], None
             if self._has_footer(unit):
                 return COMPLETED, None
-            # This start was turned away where another one, perhaps of a job with another name, has the attempt.
+            # This start was turned away if another one has the attempt, perhaps of a job with another name.
             other = read_holder(self._directory, unit, attempt).get("job")
             if other not in (None, f"{slurm.job_id}_{index}") and (
                 self._age_of_start(unit, attempt) < LOST_SECONDS or unit in self._breathing
@@ -173,7 +173,7 @@ class Judge:
                 return "OUT_OF_MEMORY", None
             if (share := self._memory_share(unit)) > FULL:
                 return "OUT_OF_MEMORY", f"Slurm says FAILED; its last sample had {share:.0%} of the memory asked for"
-        # The queue tells of an end before accounting has its exit code.
+        # The queue reports an end before accounting has the exit code.
         if not taken and (slurm.exit_code == _NO_LOG or not (slurm.exit_code or self._has_logs)):
             return (
                 slurm.state,
@@ -227,7 +227,7 @@ class Judge:
             return LOST, submission.message
         if abandoned and self._progress.has_begun(unit, attempt):
             if lives(read_holder(self._directory, unit, attempt)):
-                return "RUNNING", "its local queue has ended, and it runs on"
+                return "RUNNING", "its local queue has ended, but the cell still runs"
             if state in LIVE and own in _OUTCOMES:
                 return _OUTCOMES[own], None
             if state in LIVE and unit in self._breathing:
@@ -252,7 +252,7 @@ class Judge:
 
     @cached_property
     def _breathing(self) -> set[str]:
-        """The cells whose record was written to a moment ago: they run, whoever has forgotten them."""
+        """The cells whose record was written a moment ago: they run, even if Slurm does not know them."""
         fresh = set()
         for path in (self._directory / RECORDS).glob("*.rec"):
             with suppress(OSError):
@@ -273,18 +273,18 @@ class Judge:
 
     @cached_property
     def _starved(self) -> set[str]:
-        """The array tasks whose step Slurm ended for want of memory; asked for where one failed without a word."""
+        """The array tasks with a step that ran out of memory, according to Slurm. It is asked when a task failed without an error."""
         states = [each for jobs in self._jobs.values() for tasks in jobs for each in tasks.values()]
         return self._slurm.out_of_memory(sorted({each.job_id for each in states if each.state == FAILED}))
 
     def _has_footer(self, unit: str) -> bool:
-        """Look into the records of cells that have ended without a mark of it, which is rare."""
+        """Read the records of cells that have ended without a file in ``attempts/``, which is rare."""
         if self._completed is None:
             self._completed = _completed_by_record(self._directory)
         return unit in self._completed
 
     def _memory_share(self, unit: str) -> float:
-        """Return how much of its memory a cell had in use, of what it asked for, before it ended without a footer."""
+        """Return the used share of its requested memory before a cell ended without a footer."""
         from hpcrl.formats.record import SAMPLE_COLUMNS, RecordError, read_frames
 
         share = 0.0
@@ -314,7 +314,7 @@ class Judge:
 
 
 def _merged(jobs: Sequence[Tasks]) -> Tasks:
-    """Return one state for each index of an array that Slurm has under several ids: of those, one that is live."""
+    """Return one state for each index of an array that Slurm has under several ids; a live one comes first."""
     if len(jobs) == 1:
         return jobs[0]
     merged: Tasks = {}
@@ -344,7 +344,7 @@ def _now(directory: Path) -> float:
 
 
 def _ages(directory: Path, submissions: Sequence[Submission]) -> dict[str, float]:
-    """Return the seconds since each submission, by the one clock of the file system."""
+    """Return the seconds since each submission, by the clock of the file system."""
     now = _now(directory)
     ages = {}
     for each in submissions:

@@ -1,4 +1,4 @@
-"""The local executor's queue: runs the jobs of a plan on this machine, as many at once as it has cores for.
+"""The local executor's queue: it runs the jobs of a plan on this machine, as many at once as the cores allow.
 
 It is one submitit job (`drain`), so that the process that submitted may end.
 """
@@ -53,7 +53,7 @@ class _Machine:
     gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
 
     def take(self, job: Job, held: Held) -> tuple[list[int], list[str]] | None:
-        """Take a job's cores and GPUs, or None while they are in use, here or by another queue."""
+        """Take cores and GPUs for a job; None while they are in use by this or another queue."""
         wanted, gpus = _wanted(job)
         cores = [core for core in self.cores if core not in held.cores][:wanted]
         chosen = [gpu for gpu in self.gpus if gpu not in held.gpus][:gpus]
@@ -64,7 +64,7 @@ class _Machine:
         return cores, chosen
 
     def lacks(self, job: Job) -> str:
-        """Say why a job cannot run although nothing else does."""
+        """Say why a job cannot run although nothing else runs."""
         wanted, gpus = _wanted(job)
         return (
             f"this machine is too small for this job: cores asked for: {wanted}, here: {len(self.cores)}; GPUs asked for: {gpus}, "
@@ -77,7 +77,7 @@ class _Machine:
 
 
 def _wanted(job: Job) -> tuple[int, int]:
-    """Return how many cores and GPUs a job takes."""
+    """Return the number of cores and GPUs of a job."""
     return int(job.resources["cpus"]) * int(job.resources.get("tasks", 1)), int(job.resources.get("gpus", 0))
 
 
@@ -94,8 +94,8 @@ def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
 
 
 class _Notes:
-    """What a queue notes in the ledger, in order; kept while the file is gone, locked or damaged, and noted anew in a
-    ledger that was rebuilt meanwhile. What ran is told by the fence in any case.
+    """The entries of a queue for the ledger, in order. They are kept while the file is gone, locked or damaged, and written again
+    into a rebuilt ledger. The fence shows what ran in any case.
     """
 
     def __init__(self, directory: Path, ledger: Ledger) -> None:
@@ -111,7 +111,7 @@ class _Notes:
         self._add(lambda ledger: ledger.local_end(token, task, state, exit_code))
 
     def tasks(self) -> list[LocalTask]:
-        """Return what the ledger says now; nothing while it cannot be read."""
+        """Return the ledger's present content; nothing while it cannot be read."""
         self._flush()
         try:
             return self.ledger.local_tasks()
@@ -119,7 +119,7 @@ class _Notes:
             return []
 
     def finish(self) -> None:
-        """Wait a little for a ledger that still lacks something."""
+        """Wait a short time for a ledger that still lacks entries."""
         deadline = time.monotonic() + _LEDGER_SECONDS
         while not self._flush() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -156,7 +156,7 @@ class _Draining:
         self._notes = _Notes(directory, ledger)
         self._process = Queue(directory, tokens, log)
         self._tokens = frozenset(tokens)
-        # What was given up meanwhile, as lost, is not for this queue any more.
+        # This queue does not run submissions that were given up as lost meanwhile.
         mine = {token for token in tokens if ledger.take_up(token, os.getpid())}
         self._submissions = [each for each in ledger.submissions() if each.token in mine]
         # The plan may get a new generation while this one runs: its jobs stay where they are.
@@ -173,12 +173,12 @@ class _Draining:
             elif stage == "cells" and any(self._jobs[each.job].stage != "cells" for each in self._submissions):
                 self._wait_for_others(stage)  # the stages that follow are for all cells
             if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
-                # A message is sent whatever became of the rest.
+                # The message is sent whether or not the rest succeeded.
                 self._give_up(STAGES[STAGES.index(stage) + 1 : STAGES.index("notify")])
         self._notes.finish()
 
     def _wait_for_others(self, stage: str) -> list[str]:
-        """Wait until other queues of the plan have run what they have of a stage; return how that ended."""
+        """Wait until other queues of the plan have run their part of a stage; return the states of that part."""
         states = []
         for each in self._notes.ledger.submissions():
             if each.executor != "local" or each.state != "submitted" or each.token in self._tokens:
@@ -192,7 +192,7 @@ class _Draining:
                 waited = True
                 time.sleep(OTHERS_SECONDS)
                 self._process.beat()
-            if waited:  # what had ended before was judged when this was submitted
+            if waited:  # parts that had ended before were checked when this was submitted
                 states += ended if len(ended) == len(each.entries) else ["LOST"]
         return states
 
@@ -207,7 +207,7 @@ class _Draining:
                 self._notes.end(each.token, index, "CANCELLED", None)
 
     def _run_stage(self, stage: str) -> list[str]:
-        """Run a stage's tasks, as many at once as there is room for; return the states that they ended in."""
+        """Run a stage's tasks, as many at once as the cores allow; return their final states."""
         mine = [each for each in self._submissions if self._jobs[each.job].stage == stage]
         queue = [(each, index) for each in mine for index in _indices(each)]
         states: list[str] = []
@@ -228,7 +228,7 @@ class _Draining:
         return states
 
     def _start_some(self, queue: list[tuple[Submission, int]], held: Held) -> list[str]:
-        """Start what there is room for, in order; return the states of what can never run here."""
+        """Start the tasks that fit, in order; return the states of those that can never run here."""
         states = []
         while queue and len(self._running) + held.tasks < self._at_once:
             submission, task = queue[0]
@@ -248,7 +248,7 @@ class _Draining:
         return states
 
     def _ended(self, cancelled: Collection[tuple[str, int]]) -> list[str]:
-        """Signal what must end, and return the states of what has."""
+        """Send signals to the tasks that must end, and return the states of those that have ended."""
         states = []
         for each in list(self._running):
             _signal(each, (each.submission.token, each.task) in cancelled)
@@ -272,7 +272,7 @@ def _indices(submission: Submission) -> range:
 
 
 def _warning(plan: Plan) -> signal.Signals | None:
-    """Return the signal that a cell is sent before its time limit: one that does not know it would be ended by it."""
+    """Return the signal that a cell gets before its time limit; it would end a program that does not handle it."""
     name = plan.workload.get("on_warning", "none") if plan.workload.get("command") else "USR2"
     return None if name == "none" else signal.Signals[f"SIG{name}"]
 

@@ -25,7 +25,7 @@ def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
 
 
 def look_for_log(directory: Path, cell: str, slurm: Slurm) -> tuple[Path | None, str]:
-    """Return the log of a cell's newest attempt, None where it has none yet, and the cell's state.
+    """Return the log of a cell's newest attempt (None if there is none yet), and the cell's state.
 
     Raises:
         UsageError: there is no such cell, or somebody removed the log.

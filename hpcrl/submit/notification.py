@@ -25,7 +25,7 @@ SECONDS = 60.0
 
 
 def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
-    """Return what the message says: how many cells ended how, why some failed, and the later stages' states."""
+    """Return the message: the number of cells by outcome, the causes of failures, and the later stages' states."""
     status = plan_status(directory, slurm)
     plan = status.plan
     return {
@@ -44,10 +44,10 @@ def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
 
 
 def notify(directory: Path, slurm: Slurm) -> str:
-    """Send the message to whom the plan names; return to whom that is, empty where it names nobody.
+    """Send the message to the plan's receiver; return the receiver, empty if the plan names none.
 
     Raises:
-        HpcrlError: the command fails, or the URL does not take it.
+        HpcrlError: the command fails, or the URL does not accept it.
     """
     target = read_plan(directory).study.get("notify")
     if not target:
@@ -61,7 +61,7 @@ def notify(directory: Path, slurm: Slurm) -> str:
 
 
 def no_such_command(plan: Plan, directory: Path) -> str | None:
-    """Return the command that gets the message where this machine has none of this name; None where it has."""
+    """Return the command that gets the message if this machine does not have it; None if it has."""
     target = plan.study.get("notify")
     if not target or isinstance(target, str):
         return None
@@ -71,7 +71,7 @@ def no_such_command(plan: Plan, directory: Path) -> str | None:
 
 
 def retries_follow(directory: Path, slurm: Slurm) -> bool:
-    """Tell whether somebody follows this plan who will submit more: then the message is left to that process."""
+    """Tell whether a process follows this plan and will submit more: then the message is left to that process."""
     return _is_left_to_retry(directory, slurm) and left_to_follower(directory)
 
 
@@ -99,10 +99,10 @@ def _post(url: str, text: str) -> None:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=SECONDS):
             pass
     except urllib.error.HTTPError as error:
-        elsewhere = f" (it is at {error.headers['Location']} now)" if error.headers.get("Location") else ""
-        raise HpcrlError(f"{url}: did not take the message: {error.code} {error.reason}{elsewhere}") from None
+        elsewhere = f" (it has moved to {error.headers['Location']})" if error.headers.get("Location") else ""
+        raise HpcrlError(f"{url}: did not accept the message: {error.code} {error.reason}{elsewhere}") from None
     except HTTPException:
-        raise HpcrlError(f"{url}: did not take the message: its answer is not HTTP") from None
+        raise HpcrlError(f"{url}: did not accept the message: its answer is not HTTP") from None
     except (OSError, ValueError) as error:
         if isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError):
             raise HpcrlError(f"{url}: gave no answer within {SECONDS:.0f} s") from None

@@ -1,4 +1,4 @@
-"""Which failed cells go out again, and with how much time and memory: the study's `retry`, within the site's limits."""
+"""Which failed cells are submitted again, and with how much time and memory: the study's `retry`, within the site's limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcrl.errors import count
 from hpcrl.formats.plan import Job
 from hpcrl.submit.judging import FAILED, LOST, TaskStatus
 
-# Where a study says nothing. `failed` cells have a fault of their own, which another attempt does not mend.
+# For studies without `retry`. `failed` cells have an error of their own, which another attempt does not correct.
 DEFAULT: Mapping[str, Mapping[str, Any]] = {
     "timeout": {"time": 2.0, "at_most": 2},
     "oom": {"memory": 1.5, "at_most": 3},
@@ -32,7 +32,7 @@ _CAUSES = {
 
 @dataclass(frozen=True)
 class Ask:
-    """What the attempts of one submission ask for; None: what the plan says."""
+    """The requests of the attempts of one submission; None: as in the plan."""
 
     cause: str = "first"
     time: int | None = None
@@ -43,21 +43,21 @@ class Ask:
 def next_ask(
     job: Job, status: TaskStatus, before: int, rules: Mapping[str, Mapping[str, Any]], memory_is_asked_for: bool = True
 ) -> Ask | str:
-    """Return what a failed cell asks for next, or why it is not tried again.
+    """Return the next request of a failed cell, or why it is not retried.
 
     Args:
-        before: how many attempts were granted for the same cause already.
+        before: number of attempts already granted for the same cause.
         memory_is_asked_for: whether the job's script says --mem; some sites give memory with cores.
     """
     if status.state == LOST:
         return Ask("lost", *_requests(status))
     cause = cause_of(status.state)
     if cause not in DEFAULT:
-        return f"{status.state.lower()}: `--retry` does not try such cells again"
+        return f"{status.state.lower()}: `--retry` does not retry such cells"
     rule = (rules or DEFAULT).get(cause, {"at_most": 0})
     most = int(rule.get("at_most", 1))
     if most == 0:
-        return f"{cause}: the study's `retry` does not try such cells again"
+        return f"{cause}: the study's `retry` does not retry such cells"
     if before >= most:
         return f"{cause}: all {count(most, 'retry', 'retries')} of the study are used up"
     time, memory, exclude = _requests(status)
@@ -66,14 +66,14 @@ def next_ask(
         limit = job.max_time // job.cells_per_task if job.max_time else None
         time = _grown(asked, float(factor), limit)
         if time is None:
-            return f"{cause}: it had {asked} s already, the most that partition and QOS allow"
+            return f"{cause}: it already had {asked} s, the maximum of partition and QOS"
     if rule.get("memory") and not memory_is_asked_for:
         return f"{cause}: memory comes with cores on this cluster: plan with more `memory`"
     if factor := rule.get("memory"):
         asked = memory or int(job.resources["memory"])
         memory = _grown(asked, float(factor), job.max_memory)
         if memory is None:
-            return f"{cause}: it had {asked} MiB already, the most that a node has"
+            return f"{cause}: it already had {asked} MiB, the maximum of a node"
     if rule.get("exclude_node") and status.slurm and status.slurm.nodes and "None" not in status.slurm.nodes:
         exclude = tuple(dict.fromkeys([*exclude, status.slurm.nodes]))
     return Ask(cause, time, memory, exclude)

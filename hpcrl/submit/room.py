@@ -1,4 +1,4 @@
-"""How many array tasks the site lets a user queue, and a plan's cells in parts that fit."""
+"""The site's maximum of array tasks per user in the queue, and a plan's cells in parts that fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hpcrl.submit.selection import Wanted
 
 
 class Room:
-    """How many array tasks the site lets this user queue, and how many of them are used."""
+    """The site's maximum of array tasks in the queue for this user, and the number in use."""
 
     def __init__(self, plan: Plan, slurm: Slurm) -> None:
         self._limits: dict[str | None, int] = {}
@@ -26,7 +26,7 @@ class Room:
                 self._limits[qos] -= wanted.array_size
 
     def parts(self, cells: Sequence[Wanted], reserved: Sequence[Job]) -> Iterator[Wanted]:
-        """Give as much of the cells as there is room for, in arrays that the site takes, leaving room for what follows."""
+        """Give as many of the cells as fit, in arrays that the site accepts, and leave room for the following stages."""
         for each in cells:
             start = 0
             while start < len(each.tasks):

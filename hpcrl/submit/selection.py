@@ -1,4 +1,4 @@
-"""Which cells of a plan go out: those chosen, grouped by what they ask for, within the budget."""
+"""Which cells of a plan are submitted: the chosen ones, grouped by their requests, within the budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_SUBMITTED = TaskStatus(NEVER)
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that all attempts of a plan together may ask for; None: no limit."""
+    """The maximum that all attempts of a plan together may request; None: no limit."""
 
     core_hours: float | None = None
     gpu_hours: float | None = None
@@ -27,13 +27,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which cells go out.
+    """Which cells are submitted.
 
     Args:
         cells: beginnings of ids; empty: all.
         failed: only cells that failed.
-        again: cells that completed, too.
-        here: go on in a copy of a plan that was submitted, or where its records are gone.
+        again: also cells that completed.
+        here: continue in a copy of a submitted plan, or although the plan's records are gone.
         retry: failed cells by the study's rules, with more time or memory.
         fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
     """
@@ -51,7 +51,7 @@ MISSING_OR_FAILED = Choice()
 
 @dataclass(frozen=True)
 class Wanted:
-    """Tasks of one job that ask for the same; each with the number of its attempt."""
+    """Tasks of one job with equal requests, each with the number of its attempt."""
 
     job: Job
     ask: Ask
@@ -63,7 +63,7 @@ class Wanted:
 
 
 class Selection:
-    """Chooses the cells that go out, grouped by what they ask for."""
+    """Chooses the cells to submit, grouped by their requests."""
 
     def __init__(
         self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]
@@ -101,7 +101,7 @@ class Selection:
         return [Wanted(job, ask, tasks) for ask, tasks in groups.items()]
 
     def _ask(self, job: Job, cell: str, status: TaskStatus) -> Ask | str | None:
-        """Return what a cell asks for, or why it stays as it is; None where it is in good order."""
+        """Return the request of a cell, or why it is not submitted; None if it needs no attempt."""
         if status.state in LIVE or status.state in UNSETTLED:
             return None
         if status.state == NEVER:
@@ -109,9 +109,9 @@ class Selection:
         if status.state == COMPLETED:
             return Ask("again") if self._choice.again else None
         if self._choice.failed and status.state == "CANCELLED":
-            return "cancelled: `--failed` leaves out what was cancelled"
+            return "cancelled: `--failed` leaves out cancelled cells"
         if self._choice.fed:
-            return f"{status.state.lower()}: `hpcrl submit` tries it again"
+            return f"{status.state.lower()}: `hpcrl submit` submits it again"
         if self._choice.retry:
             tried = self._tried[cell, cause_of(status.state)]
             return next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
@@ -124,9 +124,9 @@ class Selection:
         return self._memory[job.name]
 
     def _number(self, cell: str, status: TaskStatus) -> int:
-        """Return the number of a cell's next attempt: a new one only where the last has begun.
+        """Return the number of a cell's next attempt: a new number only if the last attempt has begun.
 
-        So a submission that Slurm lost, and finds again, cannot run beside the one that took its place.
+        So a submission that Slurm lost and finds again cannot run beside its replacement.
         """
         last = max(status.attempt, self._last.get(cell, 0))
         begun = self._known.progress.has_begun(cell, last)
@@ -134,10 +134,10 @@ class Selection:
 
 
 def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:
-    """Refuse what is over budget, all attempts of the plan counted.
+    """Refuse a submission over budget; all attempts of the plan count.
 
     Raises:
-        UsageError: it asks for more.
+        UsageError: it requests more than the budget.
     """
     jobs = {job.name: job for job in plan.cell_jobs()}
     for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
@@ -153,11 +153,11 @@ def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: B
             words = name.replace("_", "-")
             so_far = f" ({amount(before)} of them for attempts so far)" if before else ""
             raise UsageError(
-                f"the plan asks for up to {amount(asked)} {words}{so_far}, over the {amount(most)} allowed: shorten `time`, or take cells out"
+                f"the plan asks for up to {amount(asked)} {words}{so_far}, over the {amount(most)} allowed: shorten `time`, or remove cells"
             )
 
 
 def _hours(job: Job, name: str, seconds: int | None) -> float:
-    """Return what one cell of a job may use."""
+    """Return the hours that one cell of a job may use."""
     one = float(getattr(job, name)) / job.count
     return one * seconds / float(job.resources["time"]) if seconds else one

@@ -1,7 +1,7 @@
-"""Settle what became of submissions that were written down but never confirmed, by asking Slurm for their names.
+"""Find out what happened to submissions that were recorded but never confirmed, by asking Slurm for their names.
 
-An sbatch that did not plainly refuse may have been heard. So its submission stays an intent until Slurm lists the job,
-or has answered several times, for longer than any request can be under way, that there is none.
+An sbatch that did not clearly refuse may have submitted the job. So its submission stays an intent until Slurm lists the
+job, or until Slurm has said several times that there is none, for longer than any request can take.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions, write_submission
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm, View
 
-SETTLE_SECONDS = 6.0  # of Slurm's saying no, once no sbatch for it is under way any more
+SETTLE_SECONDS = 6.0  # for which Slurm must say no, after no sbatch for it runs any more
 _POLL_SECONDS = 1.0
-# The module that starts a local queue, as the words of its process have it.
+# The module that starts a local queue, as in the command line of its process.
 STARTER = "hpcrl.submit.detached"
-_GO_ON = "go on there, or run what is left here too with --here"
+_GO_ON = "continue there, or run the rest here too with --here"
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Submission]:
-    """Settle every intent; return those that stay unconfirmed because Slurm could not be asked.
+    """Settle every intent; return those that stay unconfirmed because Slurm did not answer.
 
-    The caller holds the lease, so that no intent is another process's present work.
+    The caller holds the lease, so no other process works on an intent now.
     """
     open_intents: list[Submission] = []
     for each in ledger.submissions():
@@ -83,7 +83,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
 
 
 def _ids(directory: Path, submission: Submission, view: View) -> Sequence[str]:
-    """Return the ids under which Slurm has a submission, or had, as a cell of it wrote down."""
+    """Return the ids under which Slurm has or had a submission; a cell of it may have recorded one."""
     if found := view.jobs.get(submission.name):
         return sorted(found, key=int)
     try:
@@ -100,13 +100,13 @@ def _ids(directory: Path, submission: Submission, view: View) -> Sequence[str]:
 
 
 def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
-    """Tell whether an sbatch for a submission may still be at work: here, or on another host until its time is over."""
+    """Tell whether an sbatch for a submission may still run: on this host, or on another until its timeout."""
     if submission.host == os.uname().nodename:
         me = os.getpid()
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or ()
             if process.pid != me and any(word == f"--comment={submission.token}" for word in words):
-                say(f"{submission.name}: its sbatch (process {process.pid}) is still at work; waiting for it")
+                say(f"{submission.name}: its sbatch (process {process.pid}) still runs; waiting for it")
                 return True
         return False
     try:
@@ -117,7 +117,7 @@ def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
 
 
 def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: Say) -> None:
-    """Find out whether a local queue has a submission, once nobody is about to start one."""
+    """Find out whether a local queue has a submission, when no process is starting one."""
     if _starts_here(submission):
         say(f"waiting for the local queue of {submission.job} to start")
         while _starts_here(submission):
@@ -129,7 +129,7 @@ def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: 
 
 
 def _starts_here(submission: Submission) -> bool:
-    """Tell whether a local queue is being started for a submission: a running cell has its token among its words too."""
+    """Tell whether a local queue is being started for a submission. (A running cell has the token in its command line, too.)"""
     return submission.host == os.uname().nodename and any(
         {STARTER, submission.token} <= set(process.info["cmdline"] or ())
         for process in psutil.process_iter(["cmdline"])
@@ -137,14 +137,14 @@ def _starts_here(submission: Submission) -> bool:
 
 
 def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, say: Say) -> Ledger:
-    """Open a plan's ledger, or make it anew where it was lost; never start afresh in silence.
+    """Open a plan's ledger, or rebuild it if it was lost. It is never replaced by an empty one silently.
 
     Args:
-        slurm: whom to ask for jobs of this plan where nothing is written down; None for the local executor.
-        here: go on although the plan was submitted from another copy of its directory.
+        slurm: is asked for jobs of this plan if no submission is recorded; None for the local executor.
+        here: continue although the plan was submitted from another copy of its directory.
 
     Raises:
-        HpcrlError: Slurm has jobs of this plan of which nothing is written down here, or this is a copy of a plan that
+        HpcrlError: Slurm has jobs of this plan that are not recorded here, or this is a copy of a plan that
             was submitted elsewhere.
     """
     path = directory / FILE
@@ -186,10 +186,10 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, sa
 
 
 def _check_damaged(directory: Path, path: Path, slurm: Slurm | None) -> None:
-    """Make sure that nothing runs any more of a submission that cannot be read: nobody knows which cells it granted.
+    """Make sure that no job of an unreadable submission runs any more: nobody knows which cells it granted.
 
     Raises:
-        HpcrlError: something does, or nobody can tell.
+        HpcrlError: a job runs, or Slurm does not answer.
     """
     what = f"{path}: is damaged, and the ledger that knew its cells is lost"
     if slurm is None or b'"local"' in path.read_bytes():
@@ -228,7 +228,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _stands_elsewhere(directory: Path, before: Path) -> bool:
-    """Tell whether a plan is a copy of one that still stands where it was submitted from: both would run what is left."""
+    """Tell whether a plan is a copy of one that still exists where it was submitted: both would run the remaining cells."""
     try:
         if before.resolve() == directory.resolve() or not (before / FILE).exists():
             return False
@@ -239,7 +239,7 @@ def _stands_elsewhere(directory: Path, before: Path) -> bool:
 
 
 def refuse_copy(directory: Path, ledger: Ledger, advice: str) -> None:
-    """Refuse to act in a copy of a plan whose original still stands: its jobs are the original's.
+    """Refuse to act in a copy of a plan whose original still exists: the jobs belong to the original.
 
     Raises:
         HpcrlError: this is such a copy.
@@ -250,7 +250,7 @@ def refuse_copy(directory: Path, ledger: Ledger, advice: str) -> None:
 
 
 def _check_place(directory: Path, ledger: Ledger, here: bool, say: Say) -> None:
-    """Refuse to submit from a copy of a plan whose original still stands, or leave to it what it has submitted."""
+    """Refuse to submit from a copy of a plan whose original still exists, or leave out what the original has submitted."""
     before = Path(ledger.directory)
     if before == directory.resolve():
         return
@@ -261,23 +261,25 @@ def _check_place(directory: Path, ledger: Ledger, here: bool, say: Say) -> None:
             ledger.close()
             raise
     elif _stands_elsewhere(directory, before):
-        say(f"{directory}: is a copy of {before}: what has not completed here runs here too, whatever runs there")
+        say(
+            f"{directory}: is a copy of {before}: cells that have not completed here run here too, even if they run there"
+        )
         ledger.leave_to(str(before))
     ledger.moved(str(directory.resolve()))
 
 
 def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
-    """Look for jobs of this plan in Slurm before its first submission: its ledger may have been lost with all else."""
+    """Look for jobs of this plan in Slurm before its first submission: its ledger may have been lost with all other files."""
     jobs, notes = slurm.own_jobs(plan_prefix(plan.id))
     for note in notes:
-        say(f"{note}: so hpcrl could not check there whether this plan was submitted before")
+        say(f"{note}: therefore hpcrl could not check whether this plan was submitted before")
     if jobs:
         place = str(directory.resolve())
         where = sorted({each.directory for each in jobs if each.directory} - {place})
         live = sum(each.live for each in jobs)
         told = f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted"
         if where:
-            raise HpcrlError(f"{told} from {', '.join(where)}: go on there, or run all of it here too with --here")
+            raise HpcrlError(f"{told} from {', '.join(where)}: continue there, or run all cells here too with --here")
         raise HpcrlError(
-            f"{told} from a plan that stood here and is gone with its records: run all of it anew with --here"
+            f"{told} from an earlier plan in this directory, which is gone with its records: run all cells again with --here"
         )

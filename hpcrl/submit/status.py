@@ -1,4 +1,4 @@
-"""How far a plan is, for people and programs; and the log of a cell, and cancelling."""
+"""The progress of a plan, for people and programs, and cancelling."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from hpcrl.submit.survey import Survey, attempt_name, log_of, survey
 if TYPE_CHECKING:
     from hpcrl.formats.lease import Say
 
-# Failed and running cells whose records and logs are looked into; of more, states alone are told.
+# Maximum number of failed and running cells whose records and logs are read; for more, only states are shown.
 DETAILS = 500
 _NEVER = TaskStatus(NEVER)
-_LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each look at what became of cancelled tasks
-# What ended a cell from outside: its log does not say why.
+_LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each check of cancelled tasks
+# Causes from outside the cell, which its log does not show.
 _NOT_ITS_FAULT = frozenset({CANCELLED, LOST, "NODE_FAIL", "PREEMPTED"})
 
 
@@ -74,7 +74,7 @@ class _Detail:
 
 @dataclass(frozen=True)
 class PlanStatus:
-    """A whole plan. Cells are read only where they are asked for: a plan may have 100,000."""
+    """A whole plan. Cells are read only on demand, because a plan may have 100,000."""
 
     directory: Path
     plan: Plan
@@ -115,12 +115,12 @@ class PlanStatus:
 
     @cached_property
     def failures(self) -> frozenset[str]:
-        """The states among those of the cells that say that one failed."""
+        """The failure states that the cells have."""
         return frozenset(state for state in self._counts if is_failure(state))
 
     @property
     def notes(self) -> list[str]:
-        """What could not be asked, and what a user should know, a line each."""
+        """Notes for the user, one line each, among them the commands that did not answer."""
         held = len(self.survey.held)
         words = f"tasks that Slurm holds although their cells have completed: {held}: `hpcrl submit` or `hpcrl cancel` removes them"
         return [*self.survey.notes, *([words] if held else [])]
@@ -147,12 +147,12 @@ class PlanStatus:
         return [name for name, status in zip(self.names, self.statuses, strict=True) if status.state in failures]
 
     def live(self) -> bool:
-        """Tell whether anything still waits or runs, or may do so."""
+        """Tell whether any cell or stage still waits or runs, or may do so."""
         states = {*self._counts, *(each.state for each in self.stages.values())}
         return bool(states & (LIVE | UNSETTLED))
 
     def stuck(self) -> bool:
-        """Tell whether all that is live waits for something that does not happen by itself."""
+        """Tell whether everything live waits for something that does not happen by itself."""
         live = [
             each for each in [*self.statuses, *self.stages.values()] if each.state in LIVE or each.state in UNSETTLED
         ]
@@ -170,7 +170,7 @@ class PlanStatus:
         return counted(failed)
 
     def unsettled(self) -> dict[str, int]:
-        """Count by reason what waits, or of which nobody knows."""
+        """Count waiting and unknown cells by reason."""
         waiting = UNSETTLED | {"PENDING"}
         if not waiting & set(self._counts):
             return {}
@@ -195,7 +195,7 @@ class PlanStatus:
             if all(key in values and str(values[key]) in some for key, some in wanted.items()):
                 found.append(place)
         if unknown := [key for key in wanted if key not in known]:
-            raise UsageError(f"--where {unknown[0]}: no cell has it; {suggestion(unknown[0], known)}")
+            raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
         every = found if wanted else range(len(self.names))
         return [place for place in every if failed is None or self.names[place] in failed]
 
@@ -207,8 +207,8 @@ class PlanStatus:
         return tuple(name for name in names if len({str(resources.get(name)) for resources in jobs}) > 1)
 
     def lines(self, only: Container[str] | None = None) -> Iterator[str]:
-        """Give each cell, or those named, as a line of JSON: its line of the plan, with its state."""
-        # Thousands of cells differ in nothing but their places, so that the rest is written once.
+        """Give each cell, or each named cell, as a line of JSON: its line of the plan with its state."""
+        # Thousands of cells differ only in their places, so the rest is formatted once.
         known: dict[tuple[object, ...], list[str]] = {}
         details = {name: each.progress for name, each in self.details.items() if each.progress}
         cells = zip(self.names, self.statuses, strict=True)
@@ -235,14 +235,14 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-# In the place of an array index, to find where it is written.
+# A marker in place of an array index, to find its position in the text.
 _MARK = 10**18
 
 
 def _around_index(status: TaskStatus, progress: tuple[int, int] | None) -> list[str]:
-    """Write what `hpcrl status --json` says of a cell, cut where the index in its submission's array stands."""
+    """Format a cell for `hpcrl status --json`, split at the index in its submission's array."""
     marked = status._replace(index=_MARK)
-    # States, keys and logs hold nothing that JSON would escape.
+    # States, keys and logs contain no characters that JSON escapes.
     parts = f'"slurm": {_quoted(marked.key)}, "log": {_quoted(log_of(marked))}, '.split(str(_MARK))
     parts[0] = f', "state": "{status.state}", "attempt": {status.attempt}, {parts[0]}'
     parts[-1] += f'"progress": {list(progress) if progress else "null"}, "reason": {_json(status.reason)}}}'
@@ -254,7 +254,7 @@ def _quoted(name: str | None) -> str:
 
 
 def _is_held(status: TaskStatus) -> bool:
-    """Tell whether somebody must do something: release a job, or run `hpcrl submit` to settle an old submission."""
+    """Tell whether the user must act: release a job, or run `hpcrl submit` to settle an old submission."""
     made = status.submission
     if status.state == UNCONFIRMED:
         return made is not None and made.state == "intent" and time.time() - made.at > SBATCH_SECONDS + 60
@@ -271,7 +271,7 @@ def is_failure(state: str) -> bool:
 
 
 def _check_lost(directory: Path) -> None:
-    """Make sure that a ledger that is not there was never there.
+    """Make sure that a missing ledger never existed.
 
     Raises:
         DamagedLedger: something was submitted.
@@ -282,7 +282,7 @@ def _check_lost(directory: Path) -> None:
 
 
 def surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
-    """Look at a plan, also at one of which nothing was submitted: its cells may have been run by hand.
+    """Survey a plan, even if nothing was submitted, because its cells may have been run by hand.
 
     Raises:
         DamagedLedger: the ledger was lost, and something was submitted.
@@ -299,7 +299,7 @@ def surveyed(directory: Path, plan: Plan, slurm: Slurm) -> Survey:
 
 @without_gc()
 def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
-    """Look at a plan as a whole, and into the records and logs of running and failed cells."""
+    """Return the status of a whole plan, with details from the records and logs of running and failed cells."""
     plan = read_plan(directory)
     known = surveyed(directory, plan, slurm)
     stages = {
@@ -319,7 +319,9 @@ def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
     for name, status in chosen.items():
         detail = details.get(name, _Detail(None, None))
         if not is_failure(status.state):
-            details[name] = _Detail(detail.progress, None)  # of a requeued job, the record may tell how it ended before
+            details[name] = _Detail(
+                detail.progress, None
+            )  # for a requeued job, the record may describe its earlier end
         else:
             job, per_task = (made.job, made.cells_per_task) if (made := status.submission) else ("", 1)
             log = log_of(status)
@@ -337,7 +339,7 @@ def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
 
 
 def _with_last_line(directory: Path, job: Job, status: TaskStatus) -> TaskStatus:
-    """Give a stage that runs or failed the last line of its log: what it is at, or why it failed."""
+    """Add the last line of its log to a stage that runs or failed."""
     log = log_of(status)
     if log and status.reason is None and (is_failure(status.state) or status.state in RUNNING):
         return status._replace(reason=own_last_line(directory / log, None, job.script))
@@ -378,7 +380,7 @@ def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str,
 
 
 def _is_of(status: TaskStatus, name: str) -> bool:
-    """Tell whether a record's attempt, with its restarts, is the newest: an older one failed for reasons of its own."""
+    """Tell whether a record's attempt, with its restarts, is the newest: an older one failed for other reasons."""
     if status.submission is None:
         return True
     wanted = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
@@ -389,8 +391,8 @@ def _is_of(status: TaskStatus, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How many tasks were live and are cancelled, how many completed before the signal reached them, and how many
-    were removed that Slurm held although their cells had completed.
+    """Number of live tasks that were cancelled, of tasks that completed before the signal reached them, and of removed
+    tasks that Slurm held although their cells had completed.
     """
 
     tasks: int
@@ -399,9 +401,9 @@ class Cancelled:
 
 
 def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambda text: None) -> Cancelled:
-    """Cancel the cells named, or everything that still waits or runs.
+    """Cancel the named cells, or everything that still waits or runs.
 
-    Every job of the plan that Slurm has is cancelled, also one of which sbatch never told.
+    Every job of the plan that Slurm has is cancelled, even if sbatch never confirmed it.
 
     Args:
         cells: beginnings of ids; empty: all. Cells of older generations count too.
@@ -421,7 +423,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
         found, job, _ = find_cell(directory, plan, cell, older=True)
         chosen.add(found.id)
         if job not in plan.jobs:
-            say(f"cell {found.id} belongs to an older generation of the plan: the study has it no longer")
+            say(f"cell {found.id} belongs to an older generation of the plan and is no longer in the study")
     with held_lease(directory, "cancel", say):
         ledger = Ledger(directory)
         try:
@@ -451,7 +453,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                     keys.append(each.key)
             for token, indices in by_token.items():
                 ledger.cancel(token, indices)
-            # Whole arrays in one word each: thousands of keys do not fit on a command line.
+            # One argument per whole array: thousands of keys do not fit on a command line.
             slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
             completed = _completed(directory, plan, ledger, slurm, live)
             return Cancelled(len(live) - completed, completed, 0 if cells else len(known.held))
@@ -460,7 +462,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
 
 
 def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> int:
-    """Count what completed all the same, as soon as all of it has ended or after a few looks."""
+    """Count the tasks that completed nevertheless, when all have ended or after a few checks."""
     if not live:
         return 0
     for pause in _LOOKS:
@@ -473,7 +475,7 @@ def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: 
 
 
 def _whole(ledger: Ledger, slurm: Slurm, keys: Sequence[str]) -> list[str]:
-    """Return the ids of every job of the plan that Slurm still has live, known to be wanted or not."""
+    """Return the ids of all live jobs of the plan in Slurm, also unexpected ones."""
     submissions = [each for each in ledger.submissions() if each.executor == "slurm" and each.state != "refused"]
     view = slurm.look([each.name for each in submissions], min((each.at for each in submissions), default=0.0))
     ids = {key.partition("_")[0] for key in keys}

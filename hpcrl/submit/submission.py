@@ -1,4 +1,4 @@
-"""Submit what is missing or failed of a plan, in the order of its chain, each attempt once."""
+"""Submit the missing and failed cells of a plan, in the order of its chain, each attempt once."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from hpcrl.submit.executors import ScriptExecutor  # imports submitit, which is slow
 
 Report = Callable[[int, int, str], None]
-# A submission that Slurm did not get is handed over again so often before it is left to the user.
+# How often a submission that Slurm did not get is submitted again before the user must do it.
 _TRIES = 3
 _LAUNCHERS = "launchers"
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What one call of :func:`submit` did.
+    """The result of one call of :func:`submit`.
 
     Args:
-        tasks: cells that went out.
+        tasks: cells that were submitted.
         jobs: (job of the plan, Slurm's id) of each sbatch call.
         already: cells that wait, run or have completed.
         waiting: cells for which the site's queue has no room yet.
-        left: why cells that failed were not tried again -> how many.
+        left: reason why failed cells were not retried -> number of cells.
     """
 
     tasks: int
@@ -75,11 +75,11 @@ def submit(
 ) -> Submitted:
     """Submit the cells of a plan that were never submitted, or whose last attempt failed.
 
-    One process at a time does this for a plan; others wait for it. What an earlier call left in doubt is settled first.
+    One process at a time does this for a plan; others wait for it. Unconfirmed submissions of earlier calls are settled first.
 
     Raises:
         UsageError: the plan is over budget, or a cell does not exist.
-        HpcrlError: the scheduler refuses a job, or does not say whether it took it. What was submitted is in the ledger.
+        HpcrlError: the scheduler refuses a job, or does not say whether it accepted it. The ledger has what was submitted.
     """
     read_plan(directory)  # or it is none, and nothing must be left in it
     with held_lease(directory, "submit", say) as lease:
@@ -95,7 +95,7 @@ def submit(
 
 
 def _check_files(directory: Path, plan: Plan) -> None:
-    """Make sure that what every cell needs is there as it was planned, and that directories are what they must be.
+    """Make sure that the files of every cell exist and were not edited, and that directories are directories.
 
     Raises:
         UsageError: something is missing, is not a regular file, or was edited.
@@ -104,7 +104,7 @@ def _check_files(directory: Path, plan: Plan) -> None:
         path = directory / name
         if not path.is_file():
             what = "is missing" if not path.exists() else "is not a regular file"
-            raise UsageError(f"{path}: {what}: `hpcrl plan` into this directory again restores it")
+            raise UsageError(f"{path}: {what}: run `hpcrl plan` into this directory again to restore it")
         if not has_digest(path, plan.digests.get(name)):
             raise UsageError(
                 f"{path}: was edited after the plan was made: change the template, the profile or the study instead, and run "
@@ -142,7 +142,7 @@ class _Submitting:
         known = survey(self._directory, self._plan, self._ledger, self._slurm)
         for note in known.notes:
             self._say(note)
-        for name in (LOGS, RECORDS):  # the survey says where one was there and is gone
+        for name in (LOGS, RECORDS):  # the survey reports one that was removed
             (self._directory / name).mkdir(exist_ok=True)
         self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
@@ -160,7 +160,7 @@ class _Submitting:
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
 
     def _release(self, known: Survey) -> None:
-        """Let cells start whose first start failed on a node (the fence sees to it that they run once), and end what is over."""
+        """Release cells whose first start failed on a node (the fence lets them run only once), and remove tasks of completed cells."""
         held = [
             each.key
             for each in known.units.values()
@@ -174,7 +174,7 @@ class _Submitting:
             self._slurm.cancel(known.held)
 
     def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[Wanted]:
-        """Give the stages before or after the cells that must run: those that never did, and what follows new cells."""
+        """Give the stages before or after the cells that must run: those that never ran, and those that follow new cells."""
         again = cells
         for job in self._plan.jobs:
             if job.stage in ("cells", "feed") or (job.stage == "environments") != before:
@@ -187,13 +187,13 @@ class _Submitting:
             if status.state == COMPLETED and (before or not again):
                 continue
             if status.state in WAITING:
-                # It waits for the cells of before only: it must wait for the new ones too.
+                # It waits only for earlier cells, and must also wait for the new ones.
                 self._withdraw(job, status)
             again = True
             yield Wanted(job, Ask(), [(0, status.attempt + 1)])
 
     def _withdraw(self, job: Job, status: TaskStatus) -> None:
-        """Cancel a stage that waits, where it is this user's: another user's runs after the cells that it waits for."""
+        """Cancel a waiting stage if it belongs to this user; another user's stage runs after the cells that it waits for."""
         made = status.submission
         user = made.user if made else _user()
         if made and made.executor == "local":
@@ -201,7 +201,7 @@ class _Submitting:
         elif user == _user():
             self._slurm.cancel([status.key] if status.key else [])
         else:
-            self._say(f"{job.name}: job {status.key} of {user} stays as it is; one more follows the new cells")
+            self._say(f"{job.name}: job {status.key} of {user} is not changed; another job follows the new cells")
 
     def _script(self, job: Job) -> str:
         path = self._directory / job.script
@@ -209,7 +209,7 @@ class _Submitting:
             return path.read_text(encoding="utf-8")
         except OSError as error:
             raise HpcrlError(
-                f"{path}: cannot be read: {error.strerror}: `hpcrl plan` into this directory again restores it"
+                f"{path}: cannot be read: {error.strerror}: run `hpcrl plan` into this directory again to restore it"
             ) from None
 
     def _intend(self, wanted: Wanted) -> Submission:
@@ -240,9 +240,7 @@ class _Submitting:
         if not wanted:
             return []
         if running := orphans(self._directory):
-            self._say(
-                f"cells of a local queue that has ended run on: {running}; new ones start on the cores that they leave free"
-            )
+            self._say(f"cells of an ended local queue that still run: {running}; new cells start on the other cores")
         made = [self._intend(each) for each in wanted]
         seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
         start_queue(self._directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
@@ -285,7 +283,7 @@ class _Submitting:
         return done, total - sent
 
     def _feed(self, send: Callable[[Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
-        """Have the last job of this part submit the next."""
+        """Submit a job at the end of this part that submits the next."""
         live = [job_id for found in ids.values() for job_id in found]
         feeder = next((job for job in self._plan.jobs if job.stage == "feed"), None)
         if feeder is None or not live:
@@ -296,7 +294,7 @@ class _Submitting:
         send(Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
 
     def _send(self, executor: ScriptExecutor, wanted: Wanted, options: Sequence[str]) -> str:
-        """Hand one submission over, again where Slurm did not get it; return its job id.
+        """Submit one submission, again if Slurm did not get it; return its job id.
 
         Raises:
             HpcrlError: it is refused, or Slurm does not say.
@@ -346,7 +344,7 @@ class _Submitting:
             )
         if ask.exclude:
             options.append(f"--exclude={','.join(ask.exclude)}")
-        # Slurm expands % in the names of logs, which lie below the plan.
+        # Slurm expands % in the paths of logs, which are below the plan.
         where = str(self._directory.resolve()).replace("%", "%%")
         options.append(f"--output={where}/{LOGS}/{job.name}-{'%A_%a' if job.array else '%j'}.out")
         return options
@@ -381,7 +379,7 @@ def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Se
         rules += [f"afterany:{job_id}" for stage in ("cells", "collect", "report") for job_id in of_stage(stage)]
     if not rules:
         return []
-    # A message is sent whatever became of the rest.
+    # The message is sent whether or not the rest succeeded.
     kill = [] if job.stage == "notify" else ["--kill-on-invalid-dep=yes"]
     return [f"--dependency={','.join(dict.fromkeys(rules))}", *kill]
 
@@ -399,12 +397,12 @@ def _user() -> str:
         return str(os.getuid())
 
 
-# What the later stages' installation must know too, on sites whose jobs inherit no variables.
+# Variables that the later stages' installation needs too, on sites whose jobs inherit no variables.
 _CARRIED = ("HPCRL_PATH", "HPCRL_SITE", "HPCRL_ENVIRONMENTS", "XDG_CONFIG_HOME")
 
 
 def _write_shim(directory: Path) -> None:
-    """Write what the later stages of this user call: the installation that submitted them."""
+    """Write the launcher of this user's later stages: it calls the installation that submitted them."""
     path = directory / _LAUNCHERS / str(os.getuid())
     carried = [f"export {name}={_quoted(os.environ[name])}\n" for name in _CARRIED if name in os.environ]
     text = f'#!/bin/sh\n{"".join(carried)}exec {_quoted(sys.executable)} -m hpcrl "$@"\n'

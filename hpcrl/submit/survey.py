@@ -1,4 +1,4 @@
-"""What is known of each cell of a plan: the newest attempt of each, and its state (:mod:`hpcrl.submit.judging`)."""
+"""The newest attempt of each cell of a plan, and its state (:mod:`hpcrl.submit.judging`)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from hpcrl.submit.judging import (
 
 @dataclass(frozen=True)
 class Survey:
-    """Everything that is known of a plan.
+    """Everything that is known about a plan.
 
     Args:
-        units: cell id, or name of a stage's job -> its status; what was never submitted is absent.
-        progress: what the fence says.
-        notes: one line for each thing that could not be asked, or that a user should know.
-        answered: whether Slurm was asked and answered, or had not to be.
+        units: cell id, or name of a stage's job -> its status; one that was never submitted is absent.
+        progress: the content of the fence.
+        notes: one line for each command that did not answer, and for other facts that a user should know.
+        answered: whether Slurm answered, or did not need to be asked.
         held: array tasks that Slurm holds for ever although their cells have completed.
     """
 
@@ -49,7 +49,7 @@ class Survey:
 
 @without_gc()
 def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> Survey:
-    """Look at the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct.
+    """Survey the whole plan: one listing of ``attempts/``, and one call each of squeue and sacct.
 
     Args:
         ledger: None where nothing was submitted yet.
@@ -60,7 +60,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     newest, rivals = _newest(submissions, ids)
     ended = progress.ended
     outcomes = [ended.get(attempt, {}).get(unit) for unit, (attempt, _, _) in newest.items()]
-    # Only what has not completed is asked of Slurm.
+    # Slurm is asked only about cells that have not completed.
     asked: dict[str, Submission] = {}
     last: Submission | None = None
     for (_, made, _), outcome in zip(newest.values(), outcomes, strict=True):
@@ -105,14 +105,14 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
             "(the notes of the dataset and the cells' logs say why)"
         )
     notes += [
-        f"the local queue (process {each}) is stopped: nothing of it starts or ends until `kill -CONT {each}`"
+        f"the local queue (process {each}) is stopped: it starts and ends nothing until `kill -CONT {each}`"
         for each in stopped_queues(directory)
     ]
     return Survey(units, progress, notes, not view.notes(), ids, _held(submissions, view, units, ids))
 
 
 def _gone(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> list[str]:
-    """Say what was changed or taken away of the plan, so that what is told of its cells may not be the truth."""
+    """Name the files of the plan that were changed or removed, so that the states of its cells may be wrong."""
     try:
         check_cells(directory, plan)
         notes = []
@@ -122,7 +122,7 @@ def _gone(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> lis
     for name, wanted in ((RECORDS, bool(submissions)), (ATTEMPTS, begun)):
         if wanted and not (directory / name).is_dir():
             notes.append(
-                f"{directory / name}: is gone: cells that completed may be told as failed or lost: restore it from a copy"
+                f"{directory / name}: is gone: cells that completed may be shown as failed or lost: restore it from a copy"
             )
     return notes
 
@@ -133,7 +133,7 @@ def _held(
     units: Mapping[str, TaskStatus],
     ids: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """Return the tasks of completed cells that wait for ever: a node failed after the cell's end, say."""
+    """Return the tasks of completed cells that wait for ever, for example because a node failed after the cell's end."""
     found = []
     for made in submissions:
         for tasks in view.jobs.get(made.name, {}).values():
@@ -154,7 +154,7 @@ def _add_forgotten(
     progress: Progress,
     ids: Mapping[str, Sequence[str]],
 ) -> None:
-    """Add what completed or runs by a submission that was lost with the ledger, where not every cell has a known one."""
+    """Add cells that completed or run by a submission that was lost with the ledger, if some cells have no known one."""
     cells = sum(len(names) for job, names in ids.items() if names != (job,))
     stages = sum(names == (job,) and job in newest for job, names in ids.items())
     if len(newest) - stages >= cells:
@@ -174,7 +174,7 @@ def _add_forgotten(
 def _newest(
     submissions: Sequence[Submission], ids: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Candidate], dict[str, list[Candidate]]]:
-    """Return who grants the newest attempt of each unit; and, where several do, the others."""
+    """Return the submission that grants the newest attempt of each unit and, if there are several, the others."""
     newest: dict[str, Candidate] = {}
     rivals: dict[str, list[Candidate]] = {}
     for each in submissions:
@@ -195,7 +195,7 @@ def _newest(
 
 
 def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> dict[str, Sequence[str]]:
-    """Return, by job, the cell of each task; jobs of older generations of the plan too."""
+    """Return the cell of each task by job, with the jobs of older generations of the plan."""
     ids: dict[str, Sequence[str]] = {}
     wanted = {each.job for each in submissions} - {job.name for job in plan.jobs}
     jobs: list[tuple[Plan, Job]] = [(plan, job) for job in plan.jobs]
@@ -220,7 +220,7 @@ def attempt_name(submission: Submission, index: int, job_id: str | None = None) 
 
 
 def log_of(status: TaskStatus) -> str | None:
-    """Return where the log of an attempt is, below the plan directory."""
+    """Return the path of an attempt's log in the plan directory."""
     if status.submission is None:
         return None
     name = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)

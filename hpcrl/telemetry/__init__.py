@@ -1,1 +1,1 @@
-"""What is measured while a cell runs: the sampler process, phase timers, provenance, reported values."""
+"""Measurements while a cell runs: the sampler process, phase timers, provenance, reported values."""

@@ -1,10 +1,10 @@
-"""How fast this node is at four simple things, so that clusters can be compared on normalised terms.
+"""Measure how fast this node is at four simple things, so that results of clusters can be normalised.
 
-Measured once for each node of a plan, by the first cell there, on the cell's own cores; the cells after it, and those
-beside it, record the same result. What is measured is kept in the plan directory, ``calibration/NODE.json``.
+The first cell on each node of a plan measures it, on the cell's own cores. The other cells on the node record the same
+result. It is stored in the plan directory, ``calibration/NODE.json``.
 
-Run as ``python -m hpcrl.telemetry.calibration SECONDS`` it prints the result as JSON: in a process of its own it leaves
-nothing in a cell's memory, and no library imported that the next cell would have to import itself.
+``python -m hpcrl.telemetry.calibration SECONDS`` prints the result as JSON. In a separate process it leaves nothing in a
+cell's memory, and it imports no library into the cell, which would shorten the start-up of this cell alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DIRECTORY = "calibration"
 
 
 def measure(seconds: float) -> dict[str, float]:
-    """Measure for so many seconds in all; each value is the median of the rates of many short repetitions.
+    """Measure for so many seconds in total; each value is the median of the rates of many short repetitions.
 
     Returns:
-        ``matrix``: GFLOP/s of a product of two 1,024 x 1,024 float32 matrices, on the threads that NumPy has;
+        ``matrix``: GFLOP/s of a product of two 1,024 x 1,024 float32 matrices, on NumPy's threads;
         ``memory``: GB/s read and written by copying 64 MiB, one thread;
-        ``python``: millions of turns of an empty loop a second;
-        ``environment``: CartPole-v1 steps a second, where gymnasium is installed;
-        ``unix_time``: when it was measured.
+        ``python``: million iterations of an empty loop per second;
+        ``environment``: CartPole-v1 steps per second, if gymnasium is installed;
+        ``unix_time``: time of the measurement.
     """
     import numpy as np
 
@@ -37,7 +37,7 @@ def measure(seconds: float) -> dict[str, float]:
     left = np.random.default_rng(0).random((side, side), np.float32)
     product = np.empty_like(left)
     source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
-    target.fill(0)  # its pages exist from here on
+    target.fill(0)  # creates its pages
     parts: dict[str, tuple[float, Callable[[], object]]] = {
         "matrix": (2 * side**3 / 1e9, lambda: np.matmul(left, left, out=product)),
         "memory": (2 * size / 1e9, lambda: np.copyto(target, source)),
@@ -68,7 +68,7 @@ def _loop() -> None:
 def _cartpole() -> Callable[[], None] | None:
     try:
         import gymnasium
-    except ImportError:  # a user's own command needs none
+    except ImportError:  # an environment for a user's command may lack it
         return None
     environment = gymnasium.make("CartPole-v1")
     environment.reset(seed=0)
@@ -83,7 +83,7 @@ def _cartpole() -> Callable[[], None] | None:
 
 
 class Calibration:
-    """The calibration of this node for one plan: whoever comes first measures, the others read.
+    """The calibration of this node for one plan: the first cell measures, the others read the result.
 
     Args:
         directory: the plan's.
@@ -94,7 +94,7 @@ class Calibration:
         self._file = directory / DIRECTORY / f"{node}.json"
 
     def measure(self, seconds: float) -> dict[str, float] | None:
-        """Measure if nobody on this node does or did; return the result, None if somebody else has it in hand."""
+        """Measure if no cell on this node does or did; return the result, None if another cell is measuring."""
         try:
             self._file.parent.mkdir(exist_ok=True)
             handle = os.open(self._file.with_suffix(".claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -112,11 +112,11 @@ class Calibration:
             temporary.write_text(json.dumps(result))
             temporary.replace(self._file)
         except OSError:
-            pass  # a full disk: this cell has the result all the same
+            pass  # a full disk: this cell still has the result
         return result
 
     def read(self) -> dict[str, float] | None:
-        """Return what was measured on this node; None if nothing was yet."""
+        """Return the result of this node; None if there is none yet."""
         try:
             result: dict[str, float] = json.loads(self._file.read_text())
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The control group of a Slurm job: what the kernel itself counts for it, in version 1 and version 2."""
+"""The control group of a Slurm job, with the kernel's own counts for it, in version 1 and version 2."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _JOB = re.compile(r"(.*/job_\d+(?:/step_[^/]+)?)(?:/.*)?$")
 
 
 class ControlGroup:
-    """CPU and memory of a job's step as the kernel counts them. Outside of a Slurm job nobody's group is the job's own.
+    """CPU and memory of a job's step as the kernel counts them. Outside of a Slurm job there is no control group of the job.
 
     Args:
-        process: whose groups; `mounted` is where control groups are mounted and `proc` where processes are.
+        process: the process whose groups are read; `mounted` and `proc` are the directories of control groups and of processes.
     """
 
     def __init__(self, process: int | str = "self", mounted: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")):

@@ -1,9 +1,9 @@
 """How far the wall clocks of a job's nodes are apart.
 
-The first node answers over TCP with its time for as long as the cell runs, and says where in a file of the plan
-directory, which every node sees. The other nodes ask as NTP does (RFC 5905, section 8): of the offsets measured over
-several round trips the one of the shortest is taken, and half that trip bounds its error. It listens on the one address
-that leads to the job's other nodes, and answers whoever knows the token in that file.
+The first node answers over TCP with its time while the cell runs, and writes its address to a file of the plan
+directory, which every node sees. The other nodes ask as NTP does (RFC 5905, section 8): the offset of the shortest of
+several round trips counts, and half of that trip is the bound of its error. The first node listens only on its address
+towards the job's other nodes, and answers only clients that know the token in that file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hpcrl.formats.files import private
 
 _TIME = struct.Struct(">d")
 _ROUNDS = 20
-_PATIENCE = 5.0  # seconds for one node
+_PATIENCE = 5.0  # seconds per node
 _MOST_THREADS = 64
 
 
 def serve(file: Path, towards: str, clock: Callable[[], float] = time.time) -> None:
-    """Answer with this node's time, from threads that end with the process.
+    """Answer with this node's time, in threads that end with the process.
 
     Args:
         towards: another node of the job.
@@ -62,7 +62,7 @@ def _accept(server: socket.socket, token: bytes, clock: Callable[[], float]) -> 
 
 
 def _answer(connection: socket.socket, token: bytes, clock: Callable[[], float]) -> None:
-    """Answer one node: the token, and then a byte for each question. Whoever is slow is left alone with it."""
+    """Answer one node: read the token, and then a byte per question. A slow client delays no other."""
     until = time.monotonic() + _PATIENCE
     with connection, suppress(OSError):
         connection.settimeout(_PATIENCE)
@@ -80,7 +80,7 @@ def _answer(connection: socket.socket, token: bytes, clock: Callable[[], float])
 def offset(file: Path, patience: float = 10.0, clock: Callable[[], float] = time.time) -> tuple[float, float] | None:
     """Return by how many seconds this node's clock is ahead of the first node's, and the error's bound.
 
-    None if the first node does not say where it is, or cannot be reached, within `patience` seconds.
+    None if the first node's address is not known, or the node cannot be reached, within `patience` seconds.
     """
     until = time.monotonic() + patience
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Values that a user's own program reports: JSON lines in the file that ``$HPCRL_METRICS`` names."""
+"""Values that a user's program reports: JSON lines in the file that ``$HPCRL_METRICS`` names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLE = "HPCRL_METRICS"
 
 
 def append(values: Mapping[str, float], step: int | None) -> None:
-    """Append one line; without the variable, do nothing.
+    """Append one line. Without the variable, do nothing.
 
     Raises:
         TypeError: a value is not a number.
@@ -37,7 +37,7 @@ def append(values: Mapping[str, float], step: int | None) -> None:
 
 
 class MetricsReader:
-    """Reads the lines that were completed since the last look."""
+    """Reads the lines that were completed since the last reading."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

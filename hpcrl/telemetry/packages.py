@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class Packages:
-    """The energy of this node's processor packages since its making, the whole machine's. Each counter starts anew at its range.
+    """The energy of this node's processor packages (the whole machine) since its creation. Each counter wraps around at its range.
 
     Args:
-        powercap: where the kernel shows them.
+        powercap: the kernel's directory of the counters.
     """
 
     def __init__(self, powercap: Path = Path("/sys/class/powercap")) -> None:
@@ -23,7 +23,7 @@ class Packages:
                 continue
 
     def read(self) -> dict[str, float]:
-        """Return ``cpu_energy`` in joules; nothing where it cannot be read."""
+        """Return ``cpu_energy`` in joules; nothing if it cannot be read."""
         if not self._last:
             return {}
         for zone, (before, most) in self._last.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-# `compile` is all that happens once before the first step; `fused` is a compiled loop that cannot be looked into;
+# `compile` is all work done once before the first step; `fused` is a compiled loop whose parts cannot be timed;
 # `prepare` and `check` are the steps around a command.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
@@ -15,10 +15,10 @@ NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check")
 
 
 class PhaseClock:
-    """A clock that is always in exactly one phase, so that the phases sum to the time it ran.
+    """A clock that is always in exactly one phase, so that the phases add up to its running time.
 
-    Switching costs one reading of the clock. Asynchronous devices are not synchronised at a switch: work that
-    an accelerator still has to do is counted in the phase that waits for it.
+    A switch costs one reading of the clock. Asynchronous devices are not synchronised at a switch: the remaining work
+    of an accelerator counts in the phase that waits for it.
     """
 
     def __init__(self, phase: str = "setup") -> None:
@@ -37,7 +37,7 @@ class PhaseClock:
         self._since = now
 
     def so_far(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Return seconds and counts of the phases that were entered, the present one included; any thread may ask."""
+        """Return seconds and counts of the phases entered so far, including the present one; any thread may call this."""
         phase, since = self.phase, self._since
         seconds = {name: each + (perf_counter() - since) * (name == phase) for name, each in self.seconds.items()}
         return {name: each for name, each in seconds.items() if each}, {

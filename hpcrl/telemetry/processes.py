@@ -1,7 +1,7 @@
 """The job's own processes, read from /proc.
 
-Only the job's own are looked at: the kernel lists the children of each thread, so that a reading costs the same on a
-node with thousands of other processes. Where a kernel has no such list, psutil walks all of them instead.
+Only the job's own processes are read: the kernel lists the children of each thread, so a reading costs the same on a
+node with thousands of other processes. If a kernel has no such list, psutil walks all processes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SIGCHLD = 1 << 16  # in the mask of ignored signals
 _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36  # prctl(2)
-# The name of hpcrl's own process where it only starts and watches the workload; at most 15 characters.
+# The name of hpcrl's own process when it only starts and watches the workload; at most 15 characters.
 RUNNER = b"hpcrl-run"
 _NOT_THE_WORKLOAD = (RUNNER.decode(), "slurmstepd")
 
 
 def name_runner() -> None:
-    """Give this process the name by which the sampler knows it as none of the workload's."""
+    """Give this process the name by which the sampler knows that it is not part of the workload."""
     ctypes.CDLL(None).prctl(_SET_NAME, RUNNER, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all descendants that lose theirs: they stay in its tree, and it waits for them."""
+    """Make this process adopt all descendants whose parents end: they stay in its tree, and it waits for them."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -73,9 +73,9 @@ def _kernel_lists_children() -> bool:
 
 
 class ProcessTree:
-    """The job's own processes on this node: `root` and all below it, but this sampler and hpcrl's own runners.
+    """The job's own processes on this node: `root` and its descendants, without this sampler and hpcrl's own runners.
 
-    Under Slurm the ranks of a step are siblings below one slurmstepd, so the tree then starts there.
+    Under Slurm the ranks of a step are siblings below one slurmstepd, so the tree starts there.
     """
 
     def __init__(self, root: int) -> None:
@@ -83,14 +83,14 @@ class ProcessTree:
         if parent is not None and parent.name().startswith("slurmstepd"):
             root = parent.pid
         self._root = root
-        # process -> resident bytes, the most so far: of the last reading
+        # process -> resident bytes and their maximum so far, at the last reading
         self.sizes: dict[int, tuple[int, int]] = {}
-        self.faults = 0  # pages that they have asked the kernel for so far, which it had in memory
+        self.faults = 0  # number of pages requested from the kernel so far that were in memory (minor faults)
         # whether some process was seen that does not wait for its children
         self.unreaped = False
         self._cpu = 0.0
-        self._switches: dict[tuple[int, str], int] = {}  # (thread, start) of those that lived at the last reading
-        self._gone = 0  # context switches of threads that have ended, as far as they were seen
+        self._switches: dict[tuple[int, str], int] = {}  # (thread, start) of the threads that lived at the last reading
+        self._gone = 0  # context switches of ended threads, at their last reading
 
     def processes(self) -> list[int]:
         """Return the process ids, the root first."""
@@ -99,8 +99,8 @@ class ProcessTree:
     def read(self) -> dict[str, float]:
         """Return CPU seconds so far, resident bytes, processes, threads, bytes read and written, context switches.
 
-        The CPU time of processes that have ended stands with the parent that waited for them, so that compilers
-        which live for less than an interval are counted too. Nothing that is "so far" ever falls.
+        The parent that waited for an ended process has its CPU time, so processes shorter than an interval (compilers)
+        count too. Cumulative values never decrease.
         """
         ticks = threads = count = faults = 0
         moved = {"read_bytes": 0, "write_bytes": 0}
@@ -114,7 +114,7 @@ class ProcessTree:
                 continue
             fields = rest.split()
             if head.partition("(")[2].startswith(_NOT_THE_WORKLOAD):
-                ticks += int(fields[13]) + int(fields[14])  # of what it has waited for
+                ticks += int(fields[13]) + int(fields[14])  # of the children that it has waited for
                 continue
             ticks += sum(int(field) for field in fields[11:15])  # own and ended children's, user and system
             faults += int(fields[7])
@@ -134,7 +134,7 @@ class ProcessTree:
                 space[pid] = fields[20], fields[21]
                 if (
                     space.get(int(fields[1])) != space[pid]
-                ):  # else it has not called exec yet, and has its parent's memory
+                ):  # otherwise it has not called exec yet and has its parent's memory
                     resident = int(fields[21]) * _PAGE
                     sizes[pid] = resident, max(most, resident)
                 for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -159,9 +159,9 @@ class ProcessTree:
     def pss(self) -> float | None:
         """Return the proportional share of memory of the processes of the last reading, in bytes.
 
-        Shared pages are divided among who shares them.
+        A shared page is divided among the processes that share it.
 
-        It costs milliseconds for a large process, so it is read more rarely. None where the kernel does not say.
+        A reading costs milliseconds for a large process, so it is rarer. None if the kernel does not provide it.
         """
         total = None
         for pid in self.sizes:

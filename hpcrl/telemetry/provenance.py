@@ -1,4 +1,4 @@
-"""What a record says of its machine and software."""
+"""Machine and software of a record."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gpu_driver() -> str | None:
 
 
 def visible_gpus() -> dict[str, str]:
-    """Return the models of the visible GPUs by what ``CUDA_VISIBLE_DEVICES`` calls them; without a driver, none."""
+    """Return the models of the visible GPUs by their names in ``CUDA_VISIBLE_DEVICES``; without a driver, none."""
     try:
         import pynvml
 
@@ -76,14 +76,14 @@ def visible_gpus() -> dict[str, str]:
 
 
 def gpu_handles(nvml: Any) -> dict[str, Any]:
-    """Return NVML handles of the visible GPUs by what ``CUDA_VISIBLE_DEVICES`` calls them.
+    """Return NVML handles of the visible GPUs by their names in ``CUDA_VISIBLE_DEVICES``.
 
-    It is read as CUDA reads it: indices, UUIDs or their beginnings, MIG slices; what is none of these hides all that
-    follow (CUDA C++ Programming Guide, CUDA Environment Variables).
+    Parse the variable as CUDA does: indices, UUIDs or UUID prefixes, MIG slices. The first invalid entry hides itself and
+    everything after it (CUDA C++ Programming Guide, CUDA Environment Variables).
     """
     every = []
     for index in range(nvml.nvmlDeviceGetCount()):
-        with suppress(nvml.NVMLError_NoPermission):  # another job's: CUDA does not count it
+        with suppress(nvml.NVMLError_NoPermission):  # a GPU of another job, which CUDA does not count
             every.append(nvml.nvmlDeviceGetHandleByIndex(index))
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
@@ -129,8 +129,8 @@ def software_in(place: Path) -> dict[str, str]:
     return versions
 
 
-# Of libraries that compute and do nothing else, whole families; of frameworks only what is known to change results or
-# speed: their other variables hold tokens, keys and addresses.
+# All variables of pure computing libraries. Of frameworks only those that are known to change results or speed,
+# because their other variables contain tokens, keys and addresses.
 _NUMERIC_FAMILIES = (
     "OPENBLAS_", "OMP_", "MKL_", "BLIS_", "GOTO_", "CUBLAS_", "XLA_", "TORCHINDUCTOR_", "TORCHDYNAMO_",
     "OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl", "OMPI_MCA_coll",
@@ -157,7 +157,7 @@ _NUMERIC = frozenset(
 def numeric_variables() -> dict[str, str]:
     """Return the environment variables that change how libraries compute: kernels, threads, precision.
 
-    ``OPENBLAS_CORETYPE`` alone gives other last digits, and with them another training run from the same seed.
+    ``OPENBLAS_CORETYPE`` alone changes the last digits, and so the training run of a seed.
     """
     return {
         name: value
@@ -190,7 +190,7 @@ def _git(directory: Path | None, *arguments: str) -> str | None:
 
 
 def slurm_variables() -> dict[str, str]:
-    """Return what Slurm told this job about itself."""
+    """Return Slurm's variables of this job."""
     wanted = (
         "JOB_ID",
         "ARRAY_JOB_ID",

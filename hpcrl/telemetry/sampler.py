@@ -1,9 +1,9 @@
-"""The sampler: one process per node that reads the machine, the job's own processes and the GPUs once an interval.
+"""The sampler: one process per node that reads the machine, the job's own processes and the GPUs once per interval.
 
 Run as ``python -m hpcrl.telemetry.sampler ROOT_PID INTERVAL``. It writes one JSON line per sample to standard
 output and ends when standard input closes, that is, when the process that started it is gone. It imports only
-psutil and, where there is a driver, NVML. A sensor that fails is noted once, in a line of its own, and the rest goes
-on. Each line says what the sampler itself has cost so far.
+psutil and, with a driver, NVML. A sensor that fails is reported once, in a separate line, and the others
+continue. Each line has the cost of the sampler itself so far.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hpcrl.telemetry.memory import PeakMemory
 from hpcrl.telemetry.packages import Packages
 from hpcrl.telemetry.processes import ProcessTree
 
-# Shared memory is divided among processes by walking all their pages: milliseconds for a large process.
+# To divide shared memory among processes the kernel walks all their pages: milliseconds for a large process.
 _PSS_SECONDS = 10.0
-# Of one core at most, at one sample a second: for the tree of processes, and for what memory is each one's own, while
-# it stays the same, while forked processes may be parting, and while more is resident than ever.
+# Maximum shares of one core at one sample per second: for the tree of processes, and for PSS while memory is stable,
+# while forked processes may copy pages, and while more is resident than ever before.
 _TREE_SHARE, _PSS_SHARE, _PARTING_SHARE, _GROWTH_SHARE = 0.002, 0.001, 0.004, 0.01
-_FIRST_SECONDS = 0.05  # of a short job's memory nothing is known without a reading
+_FIRST_SECONDS = 0.05  # without an early reading nothing is known about the memory of a short job
 Reading = dict[str, Any]
 
 
@@ -38,7 +38,7 @@ class Machine:
     """The whole node, as the papers measured it."""
 
     def __init__(self) -> None:
-        psutil.cpu_percent(percpu=True)  # the first call only starts the interval that the next one reports
+        psutil.cpu_percent(percpu=True)  # the first call only starts the interval of the next one
 
     def read(self) -> Reading:
         cores = psutil.cpu_percent(percpu=True)
@@ -52,9 +52,9 @@ class Machine:
 
 
 class Own:
-    """The job's own: its control group where Slurm made one, and its processes.
+    """The job's control group, if Slurm made one, and its own processes.
 
-    A job of hundreds of processes is looked at more rarely than once an interval, so that looking costs little.
+    A job with hundreds of processes is read less often than once per interval, so that sampling costs little.
     """
 
     def __init__(self, root: int, interval: float) -> None:
@@ -94,7 +94,7 @@ class Own:
 
 
 class Gpus:
-    """NVML readings of the node's visible GPUs; without a driver, none. What a GPU does not support is left out."""
+    """NVML readings of the node's visible GPUs; without a driver, none. Values that a GPU does not support are left out."""
 
     def __init__(self, own: Own, note: Callable[[Exception], None]) -> None:
         self._handles: list[Any] = []
@@ -113,7 +113,7 @@ class Gpus:
             self._handles = list(gpu_handles(pynvml).values())
         except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
             return  # no GPU here
-        except Exception as error:  # a driver of another version than its library, say: nothing can be read
+        except Exception as error:  # for example, driver and library have different versions, and nothing can be read
             note(error)
         with suppress(pynvml.NVMLError):  # a slice of a GPU has no counter
             self._first = [self._joules(gpu) for gpu in self._handles]
@@ -156,7 +156,7 @@ class Gpus:
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3)
 
     def _memory(self, gpu: Any) -> float:
-        """Return what nvidia-smi calls used; the first version of the call counts what the driver reserves, too."""
+        """Return the memory that nvidia-smi calls used; the first version of the call includes the driver's reserve."""
         nvml = self._nvml
         try:
             return float(nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used)
@@ -177,7 +177,7 @@ def _all_bits(values: list[float]) -> int:
 
 
 def main(root: int, interval: float) -> None:
-    """Sample until standard input closes, and once more then, so that a short run has a sample too."""
+    """Sample until standard input closes, and once more after that, so that a short run also has a sample."""
     last = False
     noted: set[str] = set()
 
@@ -196,7 +196,7 @@ def main(root: int, interval: float) -> None:
     ]
     due, gap = time.monotonic(), min(interval, _FIRST_SECONDS)
     while not last:
-        due = max(due + gap, time.monotonic())  # a node that stood still is not sampled in a burst afterwards
+        due = max(due + gap, time.monotonic())  # no burst of samples after a pause of the node
         ready, _, _ = select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))
         last = bool(ready) and not os.read(sys.stdin.fileno(), 1)
         sample: Reading = {"monotonic": time.monotonic(), "unix_time": time.time()}
@@ -205,7 +205,7 @@ def main(root: int, interval: float) -> None:
         for sensor in sensors if whole else sensors[:1]:
             try:
                 sample.update(sensor())
-            except Exception as error:  # whatever a sensor raises, the others go on
+            except Exception as error:  # any error of a sensor: the others continue
                 note(error)
         sample["sampler_cpu"] = time.process_time()
         sample["sampler_memory"] = _resident_memory()
@@ -219,6 +219,6 @@ def _resident_memory() -> int:
 
 if __name__ == "__main__":
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a step; this one ends with its rank
+        signal.signal(number, signal.SIG_IGN)  # Slurm signals every process of a step, but this one ends with its rank
     with suppress(KeyboardInterrupt, BrokenPipeError, psutil.NoSuchProcess):
         main(int(sys.argv[1]), float(sys.argv[2]))

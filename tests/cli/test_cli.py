@@ -84,7 +84,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("env", "show", "numpy", "--flavour", "cuda"): "environment numpy: has no cuda flavour",
         ("template", "show", "sbatch/cell"): "no template 'sbatch/cell'; did you mean",
         ("cluster", "show", "sol", "--key", "partition"): "nothing below 'partition'; did you mean 'partitions'?",
-        ("dev", "slurm", "up", "--cluster", "workstation", "--dir", "v"): "has no Slurm to imitate",
+        ("dev", "slurm", "up", "--cluster", "workstation", "--dir", "v"): "has no Slurm",
         ("dev", "slurm", "down", "--dir", "v"): "no private Slurm was started here",
     }
     before = sorted(path.name for path in in_tmp.iterdir())
@@ -268,7 +268,7 @@ def test_status_shows_chosen_cells_and_what_tells_them_apart(in_tmp: Path, hpcrl
     ] == ["a", "a"]
     assert json.loads(hpcrl("status", "--failed", "--json").out)["cells"] == []
     shown = hpcrl("status", "--where", "varant=b")
-    assert (shown.code, shown.err) == (2, "hpcrl: --where varant: no cell has it; did you mean 'variant'?\n")
+    assert (shown.code, shown.err) == (2, "hpcrl: --where varant: no cell has this key; did you mean 'variant'?\n")
     assert hpcrl("status", "--where", "varant").code == 2
 
 

@@ -256,7 +256,7 @@ def test_a_newer_format_is_refused_and_named(tmp_path: Path) -> None:
     gathered(tmp_path / "d", plan)
     (entry,) = json.loads((tmp_path / "d/quarantine.json").read_text())
     assert entry["reason"] == (
-        f"has format {FORMAT + 1}, and this hpcrl reads up to {FORMAT}: collect with the hpcrl that wrote it"
+        f"has format {FORMAT + 1}, but this hpcrl reads formats up to {FORMAT}: collect with the hpcrl that wrote it"
     )
 
 
@@ -291,7 +291,7 @@ def test_a_renamed_record_is_not_counted_twice(tmp_path: Path) -> None:
     shutil.copy(path, path.with_name(f"old-{path.name}"))
     done = gathered(tmp_path / "d", plan)
     assert done.merged == 1
-    assert done.quarantined[0]["reason"] == f"holds what {path.name} should hold: is it a copy?"
+    assert done.quarantined[0]["reason"] == f"has the content of {path.name}: is it a copy?"
 
 
 def test_several_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_what_a_reader_should_know_is_noted(tmp_path: Path) -> None:
     assert hpcrl.load(tmp_path / "d")["notes"][0].split("; ") == [
         "n1: a sensor failed: NVMLError",
         "n1: 2 frames could not be written and are lost",
-        "n1: its wall clock was set by 60.0 s in the meantime",
+        "n1: its wall clock was set by 60.0 s during the attempt",
     ]
 
 

@@ -27,10 +27,10 @@ class Pwn:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (MAGIC + raw_frame("header", pickle.dumps({"x": Pwn()})), "a record holds plain values only"),
-        (MAGIC + raw_frame("header", pickle.dumps({"cell": 3})), "has a header whose 'plan'"),
+        (MAGIC + raw_frame("header", pickle.dumps({"x": Pwn()})), "a record contains only plain values"),
+        (MAGIC + raw_frame("header", pickle.dumps({"cell": 3})), "has a wrong header: 'plan'"),
         (MAGIC + raw_frame("footer", pickle.dumps({"outcome": "completed"})), "does not begin with a header"),
-        (MAGIC, "holds no whole frame"),
+        (MAGIC, "has no complete frame"),
         (b"", "is empty"),
         (b"GIF89a", "is not a record"),
     ],
@@ -59,7 +59,7 @@ def test_a_record_of_another_plan_is_quarantined(tmp_path: Path) -> None:
     path = write_record(other, cells_of(other)[1])
     path.rename(plan / "records" / path.name)
     (entry,) = gathered(tmp_path / "d", plan).quarantined
-    assert entry["reason"] == "is of a cell that this plan does not have"
+    assert entry["reason"] == "belongs to a cell that is not in this plan"
 
 
 HALF = "no file M\udcfcller"  # as Python names a file whose name is not UTF-8
@@ -89,9 +89,9 @@ def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
 @pytest.mark.parametrize(
     ("header", "footer", "reason"),
     [
-        ({"calibration": {"matrix": "fast"}}, {}, "has a header whose 'matrix' is 'fast', and not a number"),
-        ({"calibration": {"matrix": None}}, {}, "has a header whose 'matrix' is 'None', and not a number"),
-        ({}, {"outcome": np.ones((0, 0))}, "has a footer whose outcome is '[]'"),
+        ({"calibration": {"matrix": "fast"}}, {}, "has a wrong header: 'matrix': expected a number, got 'fast'"),
+        ({"calibration": {"matrix": None}}, {}, "has a wrong header: 'matrix': expected a number, got 'None'"),
+        ({}, {"outcome": np.ones((0, 0))}, "has a footer with an unknown outcome: '[]'"),
     ],
 )
 def test_what_is_of_the_wrong_kind_is_named_and_the_rest_is_merged(

@@ -56,7 +56,7 @@ def test_what_is_no_file_is_put_aside(tmp_path: Path, plan: Path, kind: str) -> 
     }
     makers[kind]()
     word = {"FIFO": "a FIFO", "directory": "a directory"}.get(kind, "a symbolic link")
-    assert reasons(tmp_path, plan) == [f"is {word}, and not a file"]
+    assert reasons(tmp_path, plan) == [f"is {word}, not a regular file"]
     assert len(check([plan], tmp_path / "other").quarantined) == 1
     assert plan_status(plan, no_slurm()).counts()
     path.rmdir() if kind == "directory" else path.unlink()
@@ -77,17 +77,17 @@ NESTED = "[" * 900 + "]" * 900
 @pytest.mark.parametrize(
     ("frames", "header", "reason"),
     [
-        ([], {"hardware": {"cpu": "x", "more": b"x"}}, "has a header whose 'hardware' holds values that are not plain"),
-        ([], {"software": {"x": "\x01" * 60_000}}, "has a header whose 'software' has"),
-        ([facts_frame("phases", {"seconds": {"act": 1.0}, "counts": {"act": None}})], None, "'act' is 'None'"),
+        ([], {"hardware": {"cpu": "x", "more": b"x"}}, "has a wrong header: 'hardware' contains values that are not plain"),
+        ([], {"software": {"x": "\x01" * 60_000}}, "has a wrong header: 'software': expected at most"),
+        ([facts_frame("phases", {"seconds": {"act": 1.0}, "counts": {"act": None}})], None, "'act': expected a whole number, got 'None'"),
         ([facts_frame("phases", {"seconds": {str(n): 1.0 for n in range(2000)}, "counts": {}})], None, "2000 names"),
-        ([facts_frame("footer", {"outcome": "completed", "reason": "x" * 10**6})], None, "'reason' has 1000000 char"),
+        ([facts_frame("footer", {"outcome": "completed", "reason": "x" * 10**6})], None, "'reason': expected at most 262144 characters, got 1000000"),
         ([facts_frame("event", {"text": f"{n}" + "x" * 10**5}) for n in range(9)], None, "has events of more than"),
-        ([facts_frame("event", '{"x":[' + "[]," * 200_000 + "1]}")], None, "facts hold 200002 lists and mappings"),
+        ([facts_frame("event", '{"x":[' + "[]," * 200_000 + "1]}")], None, "facts contain 200002 lists and mappings"),
         ([("event", pickle.dumps({"text": "x" * (3 * 2**20)}, 4))], None, "bytes of text"),
         ([("phases", b"\x80\x04}\x8c\x07seconds" + b"]" * 5000 + b"a" * 4999 + b"s.")], None, "phases of the wrong shape"),
         ([("event", b"\x80\x04}\x8c\x04text" + b"]" * 5000 + b"a" * 4999 + b"s.")], None, "nested too deeply"),
-        ([facts_frame("footer", f'{{"outcome":{NESTED}}}')], None, "has a footer whose outcome is"),
+        ([facts_frame("footer", f'{{"outcome":{NESTED}}}')], None, "has a footer with an unknown outcome"),
     ],
     ids=range(11),
 )  # fmt: skip
@@ -194,15 +194,15 @@ def test_values_are_kept_as_they_were_reported(tmp_path: Path, plan: Path) -> No
     [
         ({"jobs": 7}, "damaged"),
         ({"jobs": [7]}, "damaged"),
-        ({"study": {"name": ["x"]}}, "'name' is \"['x']\""),
-        ({"study": []}, "'study' is '[]'"),
-        ({"study": {"name": "x", "score": ["x"]}}, "'score' is"),
+        ({"study": {"name": ["x"]}}, "'name': expected text, got \"['x']\""),
+        ({"study": []}, "'study': got '[]'"),
+        ({"study": {"name": "x", "score": ["x"]}}, "'score': expected text, got"),
         ({"cluster": {"name": "../x"}}, "is not a plain name"),
         ({"cells_file": "../../cells.jsonl"}, "is not a plain name"),
-        ({"generation": "1"}, "'generation' is '1'"),
-        ({"chain": None}, "'chain' is 'None'"),
-        ({"reused": {"x": 1}}, "'reused' is"),
-        ({"limits": [[]]}, "'limits' is"),
+        ({"generation": "1"}, "'generation': got '1'"),
+        ({"chain": None}, "'chain': got 'None'"),
+        ({"reused": {"x": 1}}, "'reused': got"),
+        ({"limits": [[]]}, "'limits': got"),
     ],
 )
 def test_a_manifest_of_other_types_is_one_sentence(

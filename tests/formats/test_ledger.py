@@ -118,7 +118,7 @@ def test_a_ledger_that_another_host_has_locked(tmp_path: Path, monkeypatch: pyte
     other = Ledger(tmp_path)
     with (
         holder._transaction(),
-        pytest.raises(HpcrlError, match="locked: another hpcrl uses it, or a host died that used it"),
+        pytest.raises(HpcrlError, match="locked: another hpcrl uses it, or a host died while it used it"),
     ):
         other.submitted("hpcrl-x", "1")
 
@@ -136,7 +136,9 @@ def test_a_full_disk_says_what_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     ledger = Ledger(tmp_path, create=True)
     made = ledger.intend(submission({1: "0"}))
     ledger._database.execute("PRAGMA max_page_count = 1")
-    with pytest.raises(HpcrlError, match="the disk is full: make room and run `hpcrl submit` again: it asks Slurm"):
+    with pytest.raises(
+        HpcrlError, match="the disk is full: free some space and run `hpcrl submit` again, which asks Slurm"
+    ):
         ledger.gone(made.token, "x" * 1_000_000)
 
 

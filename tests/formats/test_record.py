@@ -103,13 +103,13 @@ def test_no_record_at_all(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        ({"x": Path("y")}, "holds "),
+        ({"x": Path("y")}, "contains "),
         ([1], "is not a mapping"),
-        ({"facts": "{"}, "whose facts are no JSON"),
-        ({"facts": "[" * 100_000}, "whose facts are no JSON"),
+        ({"facts": "{"}, "whose facts are not JSON"),
+        ({"facts": "[" * 100_000}, "whose facts are not JSON"),
         ({"facts": "[]"}, "whose facts are not a mapping"),
-        ({"facts": f'{{"x":{"9" * 5000}}}'}, "whose facts are no JSON"),
-        ({"facts": " " * (MAX_FACTS + 1)}, f"the most is {MAX_FACTS}"),
+        ({"facts": f'{{"x":{"9" * 5000}}}'}, "whose facts are not JSON"),
+        ({"facts": " " * (MAX_FACTS + 1)}, f"the maximum is {MAX_FACTS}"),
         ({"x": ("nd", "<f8", (3,), b"12345678")}, "a damaged array"),
         ({"x": ("nd", "|O", (1,), b"12345678")}, "a tuple that is not an array"),
         ({"x": ("nd", "<f8", (-1, 0), b"")}, "a damaged array"),
@@ -173,7 +173,7 @@ def test_a_record_that_has_its_footer_or_no_header_is_left_alone(tmp_path: Path)
 
 def test_what_has_no_place_in_a_record(tmp_path: Path) -> None:
     for value in (Path("x"), b"x", np.array(["x"]), object()):
-        with pytest.raises(TypeError, match="does not go into a record"):
+        with pytest.raises(TypeError, match="cannot be stored in a record"):
             RecordWriter(tmp_path / "x.rec").write("event", {"x": value})
 
 

@@ -45,5 +45,5 @@ def test_a_dataset_of_a_stranger_writes_nothing_elsewhere(
     ):
         shown = hpcrl(*words)
         assert shown.code == 2
-        assert f"{dataset}: holds a {column} named {name!r}, which no plan gives" in shown.err
+        assert f"{dataset}: contains a {column} named {name!r}, which no plan gives" in shown.err
     assert sorted(tmp_path.rglob("*")) == before

@@ -305,7 +305,7 @@ def test_environments_that_dqn_cannot_take() -> None:
         environment.action_space = SimpleNamespace(shape=(1,))
         return environment
 
-    with pytest.raises(UsageError, match="needs an environment with a vector of observations and discrete actions"):
+    with pytest.raises(UsageError, match="expected an environment with vector observations and discrete actions"):
         run(SMALL, Silent(), continuous)
 
 
@@ -376,9 +376,11 @@ def test_ranks_that_start_from_different_networks_are_told(monkeypatch: pytest.M
         def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
             return values + (np.arange(len(values)) == self.index)
 
-    with pytest.raises(HpcrlError, match="rank 0 of 2: its network has 66 weights, those of other ranks have not"):
+    with pytest.raises(
+        HpcrlError, match="rank 0 of 2: its network has 66 weights, but another rank's has a different number"
+    ):
         run(SMALL, Silent(), collective=Odd(0))
-    with pytest.raises(HpcrlError, match="rank 0 of 2: its first weights differ from those of other ranks"):
+    with pytest.raises(HpcrlError, match="rank 0 of 2: its initial weights differ from those of other ranks"):
         run(SMALL, Silent(), collective=Odd(2))
 
 

@@ -70,7 +70,9 @@ def test_ranks_with_other_first_weights_are_told() -> None:
         return ""
 
     assert together(said, (first, first)) == ["", ""]
-    assert any("its first weights differ from those of other ranks" in text for text in together(said, (first, second)))
+    assert any(
+        "its initial weights differ from those of other ranks" in text for text in together(said, (first, second))
+    )
 
 
 def test_ranks_go_on_only_from_checkpoints_of_one_step(tmp_path: Any) -> None:

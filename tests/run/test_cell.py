@@ -274,7 +274,8 @@ def test_a_framework_whose_environment_is_missing(tmp_path: Path) -> None:
     done = run_task(plan, "short-mxnet-cpu-1")
     assert done.returncode == 1
     assert (
-        "mxnet: mxnet is not installed in this environment: run the cell in its own (hpcrl env create)" in done.stderr
+        "mxnet: mxnet is not installed in this environment: run the cell in its own environment (hpcrl env create)"
+        in done.stderr
     )
 
 

@@ -189,9 +189,9 @@ def test_scancel_gets_nothing_but_ids(key: str) -> None:
     [
         ("QOSMaxJobsPerUserLimit", "it starts when one of them ends"),
         ("AssocGrpBillingMinutes", "the budget of your account is used up"),
-        ("QOSGrpCPURunMinutesLimit", "gives no more"),
-        ("AssocMaxJobsLimit", "gives no more jobs to you at once"),
-        ("QOSGrpGRES", "gives no more"),
+        ("QOSGrpCPURunMinutesLimit", "allows no more"),
+        ("AssocMaxJobsLimit", "allows no more jobs to you at once"),
+        ("QOSGrpGRES", "allows no more"),
         ("ReqNodeNotAvail, UnavailableNodes:c[1-2]", "in maintenance"),
         ("DependencyNeverSatisfied", "hpcrl cancel"),
         ("job requeued in held state", "Slurm holds it: scontrol release JOB"),

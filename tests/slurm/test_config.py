@@ -66,8 +66,8 @@ def test_memory_is_enforced_in_one_of_three_ways() -> None:
     assert "ConstrainRAMSpace=yes" in cgroup_conf(layout(SOL, memory="control groups"))
     assert "ConstrainRAMSpace" not in cgroup_conf(layout(SOL))
     said = ["\n".join(description(SOL, layout(SOL, memory=kind))) for kind in ("control groups", "stand-in", "none")]
-    assert "stand-in without control groups" in said[1]
-    assert "is not ended, although the site ends it" in said[2]
+    assert "within seconds, without control groups" in said[1]
+    assert "is not killed, although the site kills it" in said[2]
     assert len(set(said)) == 3
 
 
@@ -109,13 +109,13 @@ def test_every_limit_of_a_qos_is_set() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "missing"),
     [
-        ("gres/gpu=4,", "", "QOS all: MaxTRES should be cpu=32,gres/gpu=4,mem=327680M,node=4, and is cpu=32,mem=320G"),
+        ("gres/gpu=4,", "", "QOS all: MaxTRES: expected cpu=32,gres/gpu=4,mem=327680M,node=4, got cpu=32,mem=320G"),
         ("mem=320G", "mem=32G", "QOS all: MaxTRES"),
-        ("|10|", "||", "QOS all: MaxSubmitPU should be 10, and is not set"),
-        ("|DenyOnLimit|", "||", "QOS all: Flags should be DenyOnLimit, and is not set"),
-        ("none|||||||low|", "none||||||||", "QOS none: Preempt should be low, and is not set"),
+        ("|10|", "||", "QOS all: MaxSubmitPU: expected 10, got no value"),
+        ("|DenyOnLimit|", "||", "QOS all: Flags: expected DenyOnLimit, got no value"),
+        ("none|||||||low|", "none||||||||", "QOS none: Preempt: expected low, got no value"),
         ("1.5", "1.0", "QOS all: UsageFactor"),
-        ("low||", "other||", "QOS low is not there"),
+        ("low||", "other||", "QOS low is missing"),
     ],
 )
 def test_a_limit_that_was_not_taken_is_named(old: str, new: str, missing: str) -> None:

@@ -279,12 +279,12 @@ def test_a_directory_with_odd_characters(pretended: Faults) -> None:
     [
         (("sbach", "hang"), "no wrapper for 'sbach'; did you mean 'sbatch'?"),
         (("sbatch", "hangs"), "no fault 'hangs'; did you mean 'hang'?"),
-        (("sbatch", "delay"), "delay: wants a value: a number of seconds"),
+        (("sbatch", "delay"), "delay: expected a number of seconds, got no value"),
         (("sbatch", "delay", "soon"), "delay: expected a number of seconds, got 'soon'"),
         (("sbatch", "delay", "nan"), "delay: expected a number of seconds, got 'nan'"),
-        (("sbatch", "hang", "4"), "hang: takes no value"),
+        (("sbatch", "hang", "4"), "hang: expected no value"),
         (("sbatch", "hang", None, 0), "times: expected at least 1, got 0"),
-        (("sbatch", "missing", None, 1), "missing: a command that is not there counts no calls"),
+        (("sbatch", "missing", None, 1), "missing: a missing command cannot count its calls"),
     ],
 )
 def test_a_fault_that_cannot_be_set(pretended: Faults, arguments: Sequence[Any], message: str) -> None:

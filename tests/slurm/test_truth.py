@@ -250,7 +250,7 @@ def test_a_limit_that_sacctmgr_does_not_take_ends_the_start(monkeypatch: pytest.
 
     monkeypatch.setattr(module, "limit_commands", without_gpus)
     directory = Path(tempfile.mkdtemp(prefix="ht-", dir="/tmp"))
-    with pytest.raises(HpcrlError, match="QOS class: MaxTRES should be cpu=32,gres/gpu=4,mem=327680M, and is not set"):
+    with pytest.raises(HpcrlError, match="QOS class: MaxTRES: expected cpu=32,gres/gpu=4,mem=327680M, got no value"):
         VirtualSlurm(directory).up(Library().cluster("sol"))
     assert VirtualSlurm(directory).processes() == []
     shutil.rmtree(directory)
@@ -258,6 +258,6 @@ def test_a_limit_that_sacctmgr_does_not_take_ends_the_start(monkeypatch: pytest.
 
 def test_control_groups_are_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "control_groups_here", lambda: False)
-    with pytest.raises(UsageError, match=r"control groups .* are not to be had here"):
+    with pytest.raises(UsageError, match=r"control groups .* are not available here"):
         VirtualSlurm(Path("/tmp/hpcrl-none")).up(Library().cluster("sol"), control_groups=True)
     assert not Path("/tmp/hpcrl-none").exists()

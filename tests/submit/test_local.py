@@ -171,10 +171,10 @@ def test_the_queue_is_killed_and_its_cells_run_on(
     until(lambda: (tmp_path / "ran").exists())
     kill_queue(plan)
     until(lambda: states(hpcrl, plan) == {"LOST": 2, "RUNNING": 1})
-    assert "its local queue has ended, and it runs on" in hpcrl("status", plan, "--json").out
+    assert "its local queue has ended, but the cell still runs" in hpcrl("status", plan, "--json").out
     shown = hpcrl("submit", plan)
     assert "2 cells submitted" in shown.out, shown
-    assert "cells of a local queue that has ended run on: 1" in shown.err, shown
+    assert "cells of an ended local queue that still run: 1" in shown.err, shown
     time.sleep(2)  # max_parallel holds over both queues
     assert len((tmp_path / "ran").read_text().split()) == 1
     (tmp_path / "go").touch()

@@ -181,7 +181,7 @@ def test_what_every_cell_needs_is_missing(hpcrl: Call, ready: Ready, name: str, 
     shown = hpcrl("submit", plan)
     assert shown.code == 2
     what = "is not a regular file" if fifo else "is missing"
-    assert f"{plan / name}: {what}: `hpcrl plan` into this directory again restores it" in shown.err
+    assert f"{plan / name}: {what}: run `hpcrl plan` into this directory again to restore it" in shown.err
     assert states(hpcrl, plan) == {"NOT SUBMITTED": 1}
 
 

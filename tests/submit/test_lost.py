@@ -105,7 +105,7 @@ def test_a_copy_leaves_to_the_original_what_that_has_submitted(tmp_path: Path, f
     shutil.copytree(plan, copy)
     if ledger == "lost":
         (copy / FILE).unlink()
-    with pytest.raises(HpcrlError, match=r"copy: is a copy of \S+/p, and that plan was submitted: go on there"):
+    with pytest.raises(HpcrlError, match=r"copy: is a copy of \S+/p, and that plan was submitted: continue there"):
         sent(copy, fake)
     done = sent(copy, fake, Choice(here=True))
     assert (done.tasks, len(fake.submitted)) == (2, 2)

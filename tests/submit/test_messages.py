@@ -40,7 +40,7 @@ def test_status_says_what_is_gone_or_was_changed(hpcrl: Call, done: Path, tmp_pa
     assert "cells.jsonl: was changed after the plan was made: restore it" in hpcrl("status", done).err
     (done / "cells.jsonl").write_text(cells)
     shutil.rmtree(done / "attempts")
-    assert f"{done}/attempts: is gone: cells that completed may be told as failed" in hpcrl("status", done).err
+    assert f"{done}/attempts: is gone: cells that completed may be shown as failed" in hpcrl("status", done).err
     shutil.rmtree(done / "records")
     assert f"{done}/records: is gone" in hpcrl("status", done).err
     shutil.rmtree(done / "logs")

@@ -77,10 +77,10 @@ def test_a_url_gets_json_by_post(hpcrl: Call, tmp_path: Path, server: Server) ->
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (500, "did not take the message: 500 Internal Server Error"),
-        (302, "did not take the message: 302 Found (it is at /elsewhere now)"),
+        (500, "did not accept the message: 500 Internal Server Error"),
+        (302, "did not accept the message: 302 Found (it has moved to /elsewhere)"),
         (0, "gave no answer within 1 s"),
-        (1, "did not take the message: its answer is not HTTP"),
+        (1, "did not accept the message: its answer is not HTTP"),
     ],
 )
 def test_a_url_that_does_not_take_it_is_one_sentence(

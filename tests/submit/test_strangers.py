@@ -116,7 +116,7 @@ def test_a_plan_that_is_not_shared_says_where_and_what_to_do(shared: Path, fake:
     assert "UsageError" in told
     assert f"cannot be written by you ({plan}/lease: Permission denied)" in told
     assert "is a plan of " in told
-    assert "writable for a group" in told
+    assert "ask for write permission for your group" in told
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "cells.jsonl", FILE, "lease/000099", "submissions/hpcrl-12345678-1-abcdef"])

@@ -186,7 +186,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     settle_all(plan, fake, {0: "TIMEOUT", 1: "OUT_OF_MEMORY", 2: "NODE_FAIL", 3: "FAILED"})
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 3
-    assert [reason for reason in done.left] == ["failed: the study's `retry` does not try such cells again"]
+    assert [reason for reason in done.left] == ["failed: the study's `retry` does not retry such cells"]
     options = {
         fake.option(number, "time") or fake.option(number, "mem") or fake.option(number, "exclude")
         for number in (1, 2, 3)
@@ -298,7 +298,7 @@ def test_a_feeder_does_not_try_failed_cells_again(tmp_path: Path, fake: FakeSlur
     sent(plan, fake, Choice(cells=(cells_of(plan)[0]["id"],)))
     settle_all(plan, fake, {0: "FAILED"})
     done = sent(plan, fake, Choice(fed=True))
-    assert (done.tasks, done.left) == (2, {"failed: `hpcrl submit` tries it again": 1})
+    assert (done.tasks, done.left) == (2, {"failed: `hpcrl submit` submits it again": 1})
 
 
 def test_a_ledger_lost_with_all_that_was_written_down(tmp_path: Path, fake: FakeSlurm) -> None:
@@ -340,14 +340,14 @@ def test_another_user_s_waiting_stage_stays_and_one_more_follows(
     assert fake.cancelled == []
     collects = [job for job, name in fake.names.items() if "collect" in name]
     assert len(collects) == 2
-    assert any("of another stays as it is; one more follows the new cells" in text for text in said)
+    assert any("of another is not changed; another job follows the new cells" in text for text in said)
 
 
 def test_a_script_that_is_gone_is_told_before_anything_is_sent(tmp_path: Path, fake: FakeSlurm) -> None:
     plan = planned(tmp_path / "p", study(), "sol")
     for script in (plan / "scripts").iterdir():
         script.unlink()
-    with pytest.raises(HpcrlError, match="is missing: `hpcrl plan` into this directory"):
+    with pytest.raises(HpcrlError, match="is missing: run `hpcrl plan` into this directory"):
         sent(plan, fake)
     assert fake.submitted == []
     assert not (plan / FILE).exists()
@@ -359,7 +359,7 @@ def test_failed_leaves_out_what_was_cancelled(tmp_path: Path, fake: FakeSlurm) -
     fake.states = dict.fromkeys(fake.states, "CANCELLED")
     done = sent(plan, fake, Choice(failed=True))
     assert done.tasks == 0
-    assert "cancelled: `--failed` leaves out what was cancelled" in str(done)
+    assert "cancelled: `--failed` leaves out cancelled cells" in str(done)
 
 
 def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ def test_a_cell_runs_on_when_its_local_queue_has_ended(scene: Scene) -> None:
     start = Start(scene.cells[0], "1", 0, f"{token}_0", "m")
     take_attempt(scene.plan, start, this_process())
     found = scene.look().units[scene.cells[0]]
-    assert (found.state, found.reason) == ("RUNNING", "its local queue has ended, and it runs on")
+    assert (found.state, found.reason) == ("RUNNING", "its local queue has ended, but the cell still runs")
     end_attempt(scene.plan, start, "completed")
     assert scene.states() == ["COMPLETED", "LOST", "LOST"]
 
@@ -448,7 +448,7 @@ def test_a_cell_of_an_older_generation_is_found_and_cancelled(scene: Scene, monk
     study = write_yaml(scene.plan.parent / "other.yaml", dqn_study(seeds=[2, 3]))
     write_plan(make_plan(Library(), "sol", str(study), UserChoices(account="lab"), read_before(scene.plan)), scene.plan)
     gone = scene.cells[0]
-    with pytest.raises(UsageError, match=f"cell {gone} of .* belongs to generation 1, and the study has it no longer"):
+    with pytest.raises(UsageError, match=f"cell {gone} of .* belongs to generation 1 and is no longer in the study"):
         find_cell(scene.plan, read_plan(scene.plan), gone[:8])
     scene.queue = "7_[0-2]|RUNNING|None|NAME\n"
     said: list[str] = []
@@ -460,7 +460,7 @@ def test_a_cell_of_an_older_generation_is_found_and_cancelled(scene: Scene, monk
 
     assert cancel(scene.plan, Slurm(scancel), [gone[:8]], said.append).tasks == 1
     assert cancelled == ["7_0"]
-    assert said == [f"cell {gone} belongs to an older generation of the plan: the study has it no longer"]
+    assert said == [f"cell {gone} belongs to an older generation of the plan and is no longer in the study"]
     log = scene.plan / f"logs/{scene.first.job}-7_0.out"
     log.parent.mkdir(exist_ok=True)
     log.touch()

@@ -1,6 +1,6 @@
-"""DQN (Mnih et al. 2015, doi 10.1038/nature14236): what a study may say of it.
+"""DQN (Mnih et al. 2015, doi 10.1038/nature14236): the hyperparameters that a study may set.
 
-The defaults are the settings under which DQN reaches 1,000 steps on CartPole-v1: rl-baselines3-zoo's, with a linear
+With the defaults DQN reaches 1,000 steps on CartPole-v1. They are rl-baselines3-zoo's, with a linear
 learning-rate decay, without which the last policies do not hold.
 """
 
@@ -19,10 +19,10 @@ OBSERVATIONS = "vector"
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """What a learner is told besides its network: loss, optimiser, and whose formulae.
+    """Settings of a learner besides its network: loss, optimiser, and whose formulae are used.
 
-    `defaults` is ``aligned`` (hpcrl's first weights and one formula for every framework's optimiser) or ``framework``
-    (the framework's own initialiser and optimiser class as they come).
+    `defaults` is ``aligned`` (hpcrl's initial weights and one formula for every framework's optimiser) or ``framework``
+    (the framework's own initialiser and optimiser class, unchanged).
     """
 
     gamma: float = number(0.99, 0, 1)
@@ -37,9 +37,9 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class Settings(LearnerSettings):
-    """Hyperparameters. Steps and batch are those of all ranks together: each rank takes its share.
+    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
 
-    `acting` is ``framework`` (what is compared) or ``numpy`` (on the learner's weights, for speed). An evaluation that
+    `acting` is ``framework`` (the comparison) or ``numpy`` (on the learner's weights, for speed). An evaluation that
     reaches the goal counts when `confirmation_episodes` from other starts reach it too; with `stop_at_goal` that ends
     the training. A `max_gradient_norm` of 0 turns clipping off.
     """
@@ -66,10 +66,10 @@ class Settings(LearnerSettings):
 
 
 def share_fault(settings: Settings, ranks: int) -> str | None:
-    """Say why `ranks` ranks cannot share batch and intervals evenly, None where they can."""
+    """Say why `ranks` ranks cannot share batch and intervals evenly; None if they can."""
     if settings.batch_size % ranks == 0 and min(settings.train_interval, settings.target_interval) >= ranks:
         return None
     return (
         f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
-        f"target_interval {settings.target_interval}: the first must be a multiple, the others at least as many"
+        f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
     )

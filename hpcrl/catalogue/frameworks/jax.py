@@ -15,7 +15,7 @@ OUT_OF_MEMORY = ("resource_exhausted",)
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what must stand in the environment before the import, where `given` stands now."""
+    """Return the variables to set before the import, when the environment is `given`."""
     found = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
     if cpus == 1:
         found["XLA_FLAGS"] = f"{given.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()

@@ -15,5 +15,5 @@ OUT_OF_MEMORY = ("out of memory",)
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what must stand in the environment before the import, where `given` stands now."""
+    """Return the variables to set before the import, when the environment is `given`."""
     return {}

@@ -1,4 +1,4 @@
-"""NumPy: the executable specification, which every other framework is held to."""
+"""NumPy: the executable specification, with which every other framework is compared."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ OUT_OF_MEMORY = ()
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Return what must stand in the environment before the import, where `given` stands now."""
+    """Return the variables to set before the import, when the environment is `given`."""
     return {}

@@ -1,7 +1,7 @@
 """Deep Q-learning (Mnih et al. 2015, doi 10.1038/nature14236): configuration and the one training loop.
 
-The loop, environment, replay, schedules, first weights and random streams are the same for every framework;
-only the learner differs. The hyperparameters and their defaults stand in hpcrl.catalogue.algorithms.dqn.
+The loop, environment, replay, schedules, initial weights and random streams are the same for every framework;
+only the learner differs. hpcrl.catalogue.algorithms.dqn has the hyperparameters and their defaults.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hpcrl.rl.replay import Replay
 from hpcrl.rl.schedules import linear
 from hpcrl.telemetry.phases import PhaseClock
 
-# Several ranks agree on whether to stop whenever this many steps have gone by.
+# Several ranks agree on whether to stop after each interval of this many steps.
 _AGREE_INTERVAL = 256
-# Streams of random numbers of a seed, besides those of the loop.
+# Random streams of a seed, in addition to those of the loop.
 _EVALUATION, _CONFIRMATION = 3, 4
 
 
@@ -45,7 +45,7 @@ class DqnConfig(Settings):
         return check("dqn", cls, values)
 
     def learner_settings(self) -> DqnSettings:
-        """Return what a learner is told besides its network."""
+        """Return the settings of a learner besides its network."""
         return DqnSettings(**{field.name: getattr(self, field.name) for field in fields(DqnSettings)})
 
     def epsilon(self, step: int) -> float:
@@ -59,7 +59,7 @@ class DqnConfig(Settings):
 
 
 class Reporter(Protocol):
-    """Where the loop reports to; times are seconds of training."""
+    """Receives the reports of the loop; times are seconds of training."""
 
     def episode(self, step: int, value: float, length: int) -> None: ...
 
@@ -70,15 +70,15 @@ class Reporter(Protocol):
     def progress(self, step: int, total: int) -> None: ...
 
     def spent(self) -> dict[str, float | None]:
-        """Return what a checkpoint must know of the times so far."""
+        """Return the times so far, for a checkpoint."""
 
     def resumed(self, step: int, spent: dict[str, float | None]) -> None:
-        """Take up what :meth:`spent` said when the checkpoint of this step was written."""
+        """Continue from the times that :meth:`spent` returned when the checkpoint of this step was written."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
+    """The end of a run: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
 
     outcome: str
     steps: int
@@ -94,19 +94,19 @@ MakeLearner = Callable[[Network, np.random.Generator], DqnLearner]
 
 
 class Loop(Protocol):
-    """Takes environment steps and updates; :class:`HostLoop`, or one that a learner brings (`fused`)."""
+    """Takes environment steps and updates: :class:`HostLoop`, or the loop of a learner (`fused`)."""
 
     step: int
     episodes: int
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
-        """Go on to step `until`; False where `stop` said so before."""
+        """Continue to step `until`; False if `stop` ended it earlier."""
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return greedy actions."""
 
     def state(self) -> tuple[Arrays, dict[str, Any]]:
-        """Return arrays and plain facts for a checkpoint, besides the learner's own."""
+        """Return arrays and plain facts for a checkpoint, without the learner's."""
 
     def load_state(self, arrays: Arrays, facts: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
@@ -125,18 +125,18 @@ def train(
     collective: Collective | None = None,
     precise_phases: bool = False,
 ) -> Result:
-    """Train from scratch, or on from a checkpoint, until the last step, the goal (`stop_at_goal`) or `stop` says so.
+    """Train from scratch or from a checkpoint, until the last step, the goal (`stop_at_goal`), or `stop` ends it.
 
-    Random streams, all from `seed`: first weights, exploration, replay, starts of evaluations and of confirmations of the
-    goal; the environment is seeded once. Every evaluation sees the same starts. With several
-    ranks each has an environment, a replay and streams of its own; weights stay equal, since gradients are averaged.
-    Rank 0 evaluates. `precise_phases` waits for the device after every update, so that no phase does another's work;
-    that costs what the device would have done meanwhile.
+    All random streams come from `seed`: initial weights, exploration, replay, starts of evaluations and of confirmations of
+    the goal. The environment is seeded once. Every evaluation has the same starts. With several
+    ranks each has its own environment, replay and streams; weights stay equal, because gradients are averaged.
+    Rank 0 evaluates. With `precise_phases` the loop waits for the device after every update, so that no phase contains
+    another's work. The device then cannot work while the loop continues.
 
     Raises:
         UsageError: the environment is not one with vector observations and discrete actions, or the ranks cannot share
             the batch evenly.
-        HpcrlError: the ranks do not agree on where they start.
+        HpcrlError: the ranks start from different weights or steps.
     """
     ranks = collective.ranks if collective else 1
     if wrong := share_fault(config, ranks):
@@ -170,7 +170,7 @@ def train(
         return float(evaluate(loop.act, evaluation_environments, start_seeds(seed, stream, episodes)).mean())
 
     def score() -> tuple[float | None, bool]:
-        """Return rank 0's mean return, and on every rank whether the training ends here."""
+        """Return rank 0's mean return and, on every rank, whether the training ends here."""
         nonlocal best, goal_step
         clock.switch("evaluate")
         mean = None
@@ -183,7 +183,7 @@ def train(
                 reporter.confirmation(loop.step, again, again >= goal)
                 goal_step = loop.step if again >= goal else None
         ends = config.stop_at_goal and goal_step is not None
-        if collective:  # the other ranks wait here, and not for the first gradient afterwards
+        if collective:  # the other ranks wait here, not at the first gradient afterwards
             ends = any_rank(collective, ends)
         clock.switch("other")
         return mean, ends
@@ -210,7 +210,7 @@ def train(
 
 
 class HostLoop:
-    """The loop in Python, for every framework: an environment step, an action, a transition; now and then updates.
+    """The loop in Python, for every framework: an environment step, an action, a transition, and updates at intervals.
 
     `step` counts the environment steps of all ranks.
     """
@@ -241,7 +241,7 @@ class HostLoop:
         self.act: Act = self._act_in_numpy if config.acting == "numpy" else learner.act
         self.step = self.episodes = 0
         self._observation: NDArray[np.float32] | None = None
-        # Whatever a framework compiles or loads at its first call is no part of the training.
+        # Compilation and loading at a framework's first call are not part of the training.
         _warm_up(learner, network, config, self._ranks)
         learner.synchronize()
 
@@ -267,7 +267,7 @@ class HostLoop:
                 action = int(explore.integers(actions))
             else:
                 switch("act")
-                action = int(act(observation.reshape(1, -1))[0])  # [None] has other strides: compiled anew
+                action = int(act(observation.reshape(1, -1))[0])  # [None] has other strides and would compile again
             switch("env_step")
             following, reward, terminated, truncated, _ = environment.step(action)
             following = following.astype(np.float32)
@@ -287,7 +287,7 @@ class HostLoop:
                 self._value, self._length = 0.0, 0
             self._observation = observation
             switch("other")
-            # Of several ranks each sees only its own steps: an interval is over once a multiple of it was passed.
+            # Each rank sees only its own steps: an interval ends when a multiple of it was passed.
             if step % config.target_interval < ranks:
                 learner.sync_target()
             if step % config.train_interval < ranks and step >= config.learning_starts:
@@ -320,7 +320,7 @@ class HostLoop:
 
 
 def _common_checkpoint(path: Path | None, collective: Collective | None) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the checkpoint; None where there is none, or where the ranks have not all one of the same step."""
+    """Return the checkpoint; None if there is none, or if not all ranks have one of the same step."""
     saved = checkpoint.load(path) if path is not None else None
     if collective is None:
         return saved
@@ -333,12 +333,12 @@ def _network(environment: Any, config: DqnConfig) -> Network:
     shape = getattr(environment.observation_space, "shape", None)
     actions = getattr(environment.action_space, "n", None)
     if shape is None or len(shape) != 1 or actions is None:
-        raise UsageError("dqn: needs an environment with a vector of observations and discrete actions")
+        raise UsageError("dqn: expected an environment with vector observations and discrete actions")
     return Network(shape[0], config.hidden, int(actions), config.dueling)
 
 
 def _warm_up(learner: DqnLearner, network: Network, config: DqnConfig, ranks: int) -> None:
-    """Call every compiled shape once and put the learner back as it was."""
+    """Call every compiled shape once and restore the learner's state."""
     before = {name: array.copy() for name, array in learner.state().items()}
     if config.acting == "framework":
         for count in (1, config.evaluation_episodes):

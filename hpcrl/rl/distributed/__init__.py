@@ -1,1 +1,1 @@
-"""Several ranks that train one agent: who they are, and how they average their gradients."""
+"""Several ranks that train one agent: their group, and how they average their gradients."""

@@ -25,7 +25,7 @@ def check_same_start(collective: Collective, weights: Weights) -> None:
     """Make sure that every rank starts from the same network and the same weights.
 
     Raises:
-        HpcrlError: on at least one of the ranks that stray.
+        HpcrlError: they differ; at least one of the differing ranks raises it.
     """
     content = zlib.crc32(b"".join(weights[name].astype(np.float32).tobytes() for name in sorted(weights)))
     # Sixteen bits each: a float32 holds them exactly and averages them to less than 1e-2.
@@ -34,18 +34,18 @@ def check_same_start(collective: Collective, weights: Weights) -> None:
     strays = np.abs(collective.average_array(mine) - mine) > 1e-2
     if strays[:2].any():
         raise HpcrlError(
-            f"rank {collective.rank} of {collective.ranks}: its network has {count} weights, those of other ranks have not: "
+            f"rank {collective.rank} of {collective.ranks}: its network has {count} weights, but another rank's has a different number: "
             "all ranks must run the same cell in the same environment"
         )
     if strays.any():
         raise HpcrlError(
-            f"rank {collective.rank} of {collective.ranks}: its first weights differ from those of other ranks: "
+            f"rank {collective.rank} of {collective.ranks}: its initial weights differ from those of other ranks: "
             "all ranks must run the same cell in the same environment"
         )
 
 
 def any_rank(collective: Collective | None, flag: bool) -> bool:
-    """Tell whether any rank says yes; every rank must ask at the same time."""
+    """Tell whether the answer of any rank is yes; every rank must call this at the same time."""
     if collective is None:
         return flag
     return bool(collective.average_array(np.array([flag], np.float32))[0] > 0)

@@ -1,4 +1,4 @@
-"""What Horovod's bindings for the frameworks have in common."""
+"""The common part of Horovod's bindings for the frameworks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcrl.rl.distributed.group import Group
 
 
 class Binding:
-    """A framework's binding of Horovod; `average` and `average_array` are the framework's.
+    """A framework's binding of Horovod; the framework defines `average` and `average_array`.
 
     Raises:
         HpcrlError: Horovod sees other ranks than hpcrl started.
@@ -30,7 +30,7 @@ class Binding:
 
 
 def check_size(what: str, found: int, group: Group) -> None:
-    """Make sure that a launcher's ranks and a library's ranks are the same."""
+    """Make sure that the launcher and the library have the same ranks."""
     if found != group.ranks:
         raise HpcrlError(
             f"rank {group.rank}: {what} sees {found} of this cell's {group.ranks} ranks: the MPI that it was built with does not "

@@ -1,6 +1,6 @@
 """Five environments whose values are known (A. Jones, "Debugging reinforcement learning systems", 2021).
 
-An agent that cannot learn one of them has a fault, and which one tells where: 1 the loss, 2 the network's input,
+If an agent cannot learn one of them, its number shows the faulty part: 1 the loss, 2 the network's input,
 3 discounting, 4 the choice of actions, 5 both together.
 """
 
@@ -16,7 +16,7 @@ ACTIONS = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2}
 
 
 class Probe:
-    """One of the five, with as much of Gymnasium's interface as a training loop uses; observations are (1,) float32."""
+    """One of the five, with the part of Gymnasium's interface that a training loop uses; observations are (1,) float32."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -11,14 +11,14 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network, Weights
 
-# These read some settings once, when they first compute anything.
+# These frameworks read some settings only once, at their first computation.
 _CONFIGURED = frozenset({"torch", "tensorflow", "jax"})
 
 
 def configure(framework: str) -> None:
-    """Make a framework's settings: before ranks are joined, weights are drawn, or anything else is computed.
+    """Apply a framework's settings, before ranks are joined, weights are drawn, or anything else is computed.
 
-    Whatever is made here calls it first; it changes nothing the second time.
+    Every other function here calls it first; a second call changes nothing.
 
     Raises:
         UsageError: the framework is not installed here.
@@ -52,20 +52,20 @@ def make_dqn_learner(
 
 
 def framework_weights(framework: str, network: Network, seed: int) -> Weights:
-    """Draw first weights by the framework's own default initialiser (`defaults: framework`)."""
+    """Draw initial weights with the framework's own default initialiser (`defaults: framework`)."""
     if framework == "numpy":
-        raise UsageError("numpy: has no default initialiser: leave it out where `defaults` is framework")
+        raise UsageError("numpy: has no default initialiser: leave numpy out if `defaults` is framework")
     configure(framework)
     weights: Weights = _module(framework, "dqn").framework_weights(network, seed)
     return weights
 
 
 def make_collective(framework: str, parallelism: str, group: Group) -> Collective | None:
-    """Join the ranks of a cell; None where it has no others to join.
+    """Join the ranks of a cell; None if it has only one.
 
     Raises:
-        UsageError: the framework has no such way, or what it needs is not installed here.
-        HpcrlError: the ranks do not find each other.
+        UsageError: the framework does not have this parallelism, or its packages are not installed here.
+        HpcrlError: the ranks cannot connect.
     """
     if parallelism == "none":
         return None
@@ -78,7 +78,7 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
 
 
 def wait_for(framework: str) -> Callable[[Any], None]:
-    """Return what waits until a vector of the framework has been computed, where that goes on behind Python's back."""
+    """Return a function that waits until a vector of the framework has been computed, for asynchronous frameworks."""
     if framework not in frameworks():
         return lambda vector: None
     wait: Callable[[Any], None] = _module(framework, "runtime").wait
@@ -90,5 +90,5 @@ def _module(framework: str, name: str) -> Any:
         return importlib.import_module(f"hpcrl.rl.frameworks.{framework}.{name}")
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{framework}: {error.name} is not installed in this environment: run the cell in its own (hpcrl env create)"
+            f"{framework}: {error.name} is not installed in this environment: run the cell in its own environment (hpcrl env create)"
         ) from None

@@ -1,6 +1,6 @@
 """CartPole as pure JAX functions: the equations of Barto, Sutton & Anderson 1983 as Gymnasium's CartPole integrates them.
 
-Gymnasium computes in float64 and shows float32; here all is float32.
+Gymnasium computes in float64 and returns float32; here everything is float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MOST_ANGLE, _MOST_PLACE = 12 * 2 * 3.141592653589793 / 360, 2.4
 
 
 def reset(key: jax.Array) -> jax.Array:
-    """Return a first state (4,): place, speed, angle, angular speed, each uniform in +-0.05."""
+    """Return an initial state (4,): position, velocity, angle, angular velocity, each uniform in +-0.05."""
     return jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
 
 

@@ -1,4 +1,4 @@
-"""How JAX ranks average gradients. Horovod has no JAX binding: its cells go through MPI itself, and the data say so."""
+"""How JAX ranks average gradients. Horovod has no JAX binding: its cells use MPI directly, and the data say so."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DQN in JAX with a Flax network. Lazy mode jits the whole update; eager mode is the same plain functions, un-jitted.
+"""DQN in JAX with a Flax network. Lazy mode jits the whole update; eager mode runs the same functions without jit.
 
-The weights travel as one flat vector: fewer buffers to hand over at each call, and few operations in eager mode.
+The weights are one flat vector: each call passes fewer buffers, and eager mode needs few operations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def combine(output: jax.Array) -> jax.Array:
 
 
 def to_tree(weights: Weights) -> dict[str, Any]:
-    """Turn hpcrl's flat weights, (out, in), into Flax's tree, whose kernels are (in, out)."""
+    """Convert hpcrl's flat weights, (out, in), to Flax's tree with kernels (in, out)."""
     return {
         "params": {
             f"layers_{layer}": {
@@ -56,7 +56,7 @@ def to_tree(weights: Weights) -> dict[str, Any]:
 
 
 def to_flat(tree: dict[str, Any]) -> Weights:
-    """Turn Flax's tree back into hpcrl's flat weights."""
+    """Convert Flax's tree back to hpcrl's flat weights."""
     flat: Weights = {}
     for layer in range(len(tree["params"])):
         entry = tree["params"][f"layers_{layer}"]
@@ -94,7 +94,7 @@ def clip(gradient: jax.Array, most: float) -> jax.Array:
 
 
 def make_optimizer(settings: DqnSettings) -> optax.GradientTransformation:
-    """Return the direction of an update without its learning rate: the aligned formula, or optax's as it comes."""
+    """Return the direction of an update without its learning rate: the aligned formula, or optax's own."""
     own = settings.defaults == "framework"
     if settings.optimizer == "adam":
         return optax.scale_by_adam() if own else optax.scale_by_adam(b1=0.9, b2=0.999, eps=settings.optimizer_epsilon)
@@ -104,7 +104,7 @@ def make_optimizer(settings: DqnSettings) -> optax.GradientTransformation:
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw first weights as flax.linen.Dense does: LeCun normal kernels, zero biases."""
+    """Draw initial weights as flax.linen.Dense does: LeCun normal kernels, zero biases."""
     module = QNetwork(network.sizes[1:], network.dueling)
     return to_flat(module.init(jax.random.key(seed), jnp.zeros((1, network.inputs))))
 
@@ -157,7 +157,7 @@ class Learner:
         def greedy(online: jax.Array, observations: jax.Array) -> jax.Array:
             return q(online, observations).argmax(1)
 
-        self.pure_step, self.pure_greedy = step, greedy  # what `fused` scans
+        self.pure_step, self.pure_greedy = step, greedy  # `fused` scans over these
         self._fused = execution == "fused"
         self._greedy: Any = jax.jit(greedy) if self._lazy else greedy
         if collective is None:
@@ -182,11 +182,11 @@ class Learner:
         return self._online, self._slots, self._target
 
     def set_parts(self, online: jax.Array, slots: Any, target: jax.Array) -> None:
-        """Replace what :meth:`parts` returned."""
+        """Set the arrays that :meth:`parts` returned."""
         self._online, self._slots, self._target = online, slots, target
 
     def _put(self, values: Any) -> Any:
-        """Commit arrays to the device: a program is compiled anew for arrays that are not."""
+        """Commit arrays to the device: for uncommitted arrays a program is compiled again."""
         return jax.device_put(values, self._device)
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -194,7 +194,7 @@ class Learner:
 
     def transfer(self, batch: Batch) -> tuple[Any, ...]:
         arrays = (batch.observations, batch.actions, batch.rewards, batch.next_observations, batch.terminated)
-        # On the CPU a call takes NumPy's arrays as they are, faster than it is told to.
+        # On the CPU, passing NumPy's arrays directly is faster than an explicit transfer.
         return arrays if self._device.platform == "cpu" else tuple(self._put(arrays))
 
     def update(self, batch: tuple[Any, ...], learning_rate: float) -> None:
@@ -204,7 +204,7 @@ class Learner:
         )
 
     def sync_target(self) -> None:
-        # A copy: the update gives its own buffers away.
+        # A copy, because the update donates its own buffers.
         self._target = jnp.copy(self._online)
 
     def synchronize(self) -> None:
@@ -224,7 +224,7 @@ class Learner:
         return self._named(self._online)
 
     def _named(self, flat: jax.Array) -> Weights:
-        # One transfer of the whole vector, cut in NumPy: `acting: numpy` asks after every update.
+        # One transfer of the whole vector, split in NumPy: `acting: numpy` calls this after every update.
         leaves = np.split(np.asarray(flat), self._cuts)
         shaped = [leaf.reshape(shape) for leaf, shape in zip(leaves, self._shapes, strict=True)]
         return to_flat(jax.tree.unflatten(self._structure, shaped))

@@ -1,7 +1,7 @@
 """DQN with the environment inside: steps, replay and updates in one compiled scan.
 
-The same algorithm, schedules and first weights as the loop in hpcrl.rl.algorithms.dqn; exploration, replay and the
-environment draw from JAX's random keys, so that a seed's run is another one than in the other modes.
+The same algorithm, schedules and initial weights as the loop in hpcrl.rl.algorithms.dqn. Exploration, replay and the
+environment draw from JAX's random keys, so the run of a seed differs from that of the other modes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENVIRONMENTS: dict[str, Any] = {"CartPole-v0": cartpole, "CartPole-v1": cartpole
 
 
 class Carry(NamedTuple):
-    """What goes from one environment step to the next."""
+    """The state between two environment steps."""
 
     step: jax.Array
     key: jax.Array
@@ -48,7 +48,7 @@ class Carry(NamedTuple):
 
 
 class FusedLoop:
-    """Advances by one compiled call for each stretch between evaluations."""
+    """Advances by one compiled call per interval between evaluations."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class FusedLoop:
             jnp.zeros(config.buffer_size),
         )
         program = jax.jit(partial(_advance, config, learner, world, most), static_argnums=1, donate_argnums=0)
-        # Compiled for both lengths that come up, so that no compilation falls into the training.
+        # Compiled beforehand for both lengths that occur, so that training contains no compilation.
         whole, rest = config.evaluation_interval, config.total_steps % config.evaluation_interval
         self._programs = {
             count: program.lower(self._carry(), count).compile()
@@ -122,7 +122,7 @@ class FusedLoop:
 def _advance(
     config: DqnConfig, learner: Learner, world: Any, most: int, carry: Carry, count: int
 ) -> tuple[Carry, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Take `count` steps; return also, for each step, whether an episode ended, its return and its length."""
+    """Take `count` steps; also return, for each step, whether an episode ended, its return and its length."""
     capacity = config.buffer_size
     exploring = config.exploration_fraction * config.total_steps
 
@@ -176,7 +176,7 @@ def _advance(
         online, slots = jax.lax.cond(due, learn, lambda carry: (carry.online, carry.slots), carry)
         return carry._replace(online=online, slots=slots), (ended, value, length)
 
-    # Drawn for all steps at once: key by key, the random numbers would cost more than the environment.
+    # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environment.
     key, *streams = jax.random.split(jax.random.wrap_key_data(carry.key), 4)
     drawn = (
         jax.random.uniform(streams[0], (count,)),

@@ -10,9 +10,9 @@ from hpcrl.errors import UsageError
 
 
 def configure() -> None:
-    """Set full float32 precision, and dispatch on the CPU at once: handing over to a thread costs more than it hides.
+    """Set full float32 precision and synchronous dispatch on the CPU: a hand-over to a thread costs more than it saves.
 
-    JAX reads the latter when it makes its CPU client, at the first computation or with the first look at its devices.
+    JAX reads the latter when it creates its CPU client, at the first computation or the first query of its devices.
     """
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -25,11 +25,11 @@ def check_device(device: str) -> None:
         UsageError: there is none.
     """
     if device == "cuda" and jax.default_backend() != "gpu":
-        raise UsageError("jax: this cell asks for a GPU, and JAX sees none here: it does not run on the CPU instead")
+        raise UsageError("jax: this cell needs a GPU, but JAX finds none here: it is not run on the CPU instead")
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that the allocator held on the GPU; JAX counts none on the CPU."""
+    """Return the maximum bytes that the allocator held on the GPU; JAX does not count on the CPU."""
     if jax.default_backend() != "gpu":
         return None
     return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)) or None

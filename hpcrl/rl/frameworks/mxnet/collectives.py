@@ -13,7 +13,7 @@ from hpcrl.rl.distributed.horovod import Binding
 
 
 class Horovod(Binding):
-    """One all-reduce of the flat gradient, waited for: Horovod takes a name again only when its last use is done."""
+    """One all-reduce of the flat gradient, with a wait: Horovod accepts a name again only after its last use has ended."""
 
     def __init__(self, group: Group) -> None:
         import horovod.mxnet as hvd

@@ -62,7 +62,7 @@ class DqnLoss(gluon.HybridBlock):
     def hybrid_forward(
         self, F: Any, observations: Any, actions: Any, rewards: Any, following: Any, terminated: Any
     ) -> Any:
-        # Not recorded when imperative: the backward pass through argmax and duelling takes MXNet down.
+        # Not recorded in imperative mode: the backward pass through argmax and duelling crashes MXNet.
         with autograd.pause():
             values = self.target(following)
             if self._settings.double:
@@ -83,7 +83,7 @@ class _Greedy(gluon.HybridBlock):
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw first weights as Gluon's default initialiser does: Uniform(0.07), zero biases."""
+    """Draw initial weights as Gluon's default initialiser does: Uniform(0.07), zero biases."""
     mx.random.seed(seed)
     net = QNetwork(network)
     net.initialize(mx.init.Uniform())

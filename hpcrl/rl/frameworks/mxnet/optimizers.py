@@ -63,7 +63,7 @@ class RmsProp:
 
 
 class Own:
-    """The class of mxnet.optimizer as it comes; only the learning rate is the study's."""
+    """The class of mxnet.optimizer, unchanged; only the learning rate comes from the study."""
 
     def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
         self._optimizer = mx.optimizer.create(settings.optimizer)
@@ -90,7 +90,7 @@ class Own:
 
 
 def make(weights: Arrays, settings: DqnSettings) -> Adam | RmsProp | Own:
-    """Return the optimiser that the settings name, for weights that it changes in place."""
+    """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(weights, settings)
     return Adam(weights, settings) if settings.optimizer == "adam" else RmsProp(weights, settings)

@@ -18,14 +18,12 @@ def check_device(device: str) -> Any:
     if device != "cuda":
         return mx.cpu()
     if not mx.context.num_gpus():
-        raise UsageError(
-            "mxnet: this cell asks for a GPU, and MXNet sees none here: it does not run on the CPU instead"
-        )
+        raise UsageError("mxnet: this cell needs a GPU, but MXNet finds none here: it is not run on the CPU instead")
     return mx.gpu(0)
 
 
 def compiled(lazy: bool, blocks: dict[str, Any]) -> str:
-    """Say which blocks run as a cached graph; Gluon makes it at a hybridized block's first call."""
+    """Name the blocks that run as a cached graph; Gluon makes the graph at a hybridized block's first call."""
     if not lazy:
         return "nothing: imperative"
     made = [name for name, block in blocks.items() if block._cached_op is not None]
@@ -33,5 +31,5 @@ def compiled(lazy: bool, blocks: dict[str, Any]) -> str:
 
 
 def wait(vector: Any) -> None:
-    """Wait until an array has been computed; MXNet's engine does so behind Python's back, on the CPU too."""
+    """Wait until an array has been computed; MXNet's engine is asynchronous, also on the CPU."""
     vector.wait_to_read()

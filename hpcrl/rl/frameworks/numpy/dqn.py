@@ -1,4 +1,4 @@
-"""DQN in plain NumPy: the executable specification that the other learners are held to.
+"""DQN in plain NumPy: the executable specification, with which the other learners are compared.
 
 Runs in float32 or float64; its gradients are checked by finite differences in the tests.
 """
@@ -90,9 +90,9 @@ def loss_and_gradients(
 
 
 def clip(gradients: Weights, most: float) -> Weights:
-    """Scale gradients so that their joint Euclidean norm is at most `most` (0: never).
+    """Scale gradients so that their joint Euclidean norm is at most `most` (0: no clipping).
 
-    The factor is min(1, most / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it.
+    The factor is min(1, most / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_.
     """
     if not most:
         return gradients
@@ -115,7 +115,7 @@ class Learner:
         dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
         if device != "cpu" or collective is not None:
-            raise UsageError("numpy: computes alone and on the CPU only")
+            raise UsageError("numpy: expected one rank on the CPU: it has no parallelism and no GPU")
         self._online = {name: weights[name].astype(dtype) for name in weight_names(network)}
         self._target = {name: each.copy() for name, each in self._online.items()}
         self._settings, self._dueling = settings, network.dueling
@@ -143,7 +143,7 @@ class Learner:
             self._target[name][...] = each
 
     def synchronize(self) -> None:
-        """NumPy has done what it was asked when it returns."""
+        """Do nothing: NumPy is synchronous."""
 
     def compiled(self) -> str:
         return "nothing: NumPy compiles nothing"

@@ -1,4 +1,4 @@
-"""The optimisers' formulae, stated once in NumPy; every framework's aligned optimiser computes the same."""
+"""The optimisers' formulae in NumPy; every framework's aligned optimiser computes the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BETA1, BETA2 = 0.9, 0.999
 
 
 class Adam:
-    """Kingma & Ba 2015 (arXiv 1412.6980), algorithm 1: both moments corrected, then epsilon added.
+    """Adam (Kingma & Ba 2015, arXiv 1412.6980, algorithm 1): both moments are corrected, then epsilon is added.
 
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + epsilon)
     """
@@ -40,7 +40,7 @@ class Adam:
 
 
 class RmsProp:
-    """Tieleman & Hinton 2012 (Coursera, lecture 6.5) as torch has it: epsilon outside the root.
+    """RMSprop (Tieleman & Hinton 2012, Coursera, lecture 6.5) as in torch, with epsilon outside the root.
 
     v = decay v + (1 - decay) g^2;  w -= rate * g / (sqrt(v) + epsilon)
     """

@@ -1,7 +1,7 @@
 """How TensorFlow ranks average gradients: Horovod.
 
-tf.distribute's MultiWorkerMirroredStrategy is left out on purpose: its gRPC server listens on every address and asks
-nobody who they are, so that whoever reaches the node reads and writes files as the user.
+tf.distribute's MultiWorkerMirroredStrategy is left out on purpose: its gRPC server listens on every address without
+authentication, so anybody who reaches the node can read and write files as the user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcrl.rl.distributed.horovod import Binding
 
 
 class Horovod(Binding):
-    """One all-reduce of the flat gradient. It stands outside tf.function: XLA cannot hold it."""
+    """One all-reduce of the flat gradient, outside tf.function, because XLA cannot contain it."""
 
     def __init__(self, group: Group) -> None:
         import horovod.tensorflow as hvd

@@ -51,7 +51,7 @@ def dqn_loss(
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw first weights as keras.layers.Dense does: Glorot uniform kernels, zero biases."""
+    """Draw initial weights as keras.layers.Dense does: Glorot uniform kernels, zero biases."""
     weights: Weights = {}
     for layer, (inputs, outputs) in enumerate(zip(network.sizes, network.sizes[1:], strict=False)):
         kernel = tf.keras.initializers.GlorotUniform(seed=seed + layer)((inputs, outputs))
@@ -128,7 +128,7 @@ class Learner:
         self._sync()
 
     def synchronize(self) -> None:
-        # Reading the newest value waits for all that it depends on.
+        # Reading the newest value waits for all of its dependencies.
         self._online[-1].numpy()
 
     def compiled(self) -> str:

@@ -1,6 +1,6 @@
 """The aligned optimisers on one flat gradient (formulae: hpcrl.rl.frameworks.numpy.optimizers), and Keras's own.
 
-`numbers` runs on the host and returns what changes from step to step as an array, so that tf.function traces once.
+`numbers` runs on the host and returns the values that change at every step as an array, so that tf.function traces once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Variables = list[Any]
 
 
 def split(flat: Any, variables: Variables) -> list[Any]:
-    """Cut a flat vector into the shapes of the variables."""
+    """Split a flat vector into the shapes of the variables."""
     sizes = [int(np.prod(each.shape)) for each in variables]
     return [tf.reshape(part, each.shape) for part, each in zip(tf.split(flat, sizes), variables, strict=True)]
 
@@ -81,7 +81,7 @@ class RmsProp:
 
 
 class Own:
-    """The class of keras.optimizers as it comes; only the learning rate is the study's."""
+    """The class of keras.optimizers, unchanged; only the learning rate comes from the study."""
 
     def __init__(self, variables: Variables, settings: DqnSettings) -> None:
         kinds = {"adam": tf.keras.optimizers.Adam, "rmsprop": tf.keras.optimizers.RMSprop}
@@ -108,7 +108,7 @@ class Own:
 
 
 def make(variables: Variables, settings: DqnSettings) -> Adam | RmsProp | Own:
-    """Return the optimiser that the settings name, for variables that it changes in place."""
+    """Return the optimiser of the settings, for variables that it changes in place."""
     if settings.defaults == "framework":
         return Own(variables, settings)
     return Adam(variables, settings) if settings.optimizer == "adam" else RmsProp(variables, settings)

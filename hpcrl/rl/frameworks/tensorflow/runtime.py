@@ -13,7 +13,7 @@ from hpcrl.errors import UsageError
 def configure() -> None:
     """Set full float32 precision and let GPU memory grow as needed (by default TensorFlow takes all of it).
 
-    TensorFlow refuses the latter once it has computed anything.
+    TensorFlow refuses the latter after its first computation.
     """
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -28,19 +28,19 @@ def check_device(device: str) -> None:
     """
     if device == "cuda" and not tf.config.list_physical_devices("GPU"):
         raise UsageError(
-            "tensorflow: this cell asks for a GPU, and TensorFlow sees none here: it does not run on the CPU instead"
+            "tensorflow: this cell needs a GPU, but TensorFlow finds none here: it is not run on the CPU instead"
         )
 
 
 def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:
-    """Return what makes a function lazy (tf.function, or with XLA), or leaves it eager."""
+    """Return the decorator that makes a function lazy (tf.function, or with XLA) or leaves it eager."""
     if execution == "eager":
         return lambda function: function
     return lambda function: tf.function(function, jit_compile=execution == "xla", autograph=False)
 
 
 def compiled(execution: str, update: Any, greedy: Any) -> str:
-    """Say how often each function was traced: once for each shape, if nothing is wrong."""
+    """Say how often each function was traced; the correct number is once per shape."""
     if execution == "eager":
         return "nothing: eager"
     how = "tf.function with XLA" if execution == "xla" else "tf.function"
@@ -49,13 +49,13 @@ def compiled(execution: str, update: Any, greedy: Any) -> str:
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that the allocator held on the GPU."""
+    """Return the maximum bytes that the allocator held on the GPU."""
     if not tf.config.list_logical_devices("GPU"):
         return None
     return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
 
 def wait(vector: Any) -> None:
-    """Wait until a tensor has been computed: the CPU's are, when Python sees them."""
+    """Wait until a tensor has been computed; on the CPU it is, when Python gets it."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()

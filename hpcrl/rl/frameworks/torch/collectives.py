@@ -32,7 +32,7 @@ class Horovod(Binding):
 
 
 def _store(group: Group) -> Any:
-    """Return the store by which the ranks find each other. By itself its server would listen on every address."""
+    """Return the store through which the ranks connect. By default its server would listen on every address."""
     import torch.distributed as dist
 
     host, _, port = group.addresses[0].rpartition(":")
@@ -45,7 +45,7 @@ def _store(group: Group) -> Any:
         group.ranks,
         is_master=group.rank == 0,
         master_listen_fd=listening.detach() if listening else None,
-        use_libuv=False,  # which takes no socket that listens already
+        use_libuv=False,  # libuv accepts no socket that already listens
     )
 
 
@@ -78,7 +78,7 @@ class Native:
         return averaged
 
     def close(self) -> None:
-        # What still refers to the group must be gone first, or the process aborts at its exit now and then.
+        # References to the group must be gone first, or the process sometimes aborts at its exit.
         gc.collect()
         self._dist.barrier()
         self._dist.destroy_process_group()

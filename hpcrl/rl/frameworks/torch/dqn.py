@@ -1,6 +1,6 @@
 """DQN in PyTorch. Lazy mode compiles the whole update (both networks, loss, gradients, clipping, optimiser) as one graph.
 
-All weights are views of one flat vector, so that clipping, optimiser and averaging are few operations in eager mode too.
+All weights are views of one flat vector, so clipping, optimiser and averaging need few operations, also in eager mode.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def dqn_loss(
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw first weights as torch.nn.Linear does."""
+    """Draw initial weights as torch.nn.Linear does."""
     torch.manual_seed(seed)
     weights: Weights = {}
     for layer, (inputs, outputs) in enumerate(zip(network.sizes, network.sizes[1:], strict=False)):
@@ -65,7 +65,7 @@ def framework_weights(network: Network, seed: int) -> Weights:
 
 
 class _Loss(torch.nn.Module):
-    """The loss as a module with one flat parameter: what DistributedDataParallel wraps."""
+    """The loss as a module with one flat parameter, for DistributedDataParallel."""
 
     def __init__(self, flat: torch.Tensor, loss: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Learner:
         self._layers = layers
 
         def current(flat: torch.Tensor) -> Callable[[], Tensors]:
-            """Eager code has views made once, which cost as much as a layer; compiled code one vector, with one guard."""
+            """Eager code uses views that are made once, because they cost as much as a layer; compiled code uses one vector with one guard."""
             views = layers(flat)
             return (lambda: layers(flat)) if self._lazy else (lambda: views)
 
@@ -132,7 +132,7 @@ class Learner:
         def step(batch: Tensors, numbers: torch.Tensor) -> None:
             apply(gradient(self._online, batch), numbers)
 
-        # torch's own optimiser classes break the graph by design, so they are left eager.
+        # torch's own optimiser classes break the graph by design, so they stay eager.
         whole = settings.defaults == "aligned"
         if collective is None and whole:
             self._step: Any = maybe_compile(step)
@@ -149,7 +149,7 @@ class Learner:
     def _change(
         self, collective: Collective | None, loss: Any, gradient: Any, maybe_compile: Any
     ) -> Callable[[Tensors], torch.Tensor]:
-        """Return what computes the gradient of the whole cell's batch from this rank's part of it."""
+        """Return the function that computes the gradient of the whole cell's batch from this rank's part of it."""
         if collective is None:
             return lambda batch: gradient(self._online, batch)
         if not hasattr(collective, "wrap"):

@@ -1,7 +1,7 @@
 """The aligned optimisers on one flat vector (formulae: hpcrl.rl.frameworks.numpy.optimizers), and PyTorch's own.
 
-`numbers` runs on the host and returns what changes from step to step as a tensor, so that a compiled `apply` needs
-no new compilation for a new value.
+`numbers` runs on the host and returns the values that change at every step as a tensor, so that a compiled `apply` is
+not compiled again for a new value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpcrl.rl.learner import DqnSettings
 
 
 class Adam:
-    """torch.optim.Adam's formula with an epsilon of ours."""
+    """torch.optim.Adam's formula with hpcrl's epsilon."""
 
     def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
         self.steps = 0
@@ -42,7 +42,7 @@ class Adam:
 
 
 class RmsProp:
-    """torch.optim.RMSprop's formula with decay and epsilon of ours."""
+    """torch.optim.RMSprop's formula with hpcrl's decay and epsilon."""
 
     def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
         self.steps = 0
@@ -65,7 +65,7 @@ class RmsProp:
 
 
 class Own:
-    """torch.optim's class as it comes: its defaults, its kernels. Only the learning rate is the study's."""
+    """torch.optim's class, unchanged: its defaults, its kernels. Only the learning rate comes from the study."""
 
     def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
         kinds: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
@@ -98,7 +98,7 @@ class Own:
 
 
 def make(flat: torch.Tensor, settings: DqnSettings) -> Adam | RmsProp | Own:
-    """Return the optimiser that the settings name, for weights that it changes in place."""
+    """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(flat, settings)
     return Adam(flat, settings) if settings.optimizer == "adam" else RmsProp(flat, settings)

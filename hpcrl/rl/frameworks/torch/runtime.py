@@ -27,9 +27,7 @@ def check_device(device: str, lazy: bool) -> torch.device:
         UsageError: no GPU for a cell that asks for one, or no compiler for lazy mode.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "torch: this cell asks for a GPU, and torch sees none here: it does not run on the CPU instead"
-        )
+        raise UsageError("torch: this cell needs a GPU, but torch finds none here: it is not run on the CPU instead")
     if lazy:
         # For the CPU torch.compile makes C++; for GPUs Triton makes a small launcher in C.
         _check_compiler(os.environ.get("CXX", "g++") if device == "cpu" else os.environ.get("CC", "gcc"))
@@ -49,7 +47,7 @@ def _check_compiler(compiler: str) -> None:
 
 
 def compiler(lazy: bool) -> Callable[[Callable[..., Any]], Any]:
-    """Return what makes a function lazy, or leaves it eager. One shape, one graph: a graph break is an error."""
+    """Return the decorator that makes a function lazy or leaves it eager. One shape gives one graph: a graph break is an error."""
     if not lazy:
         return lambda function: function
     return lambda function: torch.compile(function, fullgraph=True, dynamic=False)
@@ -66,13 +64,13 @@ def compiled(lazy: bool) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the GPU, if it is one."""
+    """Wait for the device, if it is a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes that the allocator held on the GPU."""
+    """Return the maximum bytes that the allocator held on the GPU."""
     return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else None
 
 
