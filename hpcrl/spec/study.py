@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,7 +22,8 @@ from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
-from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
+from hpcrl.spec.axes import MAX_CELLS, Random, axis_faults, options
+from hpcrl.spec.checks import Outcomes, assignments, computed_outcomes, study_faults
 from hpcrl.spec.expectations import Expectation, expectation_faults
 from hpcrl.spec.explain import Faults, Key
 from hpcrl.spec.patterns import pattern_faults
@@ -28,7 +31,7 @@ from hpcrl.spec.quantities import Name
 from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
 from hpcrl.spec.resources import Resources as Resources
-from hpcrl.spec.resources import Scalar
+from hpcrl.spec.resources import Scalar, settled
 from hpcrl.spec.surroundings import EnvironmentOfStudy, surroundings_faults
 from hpcrl.spec.training import training_faults
 
@@ -322,6 +325,15 @@ class Study(Model):
         description="axis: values; a value that is a mapping sets several keys at once; without axes, a study has the cells of "
         "`include`, or one cell for each seed",
     )
+    zip: tuple[dict[str, tuple[Scalar, ...]], ...] | None = Field(
+        None,
+        description="further axes, of keys whose values go together: each mapping is one axis, key: values, all equally many",
+    )
+    random: Random | None = Field(None, description="one more axis, of points that are drawn at random")
+    computed: dict[str, str] | None = Field(
+        None,
+        description="key: an expression over the cell's other values (axes, resources, seed, hyperparameters), such as tasks * batch_size",
+    )
     include: tuple[dict[str, Scalar], ...] = ()
     exclude: tuple[Rule, ...] = ()
     seeds: Seeds = (1,)
@@ -368,9 +380,20 @@ class Study(Model):
     def _whole(self) -> Study:
         trains = self.workload.algorithm is not None
         expected = expectation_faults(self.expect or {}, trains)
-        if faults := [*study_faults(self), *training_faults(self), *surroundings_faults(self), *expected]:
+        faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self)]
+        if faults := [*faults, *surroundings_faults(self), *expected]:
             raise Faults(faults)
         return self
+
+    @cached_property
+    def drawn(self) -> list[dict[str, Scalar]]:
+        """The points of `random`."""
+        return self.random.drawn() if self.random else []
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """What the expressions of `computed` come to in the cells, and which come to nothing."""
+        return computed_outcomes(self)
 
     def stops_at_goal(self) -> Key | None:
         """Return where it says that some cells end where they reach the goal, None where nothing does."""
@@ -390,6 +413,27 @@ class Study(Model):
                 found["execution"] = framework.default_mode
         return found
 
+    def known_hyperparameters(self) -> dict[str, Any]:
+        """Return the hyperparameters of every cell that no axis sets: the workload's, and the algorithm's defaults."""
+        algorithm = algorithms().get(self.workload.algorithm or "")
+        defaults = {each.name: each.default for each in fields(algorithm.settings)} if algorithm else {}
+        known = {**defaults, **self.workload.hyperparameters}
+        return {name: value for name, value in known.items() if isinstance(value, str | int | float)}
+
+    def computed_of(self, point: dict[str, Any], seed: int) -> dict[str, Scalar]:
+        """Return the computed values of the cell of a point and a seed. Memory is in MiB and time in seconds.
+
+        Raises:
+            ComputeError: an expression has no value.
+            UsageError, ValueError: a resource of the point is wrong.
+        """
+        if not self.computed:
+            return {}
+        from hpcrl.spec.computed import computed_values
+
+        asked = settled(self.resources, point).model_dump(exclude_none=True)
+        return computed_values(self.computed, {**self.known_hyperparameters(), **point, **asked, "seed": seed})
+
     def excludes(self, values: dict[str, Any]) -> bool:
         """Tell whether a rule takes out the cell of these values; rules that name seeds count only where a seed is given."""
         return any(
@@ -397,9 +441,6 @@ class Study(Model):
         )
 
     def factors(self) -> set[str]:
-        """Return every key that the axes and the included cells set."""
-        keys = set()
-        for axis, values in self.axes.items():
-            for value in values:
-                keys |= set(value) if isinstance(value, dict) else {axis}
-        return keys | {key for extra in self.include for key in extra}
+        """Return every key that the axes, the included cells and the computed values set."""
+        keys = {key for axis in options(self) for option in axis for key in option.values}
+        return keys | {key for extra in self.include for key in extra} | set(self.computed or {})

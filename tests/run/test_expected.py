@@ -111,5 +111,5 @@ def test_what_cannot_be_expected(expect: dict[str, Any], message: str) -> None:
 
 
 def test_a_name_that_training_does_not_have() -> None:
-    with pytest.raises(ValidationError, match="expect.final_scor: .* did you mean 'final_score'"):
+    with pytest.raises(ValidationError, match=r"expect\.final_scor: .* did you mean 'final_score'"):
         Study.model_validate(dqn_study(expect={"final_scor": {"at_least": 1}}))
