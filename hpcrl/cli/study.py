@@ -55,6 +55,15 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
             for value in values
         )
         echo(f"  {axis}: " + " | ".join(shown))
+    for together in study.zip or ():
+        rows = zip(*together.values(), strict=True)
+        echo(f"  {', '.join(together)}: " + " | ".join(", ".join(map(str, row)) for row in rows))
+    if study.random:
+        echo(
+            f"  {', '.join(study.random.draw)}: {study.random.points} points drawn at random (seed {study.random.seed})"
+        )
+    for key, text in (study.computed or {}).items():
+        echo(f"  {key} = {text}")
     echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
     what = " ".join(workload.command) if workload.command else f"{workload.algorithm} on {workload.environment}"

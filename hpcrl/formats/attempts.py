@@ -4,6 +4,7 @@
     attempts/<cell>.<attempt>-<restart>.<outcome>   ended: created after the record's footer was written
     attempts/<cell>.<attempt>-<restart>.completed-<rank>   one rank of several has completed
     attempts/<cell>.<attempt>-<restart>.again-...   a second start that was turned away
+    attempts/<cell>.<attempt>-<restart>.step-...    how far the steps of several ranks are (prepare, check)
     attempts/<cell>.<attempt>-<restart>.unmeasured   its telemetry did not run
 
 `attempt` is the number that `hpcrl submit` granted, or the attempt's own name where the cell was started by hand.
@@ -27,6 +28,7 @@ from hpcrl.formats.files import create_exclusively, open_of_stranger
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
 _UNMEASURED = "unmeasured"
+_STEP = "step-"
 _LONGEST = 10_000
 # What a start prints when it has taken its attempt: what stands before it in the log is the script's, not the cell's.
 BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
@@ -149,6 +151,15 @@ def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, rank
         _touch(path)
 
 
+def note_step(directory: Path, start: Start, mark: str) -> None:
+    """Tell the other ranks of a start how far its steps are."""
+    _touch(directory / ATTEMPTS / f"{start.name}.{_STEP}{mark}")
+
+
+def has_step(directory: Path, start: Start, mark: str) -> bool:
+    return (directory / ATTEMPTS / f"{start.name}.{_STEP}{mark}").exists()
+
+
 def _touch(path: Path) -> None:
     try:
         path.touch()
@@ -216,7 +227,7 @@ def read_attempts(directory: Path) -> Progress:
             turned_away += len(cells)
         elif outcome == _UNMEASURED:
             unmeasured += len(cells)
-        elif outcome.startswith(f"{COMPLETED}-"):
+        elif outcome.startswith((f"{COMPLETED}-", _STEP)):
             continue  # of one rank of several
         elif attempt.isdecimal():
             if outcome:

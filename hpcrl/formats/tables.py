@@ -274,7 +274,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "how often it was entered"),

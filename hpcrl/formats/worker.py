@@ -18,7 +18,7 @@ PARTS = ("catalogue", "formats", "run", "rl", "slurm", "telemetry")
 def worker_zip() -> bytes:
     """Return the archive; the same sources give the same bytes."""
     package = Path(__file__).parent.parent
-    files = [package / f"{name}.py" for name in ("__init__", "errors", "placeholders", "secrets")]
+    files = [package / f"{name}.py" for name in ("__init__", "errors", "expected", "placeholders", "secrets")]
     for part in PARTS:
         files += sorted((package / part).rglob("*.py"))
     out = io.BytesIO()

@@ -17,7 +17,7 @@ from hpcrl.formats.plan import MANIFEST, Job, Plan, cell_ids, generations, read_
 
 _SUFFIX = re.compile(r"-g[0-9]+$")
 # What a study says of measuring. A completed cell is not run again when it changes.
-_MEASURED = ("precise_phases", "sample_interval", "calibration_seconds", "goal")
+_MEASURED = ("precise_phases", "sample_interval", "calibration_seconds", "goal", "expect")
 
 
 @dataclass(frozen=True)

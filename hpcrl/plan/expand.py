@@ -6,15 +6,15 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import UsageError
-from hpcrl.spec.checks import MAX_CELLS
-from hpcrl.spec.quantities import parse_memory, parse_time
+from hpcrl.spec.axes import MAX_CELLS, options
+from hpcrl.spec.resources import settled
 from hpcrl.spec.study import RESOURCES, Resources, Study
 
 
@@ -32,17 +32,15 @@ def expand(study: Study) -> Iterator[Point]:
     Raises:
         UsageError: the matrix is empty or far too large.
     """
-    size = math.prod(len(values) for values in study.axes.values()) * len(study.seeds)
+    axes = options(study)
+    size = math.prod(map(len, axes)) * len(study.seeds)
     if size > MAX_CELLS:
         raise UsageError(
             f"study {study.name}: {size:,} cells, and {MAX_CELLS:,} is the most: take values from the longest axis, or plan it in parts"
         )
     settings: list[dict[str, Any]] = []
-    for values in itertools.product(*study.axes.values()) if study.axes or not study.include else ():
-        point: dict[str, Any] = {}
-        for axis, value in zip(study.axes, values, strict=True):
-            point.update(value if isinstance(value, dict) else {axis: value})
-        settings.append(point)
+    for chosen in itertools.product(*axes) if axes or not study.include else ():
+        settings.append({key: value for option in chosen for key, value in option.values.items()})
     settings.extend(dict(extra) for extra in study.include)
     defaults = {name: getattr(study.resources, name) for name in RESOURCES}
     count = 0
@@ -51,15 +49,18 @@ def expand(study: Study) -> Iterator[Point]:
         point = study.with_defaults(point)
         if study.excludes({**defaults, **point}):
             continue
-        resources = _resources(study, point, cache)
-        _check_ranks(study, point, resources)
-        config = {key: value for key, value in point.items() if key not in RESOURCES}
-        for seed in study.seeds:
-            values_here = {**defaults, **point, "seed": seed}
-            if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):
+        for seeds, whole in _with_computed(study, point):
+            if study.computed and study.excludes({**defaults, **whole}):
                 continue
-            count += 1
-            yield Point({**config, "seed": seed}, resources)
+            resources = _resources(study, whole, cache)
+            _check_ranks(study, whole, resources)
+            config = {key: value for key, value in whole.items() if key not in RESOURCES}
+            for seed in seeds:
+                values_here = {**defaults, **whole, "seed": seed}
+                if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):
+                    continue
+                count += 1
+                yield Point({**config, "seed": seed}, resources)
     if count == 0:
         raise UsageError(f"study {study.name}: no cell is left: its `exclude` rules match everything")
 
@@ -79,21 +80,29 @@ def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> N
         raise UsageError(f"study {study.name}: {wrong}")
 
 
+def _with_computed(study: Study, point: dict[str, Any]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
+    """Give a point with its computed values: once for all seeds, or for each where they differ.
+
+    Raises:
+        UsageError: an expression has no value.
+    """
+    if not study.computed:
+        yield study.seeds, point
+        return
+    from hpcrl.spec.computed import ComputeError, names_in
+
+    of_seeds = "seed" in names_in(study.computed)
+    for seeds in [(seed,) for seed in study.seeds] if of_seeds else [study.seeds]:
+        try:
+            yield seeds, point | study.computed_of(point, seeds[0])
+        except ComputeError as error:
+            raise UsageError(f"study {study.name}: computed.{error.args[0]}: {error.args[1]}") from None
+
+
 def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:
-    asked = {key: point[key] for key in RESOURCES if key in point}
-    key = tuple(sorted((name, repr(value)) for name, value in asked.items()))
+    key = tuple((name, repr(point[name])) for name in RESOURCES if name in point)
     if key not in cache:
-        if "time" in asked:
-            asked["time"] = parse_time(asked["time"])
-        if "memory" in asked:
-            asked["memory"] = parse_memory(asked["memory"])
-        merged = study.resources.model_copy(update=asked)
-        if merged.tasks is None:
-            tasks = merged.nodes
-            if merged.parallelism != "none":
-                tasks = max(merged.gpus, 2)
-            merged = merged.model_copy(update={"tasks": tasks})
-        cache[key] = merged
+        cache[key] = settled(study.resources, point)
     return cache[key]
 
 

@@ -53,8 +53,10 @@ def run_cell(
     from hpcrl.rl.distributed.group import Group
     from hpcrl.run.command import Places, run_command_cell
     from hpcrl.run.interrupt import Interrupt
+    from hpcrl.run.judging import judged
     from hpcrl.run.metric_files import read_metric_files
     from hpcrl.run.recorder import Recorder, Sampler
+    from hpcrl.run.together import Together
     from hpcrl.run.training import Ended, before_import, train_cell
     from hpcrl.telemetry.calibration import Calibration
     from hpcrl.telemetry.meter import Meter
@@ -83,7 +85,8 @@ def run_cell(
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
     environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
     before_import(cell.config, cell.resources, group)
-    recorder = Recorder(path, clock, cpu_before=before)
+    expected = plan.study.get("expect", {})
+    recorder = Recorder(path, clock, cpu_before=before, wanted=expected)
     recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
     if calibrated:
         recorder.calibration(calibrated)
@@ -99,7 +102,10 @@ def run_cell(
         if of_a_command:
             keep = sampler.processes() if sampler else []
             places = Places.of(directory, plan.workload, cell.id)
-            ended = run_command_cell(plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep)
+            together = Together(directory, start, allocation.rank, allocation.ranks) if allocation.ranks > 1 else None
+            ended = run_command_cell(
+                plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep, together
+            )
         else:
             ended = train_cell(
                 plan.workload,
@@ -132,6 +138,10 @@ def run_cell(
     if sampler and (unmeasured := sampler.stop()):
         recorder.event(f"{UNMEASURED}: {unmeasured}")
         note_unmeasured(directory, start)
+    if ended.outcome == "completed":
+        checkpoint.unlink(missing_ok=True)
+        if allocation.rank == 0:
+            ended = judged(ended, expected, recorder.last if of_a_command else ended.facts)
     outcome, reason = ended.outcome, ended.reason
     requeue = False
     if outcome == "preempted" and allocation.ranks > 1:
@@ -146,8 +156,6 @@ def run_cell(
         reason = reason or "ended by TERM; a checkpoint was kept"
     if first_on_node and not calibrated and (calibrated := calibration.read()):
         recorder.calibration(calibrated)
-    if outcome == "completed":
-        checkpoint.unlink(missing_ok=True)
     written = recorder.footer(outcome, reason, ended.facts | recorder.known(used))
     if written:
         end_attempt(directory, start, outcome, allocation.rank, allocation.ranks)

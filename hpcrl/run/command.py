@@ -6,24 +6,28 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcrl.formats.plan import CELL_DIRECTORIES
 from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
+from hpcrl.run.output import Output
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.supervisor import oom_kills
+from hpcrl.run.together import FAILED, PREPARED, Together
 from hpcrl.run.training import Ended
 from hpcrl.telemetry.metrics import VARIABLE, MetricsReader
 from hpcrl.telemetry.phases import PhaseClock
 
 GRACE_SECONDS = 20.0
 CHECKPOINTED = 75
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ def run_command_cell(
     clock: PhaseClock,
     caught: Callable[[], str | None],
     keep: Collection[int] = (),
+    together: Together | None = None,
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
@@ -57,79 +62,175 @@ def run_command_cell(
 
     The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them), each
     of the cell's values in ``$HPCRL_CELL_<NAME>``, and the directory that the cell has for itself in ``$HPCRL_CELL_DIR``;
-    attempts share that, and it is removed where it stays empty. TERM is handed on to it, and the warning before the time
+    attempts and ranks share that, and one rank alone removes it where it stays empty. TERM is handed on to it, and the warning before the time
     limit if the workload's `on_warning` says which signal that is. A command that then ends with exit code 75
     (EX_TEMPFAIL of sysexits.h) has kept what it needs to go on, and is requeued.
     Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
+
+    The workload's `prepare` runs before the command and `check` after it, where it ended well; each is a phase of its own,
+    and is handed TERM only. Of several ranks (`together`) the first one runs them, once for all.
     """
-    warning = workload.get("on_warning", "none")
-    arguments = [fill(text, values | {"workdir": places.code}) for text in workload["command"]]
+    known = values | {"workdir": places.code}
+    words = {name: [fill(text, known) for text in workload.get(name, ())] for name in ("prepare", "command", "check")}
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as scratch:
         metrics = Path(scratch) / "metrics.jsonl"
         environment = {**os.environ, VARIABLE: str(metrics)}
         environment |= {f"HPCRL_CELL_{name.upper()}": str(value) for name, value in values.items()}
         environment |= {"HPCRL_CELL_DIR": str(places.own), "PWD": str(places.start)}
-        clock.switch("other")
+        steps = _Steps(places.start, environment, MetricsReader(metrics), recorder, clock, caught, keep)
         try:
             places.own.mkdir(parents=True, exist_ok=True)
-            if not places.start.is_dir():
-                return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
-            child = subprocess.Popen(arguments, cwd=places.start, env=environment, start_new_session=True)
+        except OSError as error:
+            return Ended("failed", f"{error.filename}: cannot be made: {error.strerror}", {})
+        if not places.start.is_dir():
+            return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
+        ended = _prepare(steps, words["prepare"], together, workload.get("on_warning"))
+        if ended is None:
+            patterns = workload.get("metrics", {}).get("stdout")
+            ended = steps.run("other", words["command"], workload.get("on_warning", "none"), patterns)
+            if words["check"]:
+                ended = _check(steps, words["check"], ended, together)
+        if together is None or (words["check"] and together.rank == 0):  # else another rank may still start there
+            with suppress(OSError):
+                places.own.rmdir()
+        if steps.reader.malformed:
+            ended = replace(ended, facts=ended.facts | {"malformed_values": steps.reader.malformed})
+    return ended
+
+
+def _prepare(steps: _Steps, words: list[str], together: Together | None, warning: str | None) -> Ended | None:
+    """Run what comes before the command; return how the cell ended where the command is not to start."""
+    if not words:
+        return None
+    if together and together.rank:
+        return together.wait_until_prepared(steps.caught)
+    ended = steps.run("prepare", words)
+    well = ended.outcome == "completed"
+    if together:
+        together.say(PREPARED if well else FAILED)
+    if not well:
+        return Ended(ended.outcome, f"prepare: {ended.reason}", {})
+    if (signalled := steps.caught()) in ("TERM", warning) and signalled:
+        return Ended("preempted", f"prepare: {signalled} came meanwhile, and the command was not started", {})
+    return None
+
+
+def _check(steps: _Steps, words: list[str], ended: Ended, together: Together | None) -> Ended:
+    """Run what comes after a command that ended well; return how the cell ended."""
+    if together:
+        together.say(str(together.rank) if ended.outcome == "completed" else FAILED)
+        if together.rank or not together.wait_for_all(steps.caught):
+            return ended
+    if ended.outcome != "completed":
+        return ended
+    checked = steps.run("check", words)
+    if checked.outcome == "completed":
+        return ended
+    return replace(ended, outcome=checked.outcome, reason=f"check: {checked.reason}")
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Runs the programs of a cell one after another, in the same place and with the same variables."""
+
+    start: Path
+    environment: Mapping[str, str]
+    reader: MetricsReader
+    recorder: Recorder
+    clock: PhaseClock
+    caught: Callable[[], str | None]
+    keep: Collection[int]
+
+    def run(
+        self, phase: str, arguments: list[str], warning: str = "none", patterns: Mapping[str, str] | None = None
+    ) -> Ended:
+        """Run a program to its end and to that of all that it started; say how it ended.
+
+        Args:
+            warning: the signal before the time limit that it is handed.
+            patterns: what takes values from its standard output.
+        """
+        self.clock.switch(phase)
+        before = self.caught()
+        try:
+            child = subprocess.Popen(
+                arguments,
+                cwd=self.start,
+                env=self.environment,
+                start_new_session=True,
+                stdout=subprocess.PIPE if patterns else None,
+            )
         except OSError as error:
             return Ended("failed", f"{error.filename or arguments[0]}: cannot be started: {error.strerror}", {})
-        reader = MetricsReader(metrics)
-        code, starved = _wait(child, reader, recorder, caught, warning, {child.pid, *keep})
-        if left := end_leftovers(keep):
-            recorder.event(left)
-        _take(reader, recorder)
-        with suppress(OSError):
-            places.own.rmdir()
-        facts: dict[str, Any] = {"training_time": recorder.training_time(), "exit_code": code}
-        if reader.malformed:
-            facts["malformed_values"] = reader.malformed
-    if code == CHECKPOINTED and caught() == warning:
-        return Ended("preempted", f"{arguments[0]} was warned by {warning} and asked to go on later", facts)
-    if caught() == "TERM" and (code or warning != "TERM"):
+        output = Output(child.stdout, patterns or {}, self.recorder.event) if child.stdout else None
+        code, starved = self._wait(child, output, warning, before is not None)
+        if left := end_leftovers(self.keep):
+            self.recorder.event(left)
+        _take(self.reader, self.recorder)
+        for entry in output.close() if output else ():
+            self.recorder.value(entry)
+        facts = {"training_time": self.recorder.training_time(), "exit_code": code}
+        self.clock.switch("other")
+        return _how(arguments[0], code, starved, None if before else self.caught(), warning, facts)
+
+    def _wait(
+        self, child: subprocess.Popen[bytes], output: Output | None, warning: str, handed_on: bool
+    ) -> tuple[int, bool]:
+        """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
+        kills = deque([oom_kills()], maxlen=20)  # a large process takes seconds to go
+        while True:
+            try:
+                return _end_of(child, 0.5, output, self.recorder), oom_kills() > kills[0]
+            except subprocess.TimeoutExpired:
+                kills.append(oom_kills())
+                reap({child.pid, *self.keep})
+                _take(self.reader, self.recorder)
+                self.recorder.flush_if_due()
+                if self.caught() == warning and not handed_on:
+                    handed_on = True
+                    os.killpg(child.pid, getattr(signal, f"SIG{warning}"))
+                elif self.caught() == "TERM" and not handed_on:
+                    handed_on = True
+                    os.killpg(child.pid, signal.SIGTERM)
+                    try:
+                        return _end_of(child, GRACE_SECONDS, output, self.recorder), False
+                    except subprocess.TimeoutExpired:
+                        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _how(program: str, code: int, starved: bool, caught: str | None, warning: str, facts: dict[str, Any]) -> Ended:
+    """Say how a program ended that a signal may have been handed to (`caught`)."""
+    if code == CHECKPOINTED and caught == warning:
+        return Ended("preempted", f"{program} was warned by {warning} and asked to go on later", facts)
+    if caught == "TERM" and (code or warning != "TERM"):
         return Ended("preempted", "ended by TERM", facts)
     if code == 0:
         return Ended("completed", None, facts)
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         if name == "SIGKILL" and starved:
-            return Ended("oom", f"{arguments[0]} was ended by SIGKILL: the kernel was out of memory for it", facts)
-        return Ended("failed", f"{arguments[0]} was ended by {name}", facts)
-    return Ended("failed", f"{arguments[0]} ended with exit code {code}", facts)
+            return Ended("oom", f"{program} was ended by SIGKILL: the kernel was out of memory for it", facts)
+        return Ended("failed", f"{program} was ended by {name}", facts)
+    return Ended("failed", f"{program} ended with exit code {code}", facts)
 
 
-def _wait(
-    child: subprocess.Popen[bytes],
-    reader: MetricsReader,
-    recorder: Recorder,
-    caught: Callable[[], str | None],
-    warning: str,
-    keep: Collection[int],
-) -> tuple[int, bool]:
-    """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
-    handed_on = False
-    kills = deque([oom_kills()], maxlen=20)  # a large process takes seconds to go
+def _end_of(child: subprocess.Popen[bytes], seconds: float, output: Output | None, recorder: Recorder) -> int:
+    """Return the exit code, and read the output meanwhile.
+
+    Raises:
+        subprocess.TimeoutExpired: it still runs.
+    """
+    if output is None:
+        return child.wait(timeout=seconds)
+    deadline = time.monotonic() + seconds
     while True:
+        for entry in output.values():
+            recorder.value(entry)
         try:
-            return child.wait(timeout=0.5), oom_kills() > kills[0]
+            return child.wait(timeout=_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
-            kills.append(oom_kills())
-            reap(keep)
-            _take(reader, recorder)
-            recorder.flush_if_due()
-            if caught() == warning and not handed_on:
-                handed_on = True
-                os.killpg(child.pid, getattr(signal, f"SIG{warning}"))
-            elif caught() == "TERM" and not handed_on:
-                handed_on = True
-                os.killpg(child.pid, signal.SIGTERM)
-                try:
-                    return child.wait(timeout=GRACE_SECONDS), False
-                except subprocess.TimeoutExpired:
-                    os.killpg(child.pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise
 
 
 def _take(reader: MetricsReader, recorder: Recorder) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ class Recorder:
 
     Args:
         cpu_before: CPU seconds from before the cell began that the sampler counts: the calibration's, imports.
+        wanted: the names of reported values of which the last one is asked for at the end.
     """
 
-    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0) -> None:
+    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()) -> None:
+        self._wanted = wanted
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before
         self._clock = clock
@@ -42,6 +44,7 @@ class Recorder:
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
+        self.last: dict[str, float] = {}  # reported value of each name that is looked for
         self._warned = False
         self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
         self._evaluated = 0.0
@@ -115,6 +118,7 @@ class Recorder:
         started = time.time() - (time.monotonic() - self._start)
         at = (entry.get("time") or time.time()) - started
         numbers = {name: float(number) for name, number in entry.items() if name not in ("time", "step")}
+        self.last |= {name: number for name, number in numbers.items() if name in self._wanted}
         with self._lock:
             self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
 

@@ -6,11 +6,13 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue.registry import frameworks
-from hpcrl.errors import suggestion
+from hpcrl.errors import UsageError, suggestion
 from hpcrl.placeholders import placeholders
+from hpcrl.spec.axes import MAX_CELLS, options
 from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import RESOURCES, resource_fault
 
@@ -18,21 +20,39 @@ if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
 Fault = tuple[Key, str]
-MAX_CELLS = 1_000_000
+_FIXED = {"framework", "execution", "seed", "seeds", "cell", "workdir"}
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the expressions of a study come to: the different values of each key, and the faults of those that come to none."""
+
+    values: tuple[tuple[str, Any], ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 def study_faults(study: Study) -> Iterator[Fault]:
     """Give the faults of a study besides what its algorithm and frameworks cannot do."""
-    for axis, values in study.axes.items():
-        at: Key = ("axes", axis)
+    for at, axis in _named(study):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
             yield at, f"{axis!r} is not a name: use letters, digits and _"
         if axis in ("seed", "seeds"):
             yield at, "seeds are no axis: write `seeds:` at the top level"
+        if axis == "workdir":
+            yield at, "{workdir} is the directory of the code: choose another name"
+        if at[0] == "computed" and axis in _FIXED - {"seed", "seeds", "workdir"}:
+            yield at, f"{axis} cannot be computed: make it an axis"
+    for axis, values in study.axes.items():
+        at = ("axes", axis)
         if not values:
             yield at, "has no values: give at least one"
         if len({repr(value) for value in values}) < len(values):
             yield at, "repeats a value"
+    if study.computed:
+        from hpcrl.spec.computed import computed_faults  # Jinja: only where it is needed
+
+        yield from computed_faults(study.computed, _in_expressions(study))
+    yield from study.outcomes.faults
     for path, key, value in assignments(study):
         if isinstance(value, str) and "\0" in value:
             yield path, "holds a NUL character"
@@ -45,8 +65,6 @@ def study_faults(study: Study) -> Iterator[Fault]:
         for key in rule.model_extra or {}:
             if key not in names:
                 yield ("exclude", number, key), f"no axis {key!r}; {suggestion(key, names)}"
-    if "workdir" in study.axes:
-        yield ("axes", "workdir"), "{workdir} is the directory of the code: choose another name"
     for number, seed in enumerate(study.seeds):
         if seed in study.seeds[:number]:
             yield ("seeds",), f"has {seed} twice"
@@ -81,16 +99,63 @@ def _scaling_faults(study: Study) -> Iterator[Fault]:
 
 def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
     """Give each key that the axes and the included cells set: where it stands, its name, its value."""
-    for axis, values in study.axes.items():
-        for index, value in enumerate(values):
-            if isinstance(value, dict):
-                for key, each in value.items():
-                    yield ("axes", axis, index, key), key, each
-            else:
-                yield ("axes", axis, index), axis, value
+    for axis in options(study):
+        for option in axis:
+            for key, each in option.values.items():
+                yield option.paths[key], key, each
     for number, extra in enumerate(study.include):
         for key, each in extra.items():
             yield ("include", number, key), key, each
+    for key, each in study.outcomes.values:
+        yield ("computed", key), key, each
+
+
+def _named(study: Study) -> Iterator[tuple[Key, str]]:
+    """Give the place and the name of each axis, of each key of a further one, and of each computed value."""
+    for axis in study.axes:
+        yield ("axes", axis), axis
+    for number, together in enumerate(study.zip or ()):
+        for key in together:
+            yield ("zip", number, key), key
+    for key in study.random.draw if study.random else ():
+        yield ("random", "draw", key), key
+    for key in study.computed or ():
+        yield ("computed", key), key
+
+
+def computed_outcomes(study: Study) -> Outcomes:
+    """Evaluate the expressions of a study in all its cells, as far as the names in them tell these apart."""
+    if not study.computed:
+        return Outcomes()
+    from hpcrl.spec.computed import ComputeError, computed_faults, names_in
+
+    if list(computed_faults(study.computed, _in_expressions(study))):
+        return Outcomes()
+    found: dict[str, tuple[str, Any]] = {}
+    faults: dict[Fault, None] = {}
+    names = names_in(study.computed)
+    defaults = {name: getattr(study.resources, name) for name in RESOURCES}
+    for given, _ in _points(study, names | {key for rule in study.exclude for key in rule.model_extra or {}}):
+        point = study.with_defaults(given)
+        if study.excludes({**defaults, **point}):
+            continue
+        for seed in study.seeds if "seed" in names else study.seeds[:1]:
+            try:
+                values = study.computed_of(point, seed)
+            except ComputeError as error:
+                faults[("computed", error.args[0]), error.args[1]] = None
+            except (ValueError, UsageError):
+                continue  # a resource of the point is wrong, which is said of it
+            else:
+                found |= {repr(item): item for item in values.items()}
+    return Outcomes(tuple(found.values()), tuple(faults))
+
+
+def _in_expressions(study: Study) -> set[str]:
+    """Return the names that expressions may use."""
+    names = {key for axis in options(study) for option in axis for key in option.values}
+    names |= {key for extra in study.include for key in extra}
+    return names | {*RESOURCES, "seed"} | set(study.known_hyperparameters())
 
 
 def _exclusion_faults(study: Study) -> Iterator[Fault]:
@@ -127,29 +192,38 @@ def combinations(study: Study, keys: Collection[str]) -> Iterator[tuple[dict[str
     Axes that set none of the keys, nor any key of a rule, are left out. Each point comes with the place of each value.
     Nothing comes of a matrix that is too large to be planned.
     """
+    computed = study.computed or {}
     wanted = set(keys) | {key for rule in study.exclude for key in rule.model_extra or {}}
-    choices: list[list[tuple[dict[str, Any], dict[str, Key]]]] = []
-    for axis, values in study.axes.items():
-        own: list[tuple[dict[str, Any], dict[str, Key]]] = []
-        for index, value in enumerate(values):
-            if isinstance(value, dict):
-                own.append((value, {key: ("axes", axis, index, key) for key in value}))
-            else:
-                own.append(({axis: value}, {axis: ("axes", axis, index)}))
-        if any(wanted & set(values_here) for values_here, _ in own):
-            choices.append(own)
-    if math.prod(map(len, choices)) > MAX_CELLS:
-        return
-    points = [
-        ({key: value for values, _ in chosen for key, value in values.items()},
-         {key: path for _, paths in chosen for key, path in paths.items()})
-        for chosen in (itertools.product(*choices) if study.axes or not study.include else ())
-    ]  # fmt: skip
-    points += [
-        (dict(extra), {key: ("include", number, key) for key in extra}) for number, extra in enumerate(study.include)
-    ]
+    if needed := wanted & set(computed):
+        from hpcrl.spec.computed import ComputeError, names_in
+
+        wanted |= names_in(computed)
     defaults = {name: getattr(study.resources, name) for name in RESOURCES}
-    for given, paths in points:
+    for given, paths in _points(study, wanted):
         point = study.with_defaults(given)
+        if needed:
+            try:
+                point |= study.computed_of(point, study.seeds[0])
+            except (ComputeError, UsageError, ValueError):
+                continue
+            paths = paths | {key: ("computed", key) for key in computed}
         if not study.excludes({**defaults, **point}):
             yield {**defaults, **point}, paths
+
+
+def _points(study: Study, wanted: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Key]]]:
+    """Give the points of the matrix and the included cells, without the axes that set none of the wanted keys.
+
+    Each comes with the place of each value. Nothing comes of a matrix that is too large to be planned.
+    """
+    axes = options(study)
+    choices = [axis for axis in axes if any(wanted & set(option.values) for option in axis)]
+    if math.prod(map(len, choices)) > MAX_CELLS:
+        return
+    for chosen in itertools.product(*choices) if axes or not study.include else ():
+        yield (
+            {key: value for option in chosen for key, value in option.values.items()},
+            {key: path for option in chosen for key, path in option.paths.items()},
+        )
+    for number, extra in enumerate(study.include):
+        yield dict(extra), {key: ("include", number, key) for key in extra}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpcrl.spec.explain import in_words
-from hpcrl.spec.quantities import MiB, Name, Seconds
+from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
 # Axis names that are resources; every other axis configures the workload.
@@ -41,3 +42,21 @@ def resource_fault(key: str, value: object) -> str | None:
     except ValidationError as error:
         return in_words(error.errors()[0])
     return None
+
+
+def settled(resources: Resources, point: Mapping[str, Any]) -> Resources:
+    """Return what the cell of a point asks for: a study's resources, those that the point sets, and its number of ranks.
+
+    Raises:
+        ValueError: the point's time or memory is none.
+    """
+    asked = {key: point[key] for key in RESOURCES if key in point}
+    if "time" in asked:
+        asked["time"] = parse_time(asked["time"])
+    if "memory" in asked:
+        asked["memory"] = parse_memory(asked["memory"])
+    merged = resources.model_copy(update=asked)
+    if merged.tasks is not None:
+        return merged
+    tasks = merged.nodes if merged.parallelism == "none" else max(merged.gpus, 2)
+    return merged.model_copy(update={"tasks": tasks})

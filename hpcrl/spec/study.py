@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,21 +22,24 @@ from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
-from hpcrl.spec.checks import MAX_CELLS, assignments, study_faults
+from hpcrl.spec.axes import MAX_CELLS, Random, axis_faults, options
+from hpcrl.spec.checks import Outcomes, assignments, computed_outcomes, study_faults
+from hpcrl.spec.expectations import Expectation, expectation_faults
 from hpcrl.spec.explain import Faults, Key
+from hpcrl.spec.patterns import pattern_faults
 from hpcrl.spec.quantities import Name
 from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
 from hpcrl.spec.resources import Resources as Resources
-from hpcrl.spec.resources import Scalar
+from hpcrl.spec.resources import Scalar, settled
 from hpcrl.spec.training import training_faults
 
 # What a workload may say of a command only.
-_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "launch"})
+_OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "launch", "prepare", "check"})
 
 
 class MetricFiles(Model):
-    """Files of values that an unmodified program writes; they are read when it has ended.
+    """Values that an unmodified program writes: into files, which are read when it has ended, or on its standard output.
 
     Paths are relative to where the command starts, and may hold placeholders.
     """
@@ -45,12 +50,22 @@ class MetricFiles(Model):
         None, min_length=1, description="the CSV column that counts steps; default: one of the usual names"
     )
     wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
+    stdout: dict[str, str] | None = Field(
+        None,
+        description="name: a regular expression with one group, the number; each match in a line of the command's standard output is a "
+        "value of that name, with the step that a group named `step` gives",
+    )
+
+    def paths(self) -> dict[str, str]:
+        return {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
 
     def faults(self, own_directory: bool) -> Iterator[tuple[Key, str]]:
         """Give what is wrong: nothing to read, or a file that two cells can have."""
-        paths = {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
-        if not paths:
-            yield ("metrics",), "name at least one of tensorboard, csv, wandb"
+        paths = self.paths()
+        if not paths and self.stdout is None:
+            yield ("metrics",), "name at least one of tensorboard, csv, wandb, stdout"
+        for below, wrong in pattern_faults(self.stdout) if self.stdout is not None else ():
+            yield ("metrics", "stdout", *below), wrong
         if self.step and not self.csv:
             yield ("metrics", "step"), "is a column of `csv`, and there is none"
         for name, path in paths.items():
@@ -76,6 +91,14 @@ class Workload(Model):
     hyperparameters: dict[str, Any] = Field({}, description="of the algorithm; an axis of the same name comes first")
     command: tuple[str, ...] | None = Field(
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
+    )
+    prepare: tuple[str, ...] | None = Field(
+        None, min_length=1, description="argv of a step before `command`, such as compiling; placeholders as there"
+    )
+    check: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        description="argv of a step after a `command` that ended well: it tells whether the result is right",
     )
     env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
     workdir: str | None = Field(
@@ -112,8 +135,9 @@ class Workload(Model):
         return self
 
     def _faults(self) -> Iterator[tuple[Key, str]]:
-        if found := secret_among(self.command or ()):
-            yield ("command",), f"{found} {_NO_SECRET}"
+        for step, words in self.steps().items():
+            if found := secret_among(words):
+                yield (step,), f"{found} {_NO_SECRET}"
         if self.algorithm is not None:
             if self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
@@ -144,16 +168,21 @@ class Workload(Model):
             return "USR2"
         return None if self.on_warning in (None, "none") else self.on_warning
 
+    def steps(self) -> dict[str, tuple[str, ...]]:
+        """Return the command lines of a cell by their names, in their order."""
+        return {"prepare": self.prepare or (), "command": self.command or (), "check": self.check or ()}
+
     def placeholders(self) -> set[str]:
         return {name for _, text in self.texts() for name in placeholders(text)}
 
     def texts(self) -> Iterator[tuple[Key, str]]:
         """Give every text that may hold placeholders, with its place."""
-        for index, word in enumerate(self.command or ()):
-            yield ("command", index), word
+        for step, words in self.steps().items():
+            for index, word in enumerate(words):
+                yield (step, index), word
         for name, text in self.env.items():
             yield ("env", name), text
-        for name, path in (self.metrics.model_dump(exclude_none=True) if self.metrics else {}).items():
+        for name, path in (self.metrics.paths() if self.metrics else {}).items():
             yield ("metrics", name), path
 
 
@@ -293,6 +322,15 @@ class Study(Model):
         description="axis: values; a value that is a mapping sets several keys at once; without axes, a study has the cells of "
         "`include`, or one cell for each seed",
     )
+    zip: tuple[dict[str, tuple[Scalar, ...]], ...] | None = Field(
+        None,
+        description="further axes, of keys whose values go together: each mapping is one axis, key: values, all equally many",
+    )
+    random: Random | None = Field(None, description="one more axis, of points that are drawn at random")
+    computed: dict[str, str] | None = Field(
+        None,
+        description="key: an expression over the cell's other values (axes, resources, seed, hyperparameters), such as tasks * batch_size",
+    )
     include: tuple[dict[str, Scalar], ...] = ()
     exclude: tuple[Rule, ...] = ()
     seeds: Seeds = (1,)
@@ -319,6 +357,11 @@ class Study(Model):
     scaling: Scaling | None = Field(
         None, description="which axes are the size of the problem, for weak scaling; strong scaling needs no word"
     )
+    expect: dict[str, Expectation] | None = Field(
+        None,
+        description="what the last reported value of a name should be: `{value: 25000, within: 5 %}`, `{at_least: X}`, `{at_most: Y}`; "
+        "a run that ended well and has another one has failed",
+    )
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that no phase does another's work"
     )
@@ -331,9 +374,22 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        if faults := [*study_faults(self), *training_faults(self)]:
+        trains = self.workload.algorithm is not None
+        expected = expectation_faults(self.expect or {}, trains)
+        faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self)]
+        if faults := [*faults, *expected]:
             raise Faults(faults)
         return self
+
+    @cached_property
+    def drawn(self) -> list[dict[str, Scalar]]:
+        """The points of `random`."""
+        return self.random.drawn() if self.random else []
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """What the expressions of `computed` come to in the cells, and which come to nothing."""
+        return computed_outcomes(self)
 
     def stops_at_goal(self) -> Key | None:
         """Return where it says that some cells end where they reach the goal, None where nothing does."""
@@ -353,6 +409,27 @@ class Study(Model):
                 found["execution"] = framework.default_mode
         return found
 
+    def known_hyperparameters(self) -> dict[str, Any]:
+        """Return the hyperparameters of every cell that no axis sets: the workload's, and the algorithm's defaults."""
+        algorithm = algorithms().get(self.workload.algorithm or "")
+        defaults = {each.name: each.default for each in fields(algorithm.settings)} if algorithm else {}
+        known = {**defaults, **self.workload.hyperparameters}
+        return {name: value for name, value in known.items() if isinstance(value, str | int | float)}
+
+    def computed_of(self, point: dict[str, Any], seed: int) -> dict[str, Scalar]:
+        """Return the computed values of the cell of a point and a seed. Memory is in MiB and time in seconds.
+
+        Raises:
+            ComputeError: an expression has no value.
+            UsageError, ValueError: a resource of the point is wrong.
+        """
+        if not self.computed:
+            return {}
+        from hpcrl.spec.computed import computed_values
+
+        asked = settled(self.resources, point).model_dump(exclude_none=True)
+        return computed_values(self.computed, {**self.known_hyperparameters(), **point, **asked, "seed": seed})
+
     def excludes(self, values: dict[str, Any]) -> bool:
         """Tell whether a rule takes out the cell of these values; rules that name seeds count only where a seed is given."""
         return any(
@@ -360,9 +437,6 @@ class Study(Model):
         )
 
     def factors(self) -> set[str]:
-        """Return every key that the axes and the included cells set."""
-        keys = set()
-        for axis, values in self.axes.items():
-            for value in values:
-                keys |= set(value) if isinstance(value, dict) else {axis}
-        return keys | {key for extra in self.include for key in extra}
+        """Return every key that the axes, the included cells and the computed values set."""
+        keys = {key for axis in options(self) for option in axis for key in option.values}
+        return keys | {key for extra in self.include for key in extra} | set(self.computed or {})

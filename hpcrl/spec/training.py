@@ -38,6 +38,10 @@ def training_faults(study: Study) -> Iterator[Fault]:
 def _axis_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
     settings = fields.names(algorithm.settings)
     known = {"framework", "execution", *RESOURCES, *settings, *study.workload.placeholders()}
+    if study.computed:
+        from hpcrl.spec.computed import names_in
+
+        known |= names_in(study.computed)
     told: set[Key] = set()
     for path, key, value in assignments(study):
         if key not in known:

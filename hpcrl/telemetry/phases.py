@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from time import perf_counter
 
-# `compile` is all that happens once before the first step; `fused` is a compiled loop that cannot be looked into.
+# `compile` is all that happens once before the first step; `fused` is a compiled loop that cannot be looked into;
+# `prepare` and `check` are the steps around a command.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
+    "prepare", "check",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
-NOT_TRAINING = (*BEFORE_TRAINING, "evaluate")
+NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check")
 
 
 class PhaseClock:

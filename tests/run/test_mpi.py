@@ -64,7 +64,9 @@ def test_the_packaged_program_computes_the_same_on_any_number_of_ranks(tmp_path:
     rows = package.load(tmp_path / "dataset").set_index("tasks")
     assert rows["outcome"].tolist() == ["completed"] * 2
     assert rows["records"].to_dict() == {1: 1, 2: 2}
-    assert (rows["final_score"] > 0).all() and (rows["cpu_seconds"] > 0).all() and (rows["memory_peak"] > 2e7).all()
+    assert (rows["final_score"] > 0).all() and (rows["cpu_seconds"] > 0).all()
+    # The telemetry sees both ranks: the grids, and what each of them needs besides.
+    assert 6.5e6 < rows["memory_peak"][1] < rows["memory_peak"][2]
     values = package.load(tmp_path / "dataset", "episodes")
     changes = values[values["name"] == "largest_change"]["value"]
     assert len(changes) == 2 and changes.nunique() == 1
@@ -80,14 +82,6 @@ def test_a_rank_that_fails_ends_the_cell_and_says_why(tmp_path: Path) -> None:
     collect([plan], tmp_path / "dataset", Slurm())
     (row,) = package.load(tmp_path / "dataset").to_dict("records")
     assert row["outcome"] == "failed"
-
-
-@needs_mpi
-def test_a_compiler_that_is_not_there_is_named(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "plan", small(axes={"problem": [{"tasks": 1, "rows": 200}]}))
-    done = run(plan, cells_of(plan)[0], MPICC="no-such-compiler")
-    assert done.returncode == 1
-    assert "no-such-compiler: cannot be started (No such file or directory): load an MPI library" in done.stderr
 
 
 def test_without_mpirun_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

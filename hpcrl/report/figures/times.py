@@ -28,6 +28,7 @@ _START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": (
 _PHASES = {
     "setup": ("set-up", "#DDAA33"),
     "compile": ("compile", "#994F00"),
+    "prepare": ("preparation", "#882255"),
     "env_step": ("environment", "#56B4E9"),
     "act": ("acting", "#0072B2"),
     "replay": ("replay", "#009E73"),
@@ -37,6 +38,7 @@ _PHASES = {
     "fused": ("compiled loop", "#8C510A"),
     "evaluate": ("evaluation", "#E69F00"),
     "other": ("other", "#BBBBBB"),
+    "check": ("check", "#117733"),
 }
 
 

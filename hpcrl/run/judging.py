@@ -1,0 +1,21 @@
+"""A workload that ended well against what its study expects of its values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hpcrl.expected import unexpected
+from hpcrl.run.training import Ended
+
+
+def judged(
+    ended: Ended, expected: Mapping[str, Mapping[str, float | str]], values: Mapping[str, float | None]
+) -> Ended:
+    """Return how it ended: failed where a value is not as expected, with what was expected and what came."""
+    wrong = [said for name, each in expected.items() if (said := unexpected(name, each, values.get(name)))]
+    if not wrong:
+        return ended
+    print(f"hpcrl: {'; '.join(wrong)}", file=sys.stderr)
+    return replace(ended, outcome="failed", reason="; ".join(wrong))

@@ -1,0 +1,173 @@
+"""What a study varies: its axes, axes whose keys go together (`zip`), and points drawn at random (`random`)."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from hpcrl.spec.explain import Key
+from hpcrl.spec.resources import Model, Scalar
+
+if TYPE_CHECKING:
+    from hpcrl.spec.study import Study
+
+MAX_CELLS = 1_000_000
+_DIGITS = 6  # that drawn numbers keep: the last ones of a logarithm differ between machines
+_TRIES = 1000
+
+
+class Draw(Model):
+    """Where the values of a key are drawn from: one of these."""
+
+    uniform: tuple[float, float] | None = Field(None, description="least and largest number")
+    log_uniform: tuple[float, float] | None = Field(
+        None, description="least and largest number, whose logarithm is drawn"
+    )
+    integers: tuple[int, int] | None = Field(None, description="least and largest whole number, both possible")
+    choice: tuple[Scalar, ...] | None = Field(None, min_length=1, description="the values")
+
+    def faults(self) -> Iterator[tuple[Key, str]]:
+        kinds = [name for name in Draw.model_fields if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            yield (), f"expected one of {', '.join(Draw.model_fields)}, got {' and '.join(kinds) or 'none'}"
+            return
+        (kind,) = kinds
+        values = getattr(self, kind)
+        if kind == "choice":
+            if len({repr(value) for value in values}) < len(values):
+                yield (kind,), "repeats a value"
+        elif values[0] >= values[1]:
+            yield (kind,), f"expected the least value first, got [{values[0]}, {values[1]}]"
+        elif kind == "log_uniform" and values[0] <= 0:
+            yield (kind,), f"expected numbers greater than 0, got {values[0]}"
+
+    def size(self) -> float:
+        """Return how many values there are."""
+        if self.choice is not None:
+            return len(self.choice)
+        return self.integers[1] - self.integers[0] + 1 if self.integers else math.inf
+
+    def value(self, number: int) -> Scalar:
+        """Return the value that a random number of 256 bits stands for."""
+        if self.choice is not None:
+            return self.choice[number % len(self.choice)]
+        if self.integers is not None:
+            return self.integers[0] + number % (self.integers[1] - self.integers[0] + 1)
+        share = (number >> 203) / 2**53
+        low, high = self.uniform or self.log_uniform or (0.0, 1.0)
+        if self.uniform:
+            found = low + share * (high - low)
+        else:
+            found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        return min(max(float(f"{found:.{_DIGITS}g}"), low), high)
+
+
+class Random(Model):
+    """One more axis, of points drawn at random. The first points of a longer one are those of a shorter one."""
+
+    points: int = Field(ge=1, le=MAX_CELLS)
+    seed: int = Field(0, ge=0, lt=2**63, description="of the draws; it has nothing to do with the seeds of the cells")
+    draw: dict[str, Draw] = Field(min_length=1, description="key: where its values are drawn from")
+
+    def faults(self) -> Iterator[tuple[Key, str]]:
+        before = len(
+            faults := [((key, *below), text) for key, each in self.draw.items() for below, text in each.faults()]
+        )
+        yield from ((("draw", *path), text) for path, text in faults)
+        if before:
+            return
+        most = math.prod(each.size() for each in self.draw.values())
+        if most < self.points:
+            yield ("points",), f"expected at most {int(most)}: there are no more different points, got {self.points}"
+        elif len(self.drawn()) < self.points:
+            yield ("points",), f"after {len(self.drawn())} points, {_TRIES} draws gave no new one: ask for fewer points"
+
+    def drawn(self) -> list[dict[str, Scalar]]:
+        """Return the points, no two equal. Every machine and version of Python draws the same."""
+        found: dict[str, dict[str, Scalar]] = {}
+        for place in range(self.points):
+            for attempt in range(_TRIES):
+                point = {key: each.value(self._number(key, place, attempt)) for key, each in self.draw.items()}
+                if repr(point) not in found:
+                    found[repr(point)] = point
+                    break
+            else:
+                break
+        return list(found.values())
+
+    def _number(self, key: str, place: int, attempt: int) -> int:
+        return int.from_bytes(hashlib.sha256(f"{self.seed} {key} {place} {attempt}".encode()).digest())
+
+
+@dataclass(frozen=True)
+class Option:
+    """One position on an axis: the keys that it sets, and where the value of each stands."""
+
+    values: Mapping[str, Any]
+    paths: Mapping[str, Key]
+
+
+def options(study: Study) -> list[list[Option]]:
+    """Return the positions of each axis, in the order in which a study's cells are counted: axes, zipped ones, drawn ones."""
+    found: list[list[Option]] = []
+    for axis, values in study.axes.items():
+        found.append([])
+        for index, value in enumerate(values):
+            here: Key = ("axes", axis, index)
+            if isinstance(value, dict):
+                found[-1].append(Option(value, {key: (*here, key) for key in value}))
+            else:
+                found[-1].append(Option({axis: value}, {axis: here}))
+    for number, together in enumerate(study.zip or ()):
+        length = min(map(len, together.values()), default=0)
+        found.append(
+            [
+                Option(
+                    {key: values[index] for key, values in together.items()},
+                    {key: ("zip", number, key, index) for key in together},
+                )
+                for index in range(length)
+            ]
+        )
+    if study.random:
+        paths: dict[str, Key] = {key: ("random", "draw", key) for key in study.random.draw}
+        found.append([Option(point, paths) for point in study.drawn])
+    return found
+
+
+def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
+    """Give what is wrong with `zip` and `random` by themselves, and with keys that are set twice."""
+    owners: dict[str, str] = {}
+    for axis, values in study.axes.items():
+        keys = {key for value in values for key in (value if isinstance(value, dict) else [axis])}
+        owners |= dict.fromkeys(keys, f"axes.{axis}")
+    places: list[tuple[Key, str]] = []
+    for number, together in enumerate(study.zip or ()):
+        at: Key = ("zip", number)
+        places += [((*at, key), key) for key in together]
+        if len(together) < 2:
+            yield at, "expected at least two keys whose values go together"
+            continue
+        lengths = {key: len(values) for key, values in together.items()}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+            yield at, f"expected as many values of each key, got: {said}"
+        elif 0 in lengths.values():
+            yield at, "has no values: give at least one of each key"
+        elif len({repr(each) for each in zip(*together.values(), strict=True)}) < next(iter(lengths.values())):
+            yield at, "repeats a combination of values"
+    if study.random:
+        places += [(("random", "draw", key), key) for key in study.random.draw]
+        yield from ((("random", *below), text) for below, text in study.random.faults())
+    places += [(("computed", key), key) for key in study.computed or {}]
+    for extra in study.include:
+        owners |= {key: "include" for key in extra if key in (study.computed or {})}
+    for path, key in places:
+        if key in owners:
+            yield path, f"{key} is set by {owners[key]} already"
+        owners[key] = ".".join(map(str, path[:-1]))

@@ -1,0 +1,42 @@
+"""Patterns that take numbers from a command's standard output."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+
+from hpcrl.spec.explain import Key
+
+MOST_PATTERNS = 50
+# What an entry of reported values says besides its values.
+_RESERVED = ("step", "time")
+
+
+def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
+    """Give what is wrong with ``{name: pattern}``, each with the name as its place."""
+    if not patterns:
+        yield (), "expected at least one NAME: 'PATTERN'"
+    if len(patterns) > MOST_PATTERNS:
+        yield (), f"expected at most {MOST_PATTERNS} patterns, got {len(patterns)}"
+    for name, pattern in patterns.items():
+        if not name or name in _RESERVED:
+            yield (name,), f"{name!r} cannot be the name of a value: choose another name"
+        elif wrong := _fault(pattern):
+            yield (name,), wrong
+
+
+def _fault(pattern: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"{pattern!r} is not a regular expression: {error}"
+    of_values = compiled.groups - ("step" in compiled.groupindex)
+    if of_values == 1:
+        return None
+    got = "none" if of_values == 0 else str(of_values)
+    return (
+        f"expected one group ( ) around the number, got {got}: write other groups as (?: ), and a step's as (?P<step> )"
+    )
