@@ -34,7 +34,7 @@ class Renderer:
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115: closed with the process
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._asked = False
         self._bundle: str | None = None
         self._deaths = 0

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import colours, display, in_short, natural
+from hpcrl.report.design import colours, counted, display, in_short, natural
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 Kind = Literal["strong", "weak"]
@@ -112,7 +112,7 @@ def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
         first, last = each.points[0], each.points[-1]
         place = f" on {each.cluster}" if several else ""
         named = f", {each.label}" if each.label else ""
-        text = f"{each.kind.capitalize()} scaling{named}{place}: {_counted(last.count, each.unit)} "
+        text = f"{each.kind.capitalize()} scaling{named}{place}: {counted(last.count, each.unit)} "
         if each.kind == "strong":
             text += f"are {_with(last.speed_up)} times as fast as {first.count}"
         else:
@@ -227,17 +227,19 @@ def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, 
 
 def _shapes(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Split cells until each number of cores is made in one way only: as few of `_SHAPE` stay equal as do for that."""
-    words = {"cpus": "{} cores for each rank", "tasks": "{} ranks", "nodes": "{} nodes"}
     for number in range(len(_SHAPE)):
         for equal in combinations(_SHAPE, number):
             parts = [part for _, part in group.groupby(list(equal), sort=True)] if equal else [group]
             if all((part.groupby("count")["shape"].nunique() == 1).all() for part in parts):
-                return [
-                    (", ".join(words[name].format(part[name].iloc[0]).replace("1 cores", "1 core").replace("1 ranks", "1 rank")
-                               .replace("1 nodes", "1 node") for name in equal), part)
-                    for part in parts
-                ]  # fmt: skip
+                return [(", ".join(_held(name, part) for name in equal), part) for part in parts]
     return []
+
+
+def _held(name: str, part: pd.DataFrame) -> str:
+    """Say which number stays equal in a series."""
+    words = {"cpus": "core", "tasks": "rank", "nodes": "node"}
+    text = counted(int(part[name].iloc[0]), words[name])
+    return f"{text} for each rank" if name == "cpus" else text
 
 
 def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
@@ -280,10 +282,6 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(
         estimate.value * factor, None if low is None else low * factor, None if high is None else high * factor
     )
-
-
-def _counted(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _with(estimate: Estimate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,7 +124,8 @@ def write_page(
 def _plain(change: Change, score: Score) -> Change:
     """Name the measure of a study that trains nothing."""
     names = {MEASURES["training_time"][0]: "time of the command", MEASURES["final_score"][0]: score.title}
-    return replace(change, measure=names.get(change.measure, change.measure))
+    why = re.sub(r"\bseed(s?)\b", r"repeat\1", change.why)
+    return replace(change, measure=names.get(change.measure, change.measure), why=why)
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pandas as pd
 
 from hpcrl.report.findings import MOST, findings
+from hpcrl.report.score import Score
 
 GIB = 1024**3
 
@@ -48,7 +49,7 @@ def test_what_is_not_shown_is_no_finding_of_memory() -> None:
 
 
 def test_a_lower_score_may_be_the_better_one() -> None:
-    (text,) = [text for text in findings(rows(TIMES, SCORES), "loss", False) if "loss" in text]
+    (text,) = [text for text in findings(rows(TIMES, SCORES), Score("loss", more_is_better=False)) if "loss" in text]
     assert text.startswith("Best median loss: 2.50 (PyTorch eager, ")
 
 
