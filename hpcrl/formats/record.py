@@ -315,9 +315,9 @@ def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
     try:
         raw = loads(data, places)
     except PickleError as error:
-        raise RecordError(f"has a {kind} frame that {error}") from None
+        raise RecordError(f"has a frame ({kind}) that {error}") from None
     if not isinstance(raw, dict):
-        raise RecordError(f"has a {kind} frame that is not a mapping")
+        raise RecordError(f"has a frame ({kind}) that is not a mapping")
     text = raw.get("facts")
     facts = _facts(kind, text) if isinstance(text, str) else {}
     # Records of formats 1 and 2 have other values here.
@@ -355,19 +355,19 @@ def _facts_only(data: bytes) -> str | None:
 
 def _facts(kind: str, text: str) -> dict[str, Any]:
     if len(text) > MAX_FACTS:
-        raise RecordError(f"has a {kind} frame with {len(text)} characters of facts: the maximum is {MAX_FACTS}")
+        raise RecordError(f"has a frame ({kind}) with {len(text)} characters of facts: the maximum is {MAX_FACTS}")
     if len(text) > MAX_CONTAINERS and (many := text.count("[") + text.count("{")) > MAX_CONTAINERS:
         raise RecordError(
-            f"has a {kind} frame whose facts contain {many} lists and mappings: the maximum is {MAX_CONTAINERS}"
+            f"has a frame ({kind}) whose facts contain {many} lists and mappings: the maximum is {MAX_CONTAINERS}"
         )
     try:
         facts = json.loads(text)
         if "\\u" in text:  # a lone surrogate, as in the name of a file that is not UTF-8, becomes a question mark
             facts = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"has a {kind} frame whose facts are not JSON ({error})") from None
+        raise RecordError(f"has a frame ({kind}) whose facts are not JSON ({error})") from None
     if not isinstance(facts, dict):
-        raise RecordError(f"has a {kind} frame whose facts are not a mapping")
+        raise RecordError(f"has a frame ({kind}) whose facts are not a mapping")
     return facts
 
 
@@ -377,6 +377,6 @@ def _array(kind: str, value: tuple[Any, ...]) -> tuple[np.dtype[Any], tuple[int,
             try:
                 array = np.frombuffer(data, dtype).reshape(shape)
             except (ValueError, TypeError) as error:
-                raise RecordError(f"has a {kind} frame with a damaged array ({error})") from None
+                raise RecordError(f"has a frame ({kind}) with a damaged array ({error})") from None
             return array.dtype, array.shape, data
-    raise RecordError(f"has a {kind} frame with a tuple that is not an array")
+    raise RecordError(f"has a frame ({kind}) with a tuple that is not an array")
