@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -21,6 +21,9 @@ _DIGITS = 6  # that drawn numbers keep: the last ones of a logarithm differ betw
 _TRIES = 1000
 
 
+_Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
+
+
 class Draw(Model):
     """Where the values of a key are drawn from: one of these."""
 
@@ -28,7 +31,7 @@ class Draw(Model):
     log_uniform: tuple[float, float] | None = Field(
         None, description="least and largest number, whose logarithm is drawn"
     )
-    integers: tuple[int, int] | None = Field(None, description="least and largest whole number, both possible")
+    integers: tuple[_Whole, _Whole] | None = Field(None, description="least and largest whole number, both possible")
     choice: tuple[Scalar, ...] | None = Field(None, min_length=1, description="the values")
 
     def faults(self) -> Iterator[tuple[Key, str]]:
@@ -61,7 +64,7 @@ class Draw(Model):
         share = (number >> 203) / 2**53
         low, high = self.uniform or self.log_uniform or (0.0, 1.0)
         if self.uniform:
-            found = low + share * (high - low)
+            found = low * (1 - share) + high * share
         else:
             found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
         return min(max(float(f"{found:.{_DIGITS}g}"), low), high)

@@ -88,6 +88,8 @@ def expression(text: str) -> Expression:
     """
     if len(text) > _LONGEST:
         raise ComputeError(f"expected an expression of at most {_LONGEST} characters, got {len(text)}")
+    if not text.strip():
+        raise ComputeError("expected an expression, got an empty text")
     if any(mark in text for mark in ("{{", "}}", "{%", "{#", "\n")):
         raise ComputeError("expected an expression alone, such as tasks * batch_size, without braces")
     try:

@@ -111,6 +111,11 @@ def test_draws_spread_over_their_ranges() -> None:
     assert 900 < sum(each["batch_size"] == 32 for each in drawn) < 1100
 
 
+def test_the_widest_range_is_drawn_from() -> None:
+    drawn = Random.model_validate({"points": 9, "draw": {"a": {"uniform": [-1.7e308, 1.7e308]}}}).drawn()
+    assert len({float(each["a"]) > 0 for each in drawn}) == 2
+
+
 def test_every_point_of_a_small_space_is_drawn_once() -> None:
     drawn = Random.model_validate({"points": 6, "draw": {"a": {"choice": ["x", "y"]}, "b": {"integers": [1, 3]}}})
     assert sorted(map(str, drawn.drawn())) == sorted(str({"a": a, "b": b}) for a in "xy" for b in (1, 2, 3))
@@ -127,6 +132,7 @@ def test_every_point_of_a_small_space_is_drawn_once() -> None:
         ({"points": 2, "draw": {"a": {"choice": [1, 2], "integers": [1, 2]}}}, "got integers and choice"),
         ({"points": 2, "draw": {"a": {"choise": [1, 2]}}}, "did you mean 'choice'"),
         ({"points": 2, "draw": {"a": {"choice": [1, 1]}}}, "repeats a value"),
+        ({"points": 2, "draw": {"a": {"integers": [0, 2**63]}}}, "expected a number less than 9223372036854775808"),
         ({"points": 0, "draw": {"a": {"choice": [1, 2]}}}, "expected a number of at least 1, got 0"),
         ({"points": 2, "draw": {"variant": {"choice": [1, 2]}}}, "variant is set by axes.variant already"),
         ({"points": 2, "draw": {"cpus": {"integers": [-1, 0]}}}, "random.draw.cpus: expected a number of at least 1"),
@@ -199,6 +205,7 @@ def test_exclude_knows_computed_values(tmp_path: Path) -> None:
         ({"b": "variant.__class__"}, "getattr is not allowed"),
         ({"b": "variant|center(1000000000)"}, "has no filter 'center'"),
         ({"b": "{{ variant }}"}, "without braces"),
+        ({"b": " "}, "expected an expression, got an empty text"),
         ({"b": "1 +"}, "is not an expression"),
         ({"b": "(" * 200 + "1" + ")" * 200}, "is not an expression that can be read"),
         ({"b": "9" * 501}, "at most 500 characters"),
