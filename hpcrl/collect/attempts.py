@@ -149,53 +149,70 @@ def attempt_rows(
     cells: Mapping[str, Cell],
     records: Iterable[Mapping[str, Any]],
     accounted: Mapping[AttemptKey, Accounted],
+    newest: Mapping[AttemptKey, int],
 ) -> list[dict[str, Any]]:
-    """Return one row for each attempt that left a record or was submitted, oldest attempt of a cell first.
+    """Return one row for each attempt of some records, all records of an attempt among them.
 
     Workload and resources of a cell come from the plan, not from its records.
+
+    Args:
+        newest: the newest restart of each attempt of these cells (:func:`newest_restarts`).
     """
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in records:
-        by_attempt.setdefault((each["header"]["cell"], each["header"]["attempt"]), []).append(each)
-    split = {attempt: _split(attempt) for _, attempt in by_attempt}
-    newest_restart: dict[AttemptKey, int] = {}
-    for name, attempt in by_attempt:
-        base, restart = split[attempt]
-        newest_restart[name, base] = max(restart, newest_restart.get((name, base), 0))
+        by_attempt.setdefault(attempt_of(each), []).append(each)
     rows = []
     charges = _charges(plan)
     for (name, attempt), group in by_attempt.items():
-        base, restart = split[attempt]
-        found = accounted.get((name, base))
-        last = restart == newest_restart[name, base]
+        base, restart = _split(attempt)
         ordered = sorted(group, key=lambda each: each["header"]["rank"])
-        rows.append(_row_of_records(plan, cells[ordered[0]["header"]["cell"]], ordered, charges, found, last))
-    recorded = {(name, found.attempt) for name, base in newest_restart if (found := accounted.get((name, base)))}
+        last = restart == newest[name, base]
+        rows.append(_row_of_records(plan, cells[name], ordered, charges, accounted.get((name, base)), last))
+    return rows
+
+
+def attempt_of(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the cell and the attempt of a record."""
+    return record["header"]["cell"], record["header"]["attempt"]
+
+
+def newest_restarts(attempts: Iterable[tuple[str, str]]) -> dict[AttemptKey, int]:
+    """Return the newest restart of each attempt, from pairs of a cell and an attempt's name."""
+    newest: dict[AttemptKey, int] = {}
+    for name, attempt in attempts:
+        base, restart = _split(attempt)
+        newest[name, base] = max(restart, newest.get((name, base), 0))
+    return newest
+
+
+def rows_without_records(
+    plan: Plan, accounted: Mapping[AttemptKey, Accounted], newest: Mapping[AttemptKey, int]
+) -> list[dict[str, Any]]:
+    """Return one row for each attempt that was submitted, no longer waits, and left no record."""
+    rows = []
+    charges = _charges(plan)
+    recorded = {(name, found.attempt) for name, base in newest if (found := accounted.get((name, base)))}
     for (name, base), found in accounted.items():
         # The fence lets one submission run an attempt: if another one has its record, this one did nothing.
         if (
-            (name, base) not in newest_restart
+            (name, base) not in newest
             and found.submission.state != ELSEWHERE
             and found.state.state not in WAITING
             and (name, found.attempt) not in recorded
         ):
             rows.append(_row_without_record(plan, base, charges, found))
-
-    def order(row: dict[str, Any]) -> tuple[str, int, int, float]:
-        """Sort by submission, oldest first, because an attempt without a record has no start time. Starts by hand come last."""
-        base, restart = split.get(row["attempt"], (row["attempt"], 0))
-        found = accounted.get((row["cell"], base))
-        number = found.submission.number if found else sys.maxsize
-        return row["cell"], number, restart, row["started"] or 0.0
-
-    rows.sort(key=order)
-    by_cell: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_cell.setdefault(row["cell"], []).append(row)
-    for attempts in by_cell.values():
-        for number, row in enumerate(attempts, start=1):
-            row["attempt_number"], row["latest"] = number, number == len(attempts)
     return rows
+
+
+def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) -> tuple[str, int, int, float]:
+    """Return the key that sorts rows by cell, and those of a cell by submission, oldest first.
+
+    An attempt without a record has no start time. Starts by hand come last.
+    """
+    base, restart = _split(row["attempt"])
+    found = accounted.get((row["cell"], base))
+    number = found.submission.number if found else sys.maxsize
+    return row["cell"], number, restart, row["started"] or 0.0
 
 
 def _split(attempt: str) -> tuple[str, int]:

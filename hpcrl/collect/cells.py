@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
-from hpcrl.collect.attempts import Accounted, AttemptKey, accounted_attempts, attempt_rows
+from hpcrl.collect.attempts import (
+    Accounted,
+    AttemptKey,
+    accounted_attempts,
+    age_of,
+    attempt_of,
+    attempt_rows,
+    newest_restarts,
+    rows_without_records,
+)
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE
 from hpcrl.errors import UsageError
@@ -21,6 +31,7 @@ from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
 CELLS = 5_000  # maximum number of cells whose rows are in memory at once
+RECORDS = 5_000  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
 
 
 def write_cells(
@@ -43,9 +54,9 @@ def write_cells(
         made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
         try:
             accounted = accounted_attempts(directory, plan, slurm)
-            for some, names in _by_cell(everything, plan.id, accounted):
-                rows = attempt_rows(plan, cells[plan.id], some, {name: accounted[name] for name in names})
-                made.append(_table(rows))
+            for places, names in _by_cell(everything, plan.id, accounted):
+                own = {name: accounted[name] for name in names}
+                made.append(_rows(plan, cells[plan.id], everything, places, own))
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise UsageError(
                 f"{directory}: its cells or its ledger contain values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
@@ -54,6 +65,71 @@ def write_cells(
     table = pa.concat_tables([_empty(SCHEMAS["cells"]), *ordered]).unify_dictionaries().combine_chunks()
     write_part(path, table)
     return table
+
+
+def _rows(
+    plan: Plan,
+    cells: Mapping[str, Cell],
+    summaries: pa.Table,
+    places: pa.Array,
+    accounted: Mapping[AttemptKey, Accounted],
+) -> pa.Table:
+    """Make the rows of some cells from their summaries, oldest attempt of a cell first, and number the attempts."""
+    if len(places) <= RECORDS:
+        records = _records(summaries, places)
+        chunks: Iterable[list[dict[str, Any]]] = [records]
+        newest = newest_restarts(map(attempt_of, records))
+    else:  # a cell of very many attempts: they are read twice, so that a few are in memory at once
+        keys = sorted(
+            (*attempt_of(each), place)
+            for some in _slices(places)
+            for each, place in zip(_records(summaries, some), some.to_pylist(), strict=True)
+        )
+        newest = newest_restarts((cell, attempt) for cell, attempt, _ in keys)
+        chunks = (_records(summaries, some) for some in _whole_attempts(keys))
+    tables, ages = [], []
+    for rows in chain(
+        (attempt_rows(plan, cells, records, accounted, newest) for records in chunks),
+        [rows_without_records(plan, accounted, newest)],
+    ):
+        ages += [age_of(row, accounted) for row in rows]
+        tables.append(_table(rows))
+    order = sorted(range(len(ages)), key=ages.__getitem__)
+    numbers: list[int] = []
+    latest: list[bool] = []
+    for _, group in groupby(ages[place][0] for place in order):
+        several = len(list(group))
+        numbers += range(1, several + 1)
+        latest += [False] * (several - 1) + [True]
+    table = pa.concat_tables(tables).unify_dictionaries().take(pa.array(order, pa.int64()))
+    for name, values in (("attempt_number", numbers), ("latest", latest)):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(name), column(values, table.schema.field(name).type))
+    return table
+
+
+def _slices(places: pa.Array) -> Iterator[pa.Array]:
+    return (places.slice(start, RECORDS) for start in range(0, len(places), RECORDS))
+
+
+def _whole_attempts(keys: Sequence[tuple[str, str, int]]) -> Iterator[pa.Array]:
+    """Give the places of sorted (cell, attempt, place), some at a time, those of an attempt together."""
+    places: list[int] = []
+    for _, group in groupby(keys, key=lambda key: key[:2]):
+        own = [place for _, _, place in group]
+        if places and len(places) + len(own) > RECORDS:
+            yield pa.array(places, pa.int64())
+            places = []
+        places += own
+    yield pa.array(places, pa.int64())
+
+
+def _records(summaries: pa.Table, places: pa.Array) -> list[dict[str, Any]]:
+    """Return the summaries at some places. Only some are taken out at once, because the texts are large."""
+    chunk = summaries.take(places)
+    texts = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
+    parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # in one call, which makes each name once
+    return [part | dict(zip(PROVENANCE, words, strict=True)) for part, *words in zip(parts, *texts, strict=True)]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -82,9 +158,9 @@ def _is_of_plan(table: pa.Table, plan_id: str) -> pa.ChunkedArray:
 
 def _by_cell(
     summaries: pa.Table, plan_id: str, accounted: Mapping[AttemptKey, Accounted]
-) -> Iterator[tuple[list[dict[str, Any]], list[AttemptKey]]]:
-    """Give the summaries and the accounted attempts of a plan, some cells at a time, in the order of their ids."""
-    # Only positions are sorted, and only some cells' texts are taken out at once: all of them are large.
+) -> Iterator[tuple[pa.Array, list[AttemptKey]]]:
+    """Give the places of the summaries and the accounted attempts of a plan, some cells at a time, in the order of their ids."""
+    # Only positions are sorted: the texts are large.
     places = pc.indices_nonzero(_is_of_plan(summaries, plan_id))
     keys = summaries.select(["cell", "record"]).take(places)
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
@@ -93,11 +169,12 @@ def _by_cell(
     for name, each in accounted.items():
         attempts.setdefault(each.cell.id, []).append(name)
     every = sorted({*cells, *attempts})
-    for first in range(0, len(every), CELLS):
-        some = every[first : first + CELLS]
-        start, end = bisect_left(cells, some[0]), bisect_right(cells, some[-1])
-        chunk = summaries.take(places.slice(start, end - start))
-        texts = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
-        parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # in one call, which makes each name once
-        rows = [part | dict(zip(PROVENANCE, words, strict=True)) for part, *words in zip(parts, *texts, strict=True)]
-        yield rows, [name for cell in some for name in attempts.get(cell, ())]
+    first = 0
+    while first < len(every):
+        start = bisect_left(cells, every[first])
+        last = min(first + CELLS, len(every))
+        if start + RECORDS < len(cells):  # as many whole cells as RECORDS allows, one at least
+            last = max(first + 1, min(last, bisect_left(every, cells[start + RECORDS])))
+        end = bisect_right(cells, every[last - 1])
+        yield places.slice(start, end - start), [name for cell in every[first:last] for name in attempts.get(cell, ())]
+        first = last

@@ -108,7 +108,8 @@ def collect(
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
         done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
         done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
-        write_atomically(dataset / QUARANTINE, json.dumps(done.quarantined, indent=1) + "\n")
+        lines = ",\n".join(map(json.dumps, done.quarantined))
+        write_atomically(dataset / QUARANTINE, f"[\n{lines}\n]\n")
         index["studies"] |= {
             plan.study["name"]: {
                 name: plan.study.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")

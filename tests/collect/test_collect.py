@@ -98,6 +98,26 @@ def test_attempts_are_told_apart_and_only_the_newest_counts(tmp_path: Path) -> N
     assert list(rows["latest"]) == [False, True]
 
 
+def test_a_cell_of_very_many_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records are read some at a time, and its rows are the same."""
+    plan = planned(tmp_path / "plan", dqn_study(seeds=2), "sol")
+    for cell in cells_of(plan):
+        for number in range(7):
+            for restart in range(3):
+                write_record(plan, cell, f"{number}_0-{restart}", outcome="preempted" if restart < 2 else "completed")
+        for rank in range(4):
+            write_record(plan, cell, "9_0-0", rank=rank, ranks=4, node=f"n{rank}")
+        write_record(plan, cell, "byhand-5", outcome=None)
+    gathered(tmp_path / "whole", plan)
+    monkeypatch.setattr("hpcrl.collect.cells.RECORDS", 3)
+    gathered(tmp_path / "parts", plan)
+    whole, parts = (hpcrl.load(tmp_path / name) for name in ("whole", "parts"))
+    pd.testing.assert_frame_equal(whole, parts)
+    assert list(whole["attempt_number"]) == [*range(1, 24)] * 2
+    assert list(whole["latest"]) == ([False] * 22 + [True]) * 2
+    assert set(whole["records"]) == {1, 4}
+
+
 def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(), "sol")
     (cell,) = cells_of(plan)
