@@ -209,12 +209,26 @@ def _workers(count: int) -> Iterator[Callable[..., Any]]:
     from concurrent.futures.process import BrokenProcessPool
 
     try:
-        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        with _safe_path(), ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
             yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
     except BrokenProcessPool:
         raise HpcrlError(
             "a process that read records was killed, perhaps for lack of memory: try --processes 1"
         ) from None
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep Pythons that are started from importing anything from the working directory, which may be a stranger's."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 @without_gc()

@@ -43,7 +43,8 @@ def call(
     name = Path(words[0]).name
     if setup:
         words = ["bash", "-c", "\n".join([*setup, 'exec "$@"']), "bash", *words]
-    environment = {key: value for key, value in os.environ.items() if key not in _PRIVATE} | dict(extra or {})
+    environment = {key: value for key, value in os.environ.items() if key not in _PRIVATE}
+    environment |= {"PYTHONSAFEPATH": "1", **(extra or {})}  # a Python imports nothing from the working directory
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:

@@ -87,10 +87,11 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
             if cuda:
                 extra |= _cuda(environment, path, setup, extra)
             extra |= environment.settings
+            extra["PYTHONSAFEPATH"] = ""  # its setup.py lies in the directory in which it runs
             extra |= {"CXX": str(build / "c++"), "HPCRL_CXX": compiler, "MAKEFLAGS": f"-j{jobs}"}
             extra["CMAKE_BUILD_PARALLEL_LEVEL"] = jobs
-            words: list[str | Path] = [sys.executable, "-m", "pip", "--python", path / "bin/python", "wheel", "--quiet"]
-            words += ["--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", build / "out"]
+            words: list[str | Path] = [sys.executable, "-P", "-m", "pip", "--python", path / "bin/python", "wheel"]
+            words += ["--quiet", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--wheel-dir", build / "out"]
             failed = f"{environment.key}: building {environment.build} failed"
             source = Requirement(environment.build, tuple(environment.build_hashes))
             (build / "source.txt").write_text(source.to_line() + "\n")

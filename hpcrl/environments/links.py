@@ -16,7 +16,7 @@ def find_links_options(links: Sequence[str]) -> list[str]:
 def configured_links() -> list[str]:
     """Return those that pip is configured with; uv does not read pip's configuration."""
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "get", "global.find-links"],
+        [sys.executable, "-P", "-m", "pip", "config", "get", "global.find-links"],
         capture_output=True,
         text=True,
         check=False,

@@ -99,7 +99,7 @@ class Renderer:
 
     def _ask(self, request: dict[str, Any]) -> IO[bytes]:
         if self._child is None:
-            words = [sys.executable, "-m", "hpcrl.report.renderer"]
+            words = [sys.executable, "-P", "-m", "hpcrl.report.renderer"]  # -P: not from the working directory
             self._child = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=os.environ | _path()
             )

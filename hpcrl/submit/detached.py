@@ -32,7 +32,7 @@ def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
     log.unlink(missing_ok=True)  # whatever it contains
     with log.open("wb") as file:
         done = subprocess.run(
-            [sys.executable, "-m", STARTER, str(directory.resolve()), str(minutes), *tokens],
+            [sys.executable, "-P", "-m", STARTER, str(directory.resolve()), str(minutes), *tokens],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
