@@ -61,7 +61,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("plan", "--study", "none.yaml"): "none.yaml: no such file",
         ("plan", "--study", "empty-axis.yaml"): "axes.variant: has no values: give at least one",
         ("plan", "--study", "nothing.yaml"): "no cell is left",
-        ("plan", "--study", "huge.yaml"): "10,000,000 cells, and 1,000,000 is the most",
+        ("plan", "--study", "huge.yaml"): "expected at most 1,000,000 cells, got 10,000,000",
         ("plan", "--study", "broken.yaml"): "broken.yaml:2: not valid YAML",
         ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a Slurm account's name",
         (
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_nothing(hpcrl: Call, in_tmp: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "write_bytes", full)
     shown = hpcrl("plan")
     assert shown.code == 1
-    assert "No space left on device; nothing was left half-written" in shown.err
+    assert "No space left on device; the directory was not created" in shown.err
     assert list(in_tmp.iterdir()) == []
 
 

@@ -87,7 +87,7 @@ def test_an_environment_without_hashes_is_built_and_says_so(wheel: Path, tmp_pat
     site = {"manager": manager, "root": str(tmp_path / "environments")}
     build.build_all([tiny(None)], site, lambda key, text: said.append(text))
     assert (
-        "its packages are not checked by hashes: none is known for tiny==1.0 (`hpcrl env lock tiny` asks for them)"
+        "its packages are not checked by hashes, because those of tiny==1.0 are missing: run `hpcrl env lock tiny`"
         in said
     )
 
@@ -128,7 +128,7 @@ def test_a_lock_of_an_environment_of_ones_own(wheel: Path, tmp_path: Path) -> No
     assert library.hashes("own") == {}
     first = render(library, "own")
     assert unchecked_of([first])[0].startswith(
-        "environment own: its packages are not checked by hashes: none is known for"
+        "environment own: its packages are not checked by hashes, because those of"
     )
     file = library.hash_file("own")
     assert file == folder / "hashes/own.txt"

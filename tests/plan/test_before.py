@@ -156,7 +156,7 @@ def test_another_way_of_measuring_is_said(plan: Path, extend: Extend) -> None:
     files = extend(sample_interval=0.5, precise_phases=True)
     assert files.changes
     assert files.changes.in_words(2)[1].startswith(
-        "precise_phases and sample_interval differ from generation 1: completed cells keep what they measured"
+        "precise_phases and sample_interval differ from generation 1: completed cells keep their measurements"
     )
 
 

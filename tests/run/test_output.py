@@ -88,7 +88,7 @@ def test_a_long_line_is_cut_for_matching_only() -> None:
     found, passed, notes = read(data, {"x": r"x=(\d+)"})
     assert passed == data
     assert found == [("x", None, 1.0), ("x", None, 4.0)]
-    assert notes == [f"metrics.stdout: a line is longer than {LONGEST_LINE} bytes: what comes after is not looked at"]
+    assert notes == [f"metrics.stdout: expected lines of at most {LONGEST_LINE} bytes, got a longer one: its rest is not read"]
 
 
 def test_many_lines_at_once() -> None:
@@ -104,7 +104,7 @@ def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on() -> None:
     found, passed, notes = read(data, {"bad": r"(a+)+$".replace("(a+)+", "(?:a+)+(b)"), "x": r"x=(\d)"})
     assert passed == data
     assert found == [("x", None, 5.0)]
-    assert len(notes) == 1 and notes[0].startswith("metrics.stdout.bad: takes more than 1 s")
+    assert len(notes) == 1 and notes[0].startswith("metrics.stdout.bad: the pattern needs more than 1 s")
     os.kill(os.getpid(), signal.SIGPROF)  # one that comes late does no harm
 
 

@@ -253,7 +253,7 @@ def test_a_container_sees_gpus_where_the_cell_has_some_and_odd_directories(tmp_p
 
 def test_no_program_for_containers(tmp_path: Path) -> None:
     (tmp_path / "image.sif").touch()
-    with pytest.raises(UsageError, match="there is neither apptainer nor singularity on"):
+    with pytest.raises(UsageError, match="neither apptainer nor singularity found on"):
         enter(Surroundings(container=str(tmp_path / "image.sif")), ["true"], {"PATH": str(tmp_path)}, tmp_path)
 
 
