@@ -68,7 +68,9 @@ def main(arguments: list[str]) -> int:
                 note_turned_away(options.plan, start)
                 print(f"hpcrl: {refusal}", file=sys.stderr)
             return 0
-        if allocation.rank == 0 and "HPCRL_RANKS" not in os.environ:  # if set, this is one of the ranks that are started below
+        if (
+            allocation.rank == 0 and "HPCRL_RANKS" not in os.environ
+        ):  # if set, this is one of the ranks that are started below
             print(begins(start), file=sys.stderr, flush=True)
         launch = plan.workload.get("launch")
         if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:

@@ -224,7 +224,9 @@ def _check_environment(job: Job, cell: Cell, standing: bool) -> None:
     except (OSError, ValueError, KeyError):
         key = "an environment that hpcrl did not build"
     if key != (wanted := job.environment or cell.environment):
-        raise UsageError(f"{path}: expected environment {wanted} (the plan's lock), got {key}: run hpcrl env create --plan PLAN")
+        raise UsageError(
+            f"{path}: expected environment {wanted} (the plan's lock), got {key}: run hpcrl env create --plan PLAN"
+        )
 
 
 def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float | None:

@@ -214,7 +214,9 @@ class _Steps:
 def _how(program: str, code: int, starved: bool, caught: str | None, warning: str, facts: dict[str, Any]) -> Ended:
     """Return how a program ended, which may have got a signal (`caught`)."""
     if code == CHECKPOINTED and caught == warning:
-        return Ended("preempted", f"{program} got the warning {warning} and ended with exit code 75, to continue later", facts)
+        return Ended(
+            "preempted", f"{program} got the warning {warning} and ended with exit code 75, to continue later", facts
+        )
     if caught == "TERM" and (code or warning != "TERM"):
         return Ended("preempted", "ended by TERM", facts)
     if code == 0:

@@ -16,7 +16,7 @@ def lacks(modules: Sequence[str] = ()) -> str | None:
     """Say which of NumPy, psutil, gymnasium and further modules are missing in this environment; None if none is."""
     if not (missing := list(_missing(modules))):
         return None
-    return f"{sys.prefix}: {' and '.join(missing)} missing, which the cell needs: install it there, or name another environment"
+    return f"{sys.prefix}: has no {' and no '.join(missing)}, which the cell needs: install it there, or name another environment"
 
 
 def _missing(modules: Sequence[str]) -> Iterator[str]:

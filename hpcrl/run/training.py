@@ -61,16 +61,14 @@ def train_cell(
     parallelism = str(resources.get("parallelism", "none"))
     on_gpus = "cuda" in frameworks()[framework].devices
     if resources.get("gpus") and (not on_gpus or not visible_gpus()):
-        what = (
-            "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
-        )
+        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
         raise UsageError(f"this cell asks for {resources['gpus']} GPUs, but {what}: run it on a node with GPUs")
     if group.ranks > 1 and parallelism == "none":
-        raise UsageError(f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study")
-    if parallelism != "none" and group.ranks != resources["tasks"]:
         raise UsageError(
-            f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks"
+            f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
         )
+    if parallelism != "none" and group.ranks != resources["tasks"]:
+        raise UsageError(f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks")
     known = names(DqnConfig)
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
     hyperparameters = DqnConfig.from_mapping(settings)

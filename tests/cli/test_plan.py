@@ -25,7 +25,7 @@ def test_a_plan_is_extended_where_it_stands(hpcrl: Call, in_tmp: Path) -> None:
     assert "Plan written to p. Next: hpcrl submit p" in shown.out
     again = hpcrl(*arguments, "--json")
     assert json.loads(again.out)["generation"] == 2
-    assert "p already holds this plan" in hpcrl(*arguments).out
+    assert "p already contains this plan" in hpcrl(*arguments).out
     write_yaml(in_tmp / "s.yaml", command_study(["true"], name="other"))
     shown = hpcrl(*arguments)
     assert shown.code == 2

@@ -175,7 +175,7 @@ def test_a_plan_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", command_study(["true"]))
     files = make_plan(Library(), "workstation", str(tmp_path / "p-study/study.yaml"), CHOICES)
     assert write_plan(files, plan) is False
-    with pytest.raises(UsageError, match="holds another plan"):
+    with pytest.raises(UsageError, match="contains another plan"):
         planned(tmp_path / "p", command_study(["false"]))
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "x").touch()

@@ -127,5 +127,5 @@ def test_a_column_that_does_not_exist(tmp_path: Path) -> None:
 def test_an_environment_without_the_library_is_refused(tmp_path: Path) -> None:
     study = command_study(["true"])
     study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
-    with pytest.raises(UsageError, match="environment numpy has no tensorboard to read the files with: add the pin"):
+    with pytest.raises(UsageError, match="environment numpy lacks tensorboard, which reads the files: add its pin"):
         planned(tmp_path / "plan", study)

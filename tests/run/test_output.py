@@ -88,7 +88,9 @@ def test_a_long_line_is_cut_for_matching_only() -> None:
     found, passed, notes = read(data, {"x": r"x=(\d+)"})
     assert passed == data
     assert found == [("x", None, 1.0), ("x", None, 4.0)]
-    assert notes == [f"metrics.stdout: expected lines of at most {LONGEST_LINE} bytes, got a longer one: its rest is not read"]
+    assert notes == [
+        f"metrics.stdout: expected lines of at most {LONGEST_LINE} bytes, got a longer one: its rest is not read"
+    ]
 
 
 def test_many_lines_at_once() -> None:

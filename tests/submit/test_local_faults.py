@@ -96,7 +96,7 @@ def test_a_ledger_lost_with_its_submissions_starts_no_living_cell_again(
     (plan / "ledger.sqlite").unlink()
     shutil.rmtree(plan / "submissions")
     shown = hpcrl("submit", plan)
-    assert "1 cell submitted in 1 job; 1 was there already." in shown.out, shown
+    assert "1 cell submitted in 1 job; 1 was already submitted." in shown.out, shown
     time.sleep(2)
     assert len(ran(tmp_path)) == 1
     (tmp_path / "go").touch()

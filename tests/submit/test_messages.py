@@ -75,7 +75,7 @@ def test_somebody_holds_the_ledger(hpcrl: Call, done: Path, monkeypatch: pytest.
     held = sqlite3.connect(done / FILE, isolation_level=None)
     held.execute("BEGIN EXCLUSIVE")
     told = hpcrl("status", done).err
-    assert f"no answer for 0 s yet: Slurm is busy, or another hpcrl holds the ledger of {done}" in told
+    assert f"no answer for 0 s: Slurm is busy, or another hpcrl uses the ledger of {done}; still waiting" in told
     assert "database is locked: another hpcrl uses it, or a host died" in told
     held.close()
 
