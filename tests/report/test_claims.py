@@ -218,7 +218,9 @@ def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:
     ranks = runs("torch", "lazy", *FAST, parallelism="horovod", tasks=2, where="2 × 1 core, horovod")
     found = verdict(tmp_path, test, *rows, *ranks)
     assert (found.verdict, found.measured) == ("cannot be tested here", "Not tested: GPU was not run.")
-    assert found.beside.startswith("With substitutes (2 × 1 core, horovod for GPU): agrees. Training time: PyTorch lazy")
+    assert found.beside.startswith(
+        "With substitutes (2 × 1 core, horovod for GPU): agrees. Training time: PyTorch lazy"
+    )
     assert not verdict(tmp_path, test, *rows, *ranks, stand_ins=False).beside
     real = runs("torch", "lazy", *SLOW, gpus=1, where="1 core, 1 GPU")
     found = verdict(tmp_path, test, *rows, *ranks, *real)

@@ -17,7 +17,7 @@ def rows(*cells: dict[str, Any]) -> pd.DataFrame:
 
 
 def test_what_nobody_counted_is_said_once() -> None:
-    assert in_words(rows({}, {}), 400.0).startswith("Energy is not measurable here")
+    assert in_words(rows({}, {}), 400.0).startswith("Energy was not measured")
 
 
 def test_packages_and_gpus_are_added_and_emissions_only_when_asked_for() -> None:

@@ -160,7 +160,7 @@ def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd
     assert found.late.after(found.steps) == pytest.approx(found.early.after(found.steps))
     figure = drawn(dataset, one)["break-even"]
     crossing = figure.panels[0].values.iloc[0]
-    assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy pays beside PyTorch eager", 5500)
+    assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy takes less time than PyTorch eager", 5500)
     assert "about 5,500 steps" in str(found)
 
 

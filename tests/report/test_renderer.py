@@ -53,7 +53,9 @@ def test_a_report_under_a_limit_of_memory_has_all_but_its_figures(dataset: Path)
     done = reported(dataset, "--figures", "png")
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("hpcrl: ") and "has no figures: the process that draws figures (V8) was ended by SIG" in line
+    assert (
+        line.startswith("hpcrl: ") and "has no figures: the process that draws figures (V8) was killed by SIG" in line
+    )
     assert "4.0 GiB (ulimit -v)" in line and "--figures none" in line
     report = dataset.parent / "report"
     page = (report / "report.html").read_text()

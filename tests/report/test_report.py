@@ -194,7 +194,7 @@ def test_what_measuring_cost_is_said(facts: dict[str, float], offset: float | No
         with rewritten(write_record(plan, cell), clock_offset=offset) as writer:
             writer.write("footer", {"outcome": "completed", "wall_time": 4.0, **facts})
     collect([plan], tmp_path / "d", no_slurm())
-    assert f"What measuring cost: {said}" in html.unescape(
+    assert f"Cost of measuring: {said}" in html.unescape(
         write_report(tmp_path / "d", None, tmp_path / "r").html.read_text()
     )
 
