@@ -63,7 +63,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("plan", "--study", "nothing.yaml"): "no cell is left",
         ("plan", "--study", "huge.yaml"): "expected at most 1,000,000 cells, got 10,000,000",
         ("plan", "--study", "broken.yaml"): "broken.yaml:2: not valid YAML",
-        ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a Slurm account's name",
+        ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a valid Slurm account",
         (
             "plan",
             "--cluster",

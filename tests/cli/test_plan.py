@@ -61,7 +61,7 @@ def test_what_is_reused_is_counted(hpcrl: Call, in_tmp: Path) -> None:
     assert set(read_plan(in_tmp / "new").reused.values()) == {"old"}
     missing = hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--reuse", "nowhere", "-o", "newer")
     assert missing.code == 2
-    assert "--reuse nowhere: is neither a plan directory nor a dataset" in missing.err
+    assert "--reuse nowhere: expected a plan directory or a dataset" in missing.err
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_wheel_with_another_hash_is_refused(wheel: Path, tmp_path: Path, manag
     right = hashlib.sha256(wheel.read_bytes()).hexdigest()
     site = {"manager": manager, "root": str(tmp_path / "environments")}
     with pytest.raises(
-        HashMismatch, match=rf"tiny==1\.0: the file .* not one that envs/hashes/ allows .*{right}"
+        HashMismatch, match=rf"tiny==1\.0: the package index has a file that envs/hashes/ does not allow .*{right}"
     ) as refusal:
         build.build_all([tiny("0" * 64)], site, lambda key, text: None)
     assert "\n" not in str(refusal.value)

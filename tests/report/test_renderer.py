@@ -80,7 +80,7 @@ def test_it_is_started_again_for_the_next_figure() -> None:
         assert renderer.draw(SPEC, "svg").startswith(b"<svg")
         assert renderer._child is not None
         os.kill(renderer._child.pid, signal.SIGKILL)
-        with pytest.raises(RendererError, match="was ended by SIGKILL: it needs more memory"):
+        with pytest.raises(RendererError, match="was killed by SIGKILL: run the report with more memory"):
             renderer.draw(SPEC, "svg")
         assert renderer.draw(SPEC, "svg").startswith(b"<svg")
 

@@ -234,7 +234,7 @@ def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", study, "sol")
     done = run_task(plan, "short-torch-cuda-1", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    assert "this cell asks for 1 GPUs, and no NVIDIA GPU is visible here: it does not run on the CPU" in done.stderr
+    assert "this cell asks for 1 GPUs, but no NVIDIA GPU is visible here: run it on a node with GPUs" in done.stderr
     footer = only_record(plan).footer
     assert footer is not None
     assert footer["outcome"] == "failed"

@@ -97,7 +97,7 @@ def test_it_is_no_part_of_a_cells_id(tmp_path: Path) -> None:
         ({"value": 1}, "expect.x: `within` is missing"),
         ({}, "expect.x: expected either `value` and `within`, or `at_least`, `at_most` or both"),
         ({"value": 1, "at_least": 1}, "expected either"),
-        ({"at_least": 1, "within": "5 %"}, "expect.x.within: `within` is of a `value`"),
+        ({"at_least": 1, "within": "5 %"}, "expect.x.within: `within` needs a `value`, which is missing"),
         ({"at_least": 3, "at_most": 2}, "expected `at_least` not above `at_most`, got 3 and 2"),
         ({"value": 1, "within": "a bit"}, "expect.x.within: expected a share such as `5 %`, .* got 'a bit'"),
         ({"value": 1, "within": -1}, "got -1"),

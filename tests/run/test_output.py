@@ -200,7 +200,7 @@ def test_without_patterns_the_program_has_the_log_itself(tmp_path: Path) -> None
         ({"x": r"\d+"}, r"metrics.stdout.x: expected one group \( \) around the number, got none"),
         ({"x": r"(\d)(\d)"}, "expected one group .* got 2"),
         ({"x": r"(?P<step>\d+)"}, "expected one group .* got none"),
-        ({"step": r"(\d)"}, "'step' cannot be the name of a value"),
+        ({"step": r"(\d)"}, "'step' is not allowed as the name of a value"),
         ({}, "metrics.stdout: expected at least one NAME"),
         ({f"x{n}": r"(\d)" for n in range(51)}, "expected at most 50 patterns, got 51"),
     ],

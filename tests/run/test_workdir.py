@@ -67,7 +67,7 @@ def test_a_script_beside_its_study_runs_there(
     assert data.values[0]["values"] == {"value": 1.0}
     assert data.header["code"]["workdir"] == str(project)
     assert any(
-        f"commands start in {project}: the nodes must see it" in note for note in read_plan(plan).totals["notes"]
+        f"commands start in {project}: it must exist on the nodes" in note for note in read_plan(plan).totals["notes"]
     )
 
 
@@ -224,4 +224,4 @@ def test_links_that_a_copy_lacks_are_named(project: Path, tmp_path: Path) -> Non
     os.mkfifo(project / "pipe")
     plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
     (note,) = read_plan(plan).totals["notes"]
-    assert note.endswith("or no files: data, gone, pipe")
+    assert note.endswith("or to nothing: data, gone, pipe")

@@ -99,7 +99,7 @@ def test_nothing_is_submitted_that_must_fail(hpcrl: Call, ready: Ready, tmp_path
     plan = ready(command_study(["true"], notify=["no-such-command", "x"]))
     told = hpcrl("submit", plan)
     assert told.code == 2
-    assert "notify: no-such-command: no such command on this machine, so that the message would be lost" in told.err
+    assert "notify: no-such-command: no such command on this machine, and the message would be lost" in told.err
     shutil.rmtree(tmp_path / "environments")
     told = hpcrl("submit", plan)
     assert told.code == 1
