@@ -373,7 +373,7 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(environment={"path": str(tmp_path)}))
     done = script(plan, tmp_path)
     assert done.returncode == 3
-    assert "expected Python 3.11 or newer there" in done.stderr
+    assert "hpcrl needs Python 3.11 or newer there" in done.stderr
 
 
 @pytest.mark.parametrize("value", [3, ["a"], {"path": 3}, {"modules": "gcc"}, {"options": [1], "container": "x"}])
