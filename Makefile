@@ -2,7 +2,7 @@
 # make test    every test, the real-Slurm ones included
 # make lint    lint, types and import rules
 # make check   lint, types, import rules and the fast tests, in a minute or two
-# make bench   speed beside named peers
+# make bench   speed compared with other packages
 SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
@@ -16,14 +16,14 @@ $(STAMP): requirements/bootstrap.txt requirements/dev.txt pyproject.toml tools/m
 	tools/make-venv $(PYTHON) $(VENV) requirements/dev.txt
 	touch $@
 
-# What a user installs, and none of the tools of development.
+# Packages for users, without development tools.
 $(DEMO)/.installed: requirements/bootstrap.txt requirements/report.txt pyproject.toml tools/make-venv
 	tools/make-venv $(PYTHON) $(DEMO) requirements/report.txt
 	touch $@
 
 # torch.compile needs a C++ compiler and Python's headers on the CPU.
 COMPILER := g++=g++ header:Python.h=$(PYTHON)-dev
-# Horovod is built from source over MPI; MXNet's wheel wants libquadmath.
+# Horovod is built from source over MPI; MXNet's wheel needs libquadmath.
 PARALLEL := mpicxx=libopenmpi-dev mpirun=openmpi-bin cmake=cmake g++=g++ lib:libquadmath.so.0=libquadmath0 lib:libgomp.so.1=libgomp1
 SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
   lib:libpmix.so=libpmix-dev shellcheck=shellcheck

@@ -1,4 +1,4 @@
-"""The verbs of the command line, for Python: plan, submit, wait, status, cancel, collect, report.
+"""The commands of hpcrl as Python functions: plan, submit, wait, status, cancel, collect, report.
 
     from hpcrl import api
 
@@ -7,9 +7,9 @@
     status = api.wait("mine-plan", retry=True)
     api.collect(["mine-plan"], "dataset")
 
-Every function raises :class:`hpcrl.errors.HpcrlError` with one sentence that says what a user can mend; requests that
-must be mended raise its subclass :class:`hpcrl.errors.UsageError`. What the command line says on standard error goes to
-the logger ``hpcrl``. Importing this module imports no stage and no framework.
+Every function raises :class:`hpcrl.errors.HpcrlError` with one sentence that says what to do. A wrong request raises its
+subclass :class:`hpcrl.errors.UsageError`. The messages that the command line writes to standard error go to the logger
+``hpcrl``. Importing this module imports no stage and no framework.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Place: TypeAlias = str | PathLike[str]
 Executor: TypeAlias = Literal["auto", "slurm", "local"]
 
 log = logging.getLogger("hpcrl")
-SILENT_SECONDS = 1800.0  # of Slurm's, after which waiting ends
+SILENT_SECONDS = 1800.0  # without an answer from Slurm, after which waiting ends
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What :func:`plan` made: the manifest, and where it stands (None after a dry run).
+    """The result of :func:`plan`: the manifest, and its directory (None after a dry run).
 
-    `written` is False where the same plan stood there already. `changes` compares with the generation before.
+    `written` is False if the directory already contained the same plan. `changes` compares with the previous generation.
     """
 
     plan: Plan
@@ -60,7 +60,7 @@ class Planned:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know, a sentence each, without a full stop."""
+        """Notes for the user, one sentence each, without a full stop."""
         from hpcrl.plan.limits import in_words
 
         of_changes = self.changes.in_words(self.plan.generation) if self.changes else []
@@ -88,16 +88,16 @@ def plan(
     path: Iterable[Place] = (),
     say: Say = log.warning,
 ) -> Planned:
-    """Turn a study and a cluster into a plan directory, as ``hpcrl plan`` does.
+    """Make a plan directory from a study and a cluster, as ``hpcrl plan`` does.
 
     Args:
         study: a name or a YAML file. None: the study that the profile names.
         cluster: a profile's name or YAML file.
-        output: the plan directory. A plan of the same study and cluster that stands there gets its next generation.
-        settings: values instead of the study's: ``{"resources.time": "02:00:00", "seeds": 10}``, or texts ``KEY=VALUE``.
-        reuse: plans and datasets whose completed cells are left out.
-        strict: fail when a cell has no place on the cluster.
-        dry_run: write nothing. `extend` tells whether the plan in `output` counts then.
+        output: the plan directory. An existing plan of the same study and cluster gets its next generation.
+        settings: values that replace the study's: ``{"resources.time": "02:00:00", "seeds": 10}``, or texts ``KEY=VALUE``.
+        reuse: plan directories and datasets whose completed cells are left out.
+        strict: fail if a cell has no place on the cluster.
+        dry_run: write nothing. `extend` tells whether to compare with an existing plan in `output`.
         path: directories that are searched first for clusters/, jobs/, envs/ and templates/.
 
     Raises:
@@ -150,11 +150,11 @@ def plan(
 
 
 def test_only(directory: Place, *, executor: Executor = "auto") -> dict[str, str | None]:
-    """Ask Slurm about every script of a plan; return its objection, or None where it would take the script.
+    """Ask Slurm about every script of a plan. Give its objection for each, or None if it would accept the script.
 
     Raises:
-        UsageError: it is no plan, or one for this machine.
-        HpcrlError: Slurm is not here.
+        UsageError: the directory is not a plan, or the plan is for this machine.
+        HpcrlError: there is no Slurm here.
     """
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
@@ -163,7 +163,7 @@ def test_only(directory: Place, *, executor: Executor = "auto") -> dict[str, str
     place = Path(directory)
     opened = read_plan(place)
     if _executor(executor, opened, place) == "local":
-        raise UsageError("--test-only asks Slurm, and this plan runs on this machine: submit it without --test-only")
+        raise UsageError("--test-only needs Slurm, but this plan runs on this machine: submit it without --test-only")
     objections = submission.test_only(place, Slurm())
     if objection := _not_built(opened, place):
         objections["environments"] = objection
@@ -185,20 +185,20 @@ def submit(
     progress: Callable[[int, int], None] = lambda done, total: None,
     say: Say = log.warning,
 ) -> Submitted:
-    """Submit what was never submitted, or failed, as ``hpcrl submit`` does. Doing it twice submits nothing twice.
+    """Submit the cells that were never submitted or have failed, as ``hpcrl submit`` does. A second call submits nothing twice.
 
     Args:
-        executor: where to: Slurm, or this machine; ``auto``: what the plan's cluster has.
-        cells: only these (the beginnings of their ids).
-        failed: only cells that failed. `again`: also cells that have completed.
-        here: although this plan is a copy of one that was submitted, or its records are gone.
-        retry: failed cells by the study's `retry`, with more time or memory.
-        fed: only what was never submitted: the next part of a plan.
-        max_core_hours: refuse more, over all attempts; `max_gpu_hours` likewise.
-        progress: called with the number of jobs that are submitted, and of all.
+        executor: Slurm, or this machine; ``auto``: the one of the plan's cluster.
+        cells: only these cells (the beginnings of their ids).
+        failed: only failed cells. `again`: also completed cells.
+        here: submit even if this plan is a copy of a submitted one, or its records are missing.
+        retry: submit failed cells by the study's `retry`, with more time or memory.
+        fed: only cells that were never submitted: the next part of a plan.
+        max_core_hours: refuse to exceed this sum over all attempts; `max_gpu_hours` in the same way.
+        progress: called with the number of submitted jobs, and of all.
 
     Raises:
-        UsageError: it is no plan, a cell does not exist, or the plan is over budget.
+        UsageError: the directory is not a plan, a cell does not exist, or the plan exceeds the budget.
         HpcrlError: there is no Slurm here, an environment is missing, or Slurm refuses a job or does not answer.
     """
     from hpcrl.formats.plan import read_plan
@@ -215,17 +215,17 @@ def submit(
     if name := no_such_command(opened, place):
         text = f"notify: {name}: no such command on this machine"
         if where == "local":
-            raise UsageError(f"{text}, so that the message would be lost: plan again with another `notify`")
-        say(f"{text}: the message at the end fails unless the nodes have it")
+            raise UsageError(f"{text}, and the message would be lost: plan again with another `notify`")
+        say(f"{text}: the message at the end fails if the nodes do not have it either")
     if any(job.stage == "report" for job in opened.jobs) and find_spec("altair") is None:
-        say("the report at the end will fail: it needs more packages here: pip install 'hpcrl[report]'")
+        say("the report at the end will fail, because packages are missing here: pip install 'hpcrl[report]'")
     choice = Choice(tuple(cells), failed, again, here, retry, fed)
     budget = Budget(max_core_hours, max_gpu_hours)
     return submission.submit(place, where, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say)
 
 
 def follow(directory: Place) -> Iterator[PlanStatus]:
-    """Give a plan's status now and then, until everything has ended or waits for a person.
+    """Give a plan's status at intervals, until everything has ended or waits for the user.
 
     Raises:
         HpcrlError: Slurm has not answered for half an hour.
@@ -240,9 +240,9 @@ def follow(directory: Place) -> Iterator[PlanStatus]:
             silent = time.monotonic()
         elif time.monotonic() - silent > SILENT_SECONDS:
             raise HpcrlError(
-                f"{found.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs go on without this process"
+                f"{found.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs continue without this process: try again later"
             )
-        # Sites ask not to be polled often; the local executor costs nothing to look at.
+        # Sites ask for few polls; a look at the local executor is free.
         scheduler = found.plan.cluster["scheduler"]
         time.sleep(1.0 if scheduler["kind"] == "local" else float(scheduler["poll_interval"]))
 
@@ -264,14 +264,14 @@ def wait(
     told: Callable[[Submitted], object] = lambda submitted: None,
     say: Say = log.warning,
 ) -> PlanStatus:
-    """Wait until everything has ended; submit what the queue has room for by then, and with `retry` what failed.
+    """Wait until everything has ended. Submit waiting cells when the queue has room and, with `retry`, failed cells.
 
     Args:
-        waiting: the cells for which the queue had no room, as :func:`submit` told.
-        watch: follows the plan to the end of what was submitted. `told` is called after each further submission.
+        waiting: the cells for which the queue had no room, from :func:`submit`.
+        watch: follows the plan until all submitted cells have ended. `told` is called after each further submission.
 
     Raises:
-        HpcrlError: as :func:`submit` and :func:`follow` do.
+        HpcrlError: in the same cases as :func:`submit` and :func:`follow`.
     """
     from hpcrl.submit.following import Following
 
@@ -281,7 +281,7 @@ def wait(
             found = watch(place)
             if not waiting and not retry:
                 return found
-            # Cells that were chosen by hand went out once; what the queue had no room for, and retries, go out until nothing is left.
+            # Cells that the user chose are submitted once; waiting cells and retries are submitted until none is left.
             done = submit(
                 place,
                 executor=executor,
@@ -300,7 +300,7 @@ def wait(
 
 
 def status(directory: Place) -> PlanStatus:
-    """Return how far a plan is: counts of states, the cells with their states and reasons, and notes.
+    """Return the state of a plan: counts of states, the cells with their states and reasons, and notes.
 
     Raises:
         UsageError: it is no plan.
@@ -312,7 +312,7 @@ def status(directory: Place) -> PlanStatus:
 
 
 def cancel(directory: Place, cells: Iterable[str] = (), say: Say = log.warning) -> Cancelled:
-    """Cancel what waits or runs of a plan, or only some cells (the beginnings of their ids).
+    """Cancel the waiting and running cells of a plan, or only some of them (the beginnings of their ids).
 
     Raises:
         UsageError: it is no plan, or a cell does not exist.
@@ -334,9 +334,9 @@ def collect(
     """Merge the records of plans into a dataset; :func:`hpcrl.load` opens its tables.
 
     Args:
-        check: say what would be merged and what not; write nothing.
-        processes: how many read at once. None: one for each core, at most 8.
-        progress: called with the number of records that are read, and of all.
+        check: tell which records would be merged; write nothing.
+        processes: number of processes that read. None: one per core, at most 8.
+        progress: called with the number of records read, and of all.
 
     Raises:
         UsageError: a directory is no plan.
@@ -361,16 +361,16 @@ def report(
     grid_intensity: float | None = None,
     path: Iterable[Place] = (),
 ) -> Written:
-    """Write the report of a dataset: one HTML file, figures, CSV and LaTeX tables.
+    """Write the report of a dataset: one HTML file, figures, and CSV and LaTeX tables.
 
     Args:
         figures: the formats of the figures' files.
         baseline: an older dataset; ``changes`` of the result name what became slower, larger or worse.
-        grid_intensity: grams of CO2 equivalent for each kilowatt-hour.
+        grid_intensity: grams of CO2 equivalent per kilowatt-hour.
 
     Raises:
-        UsageError: there is no dataset, no such study, or it cannot be told which study is meant.
-        HpcrlError: packages of ``hpcrl[report]`` are missing, or it cannot be written.
+        UsageError: the dataset or the study does not exist, or the study is not named and the dataset has several.
+        HpcrlError: packages of ``hpcrl[report]`` are missing, or the report cannot be written.
     """
     from hpcrl.report.write import write_report
     from hpcrl.spec.library import Library
@@ -381,22 +381,22 @@ def report(
 
 
 def _executor(asked: Executor, plan: Plan, directory: Path) -> str:
-    """Return where a plan goes to.
+    """Return the executor of a plan.
 
     Raises:
-        HpcrlError: to Slurm, and there is none here.
+        HpcrlError: the plan is for Slurm, but there is none here.
     """
     by_itself = "slurm" if plan.cluster["scheduler"]["kind"] == "slurm" else "local"
     executor = by_itself if asked == "auto" else asked
     if executor == "slurm" and not shutil.which("sbatch"):
         raise HpcrlError(
-            f"the plan is for {plan.cluster['title']}, and there is no sbatch here: copy {directory} to a login node, or use --executor local"
+            f"the plan is for {plan.cluster['title']}, but there is no sbatch here: copy {directory} to a login node, or use --executor local"
         )
     return executor
 
 
 def _not_built(plan: Plan, directory: Path) -> str | None:
-    """Say which environments are missing that no job of the plan builds: every cell would fail."""
+    """Check that no environment is missing that no job of the plan builds, because every cell would fail."""
     from hpcrl.environments.build import not_built
 
     if any(job.stage == "environments" for job in plan.jobs):
@@ -404,13 +404,13 @@ def _not_built(plan: Plan, directory: Path) -> str | None:
     if not (keys := not_built(plan.environments, plan.cluster["environments"])):
         return None
     return (
-        f"not built, and no job of this plan builds them: {', '.join(keys)}: run `hpcrl env create --plan {directory}` first, or plan "
+        f"environments {', '.join(keys)}: not built, and no job of this plan builds them: run `hpcrl env create --plan {directory}` first, or plan "
         "with --chain staged"
     )
 
 
 def _send(plan: Path, say: Say) -> None:
-    """Send the message that the last job of the chain left to this process."""
+    """Send the message that the last job of the chain leaves to this process."""
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.notification import notify
 

@@ -1,6 +1,6 @@
-"""What a reported value should be, as a study says it: ``{value: 25000, within: 5 %}``, ``{at_least: X}``, ``{at_most: Y}``.
+"""The expected value of a study: ``{value: 25000, within: 5 %}``, ``{at_least: X}``, ``{at_most: Y}``.
 
-Both sides read it: a study is checked by it, and a cell judges its values by it.
+The plan checks a study with it, and a cell judges its values by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PERCENT = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*%\s*")
 
 
 def tolerance(within: float | str, value: float) -> float | None:
-    """Return how far from a value the tolerance reaches: a number is in the value's unit, ``5 %`` a share of it; None: neither."""
+    """Return the maximum distance from a value: a number is in the value's unit, ``5 %`` is a share of it; None: neither."""
     if isinstance(within, str):
         match = _PERCENT.fullmatch(within)
         return abs(value) * float(match[1]) / 100 if match else None
@@ -20,7 +20,7 @@ def tolerance(within: float | str, value: float) -> float | None:
 
 
 def unexpected(name: str, expected: Mapping[str, float | str], got: float | None) -> str | None:
-    """Say in one sentence that a value is not as expected, None where it is.
+    """Say in one sentence that a value is not as expected; None if it is.
 
     Args:
         expected: the numbers `value` and `within`, or `at_least`, `at_most` or both.

@@ -1,4 +1,4 @@
-"""Pins with hashes as pip and uv read them, one a line: ``name==1.0 --hash=sha256:...``."""
+"""Pins with hashes in the format of pip and uv, one per line: ``name==1.0 --hash=sha256:...``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?={2,3}([^ ;]+)( ?
 
 @dataclass(frozen=True)
 class Requirement:
-    """One pin: as it was written, and the SHA-256 digests of the files that count as it."""
+    """One pin: its text, and the allowed SHA-256 digests of its files."""
 
     pin: str
     hashes: tuple[str, ...] = ()
@@ -22,12 +22,12 @@ class Requirement:
 
 
 def options(hashes: Iterable[str]) -> list[str]:
-    """Return digests as the options of a requirement."""
+    """Return digests as options of a requirement."""
     return [f"--hash=sha256:{digest}" for digest in hashes]
 
 
 def read_requirements(text: str) -> list[Requirement]:
-    """Read a requirements file of pins; a line that ends with a backslash goes on in the next."""
+    """Read a requirements file of pins. A backslash at the end continues a line."""
     lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
     return [
         Requirement(_HASH.sub("", line).strip(), tuple(_HASH.findall(line)))
@@ -37,15 +37,15 @@ def read_requirements(text: str) -> list[Requirement]:
 
 
 def without_hashes(text: str) -> str:
-    """Return a requirements file with its pins alone: pip refuses a file where only some have hashes."""
+    """Return a requirements file without its hashes, because pip refuses a file where only some pins have hashes."""
     return "".join(f"{each.pin}\n" for each in read_requirements(text))
 
 
 def name_of(pin: str) -> str:
-    """Return what a pin pins, without extras and marker, as indexes spell it: ``my-package==1.0``.
+    """Return the normalised name and version of a pin, without extras and marker: ``my-package==1.0``.
 
     Raises:
-        ValueError: it pins nothing.
+        ValueError: the text is not a pin.
     """
     match = _PIN.fullmatch(pin)
     if match is None:
@@ -54,18 +54,18 @@ def name_of(pin: str) -> str:
 
 
 def with_hashes(pins: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Requirement]:
-    """Return each pin with the digests that are known of what it pins (:func:`name_of`)."""
+    """Return each pin with its known digests (by :func:`name_of`)."""
     return [Requirement(pin, tuple(known.get(name_of(pin), ()))) for pin in pins]
 
 
 def unhashed(requirements: Iterable[Requirement]) -> list[str]:
-    """Return the pins that have no hash."""
+    """Return the pins without a hash."""
     return [each.pin for each in requirements if not each.hashes]
 
 
 def unchecked(environment: str, missing: Sequence[str]) -> str | None:
-    """Say that an environment is installed without hashes since some pins have none, None where all have."""
+    """Say that an environment is installed without hashes because some pins have none; None if all have hashes."""
     if not missing:
         return None
     names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return f"its packages are not checked by hashes: none is known for {names} (`hpcrl env lock {environment}` asks for them)"
+    return f"its packages are not checked by hashes, because those of {names} are missing: run `hpcrl env lock {environment}`"

@@ -1,7 +1,7 @@
-"""An environment that stands already, and how a command is entered into it.
+"""An existing environment, and how a command starts in it.
 
-hpcrl's own process stays in an environment of hpcrl's. Only the command gets what the study names: a venv or conda
-environment (`path`), environment modules, a container, or nothing (`none`: the job's shell as it is).
+hpcrl's own process runs in an environment of hpcrl's. Only the command runs in the environment of the study: a venv or
+conda environment (`path`), environment modules, a container, or none (`none`: the job's shell without changes).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 from hpcrl.errors import UsageError
 
 NONE = "none"
-# What the user's PYTHONPATH was before hpcrl's worker took its place; the scripts write it.
+# The user's PYTHONPATH before hpcrl's worker replaced it; the scripts set this variable.
 PYTHONPATH = "HPCRL_PYTHONPATH"
 _LAUNCHERS = ("apptainer", "singularity")
-_MOST_HASHED = 64 * 1024**2  # bytes of an image: a larger one is known by its size and time
+_MOST_HASHED = 64 * 1024**2  # maximum bytes of an image; a larger one is identified by size and time
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
-# Where the command `module` comes from, in a shell that does not have it.
+# Loads the command `module` in a shell that does not have it.
 _LOAD = """\
 if ! type module >/dev/null 2>&1; then
   for init in "${MODULESHOME:-/none}/init/bash" "${LMOD_PKG:-/none}/init/bash" /etc/profile.d/lmod.sh \\
@@ -46,7 +46,7 @@ env -0 >"$file"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """One of: a directory, modules, a container with options of the program that starts it; none of them means `none`."""
+    """A directory, modules, or a container with options of the program that starts it. If all are empty, it is `none`."""
 
     path: str | None = None
     modules: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Surroundings:
 
     @property
     def key(self) -> str:
-        """Name it for the ids of cells, as the key of an environment of hpcrl's does."""
+        """Return its name for the ids of cells; it replaces the key of an environment of hpcrl's."""
         text = json.dumps(self.facts, sort_keys=True)
         return f"{self.kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
@@ -72,31 +72,31 @@ class Surroundings:
 
 
 def read_surroundings(value: Any) -> Surroundings | None:
-    """Read `environment` of a study in a plan; None where it names an environment of hpcrl's, or nothing.
+    """Read `environment` of a study in a plan; None if it names an environment of hpcrl's, or is missing.
 
     Raises:
-        UsageError: a plan holds something else.
+        UsageError: the value has another form.
     """
     if value == NONE:
         return Surroundings()
     if value is None or isinstance(value, str):
         return None
     if not isinstance(value, Mapping):
-        raise UsageError("the plan's environment is neither a name nor a mapping: make the plan again")
+        raise UsageError("the plan's environment: expected a name or a mapping: make the plan again")
     path, container = value.get("path"), value.get("container")
     modules, options = value.get("modules", ()), value.get("options", ())
     lists = [each for each in (modules, options) if isinstance(each, list | tuple)]
     texts = [each for each in (path, container) if each is not None]
     if len(lists) < 2 or not all(isinstance(each, str) for each in [*texts, *modules, *options]):
-        raise UsageError("the plan's environment has values of other types: make the plan again")
+        raise UsageError("the plan's environment: a value has a wrong type: make the plan again")
     return Surroundings(path, tuple(modules), container, tuple(options))
 
 
 def expanded(text: str) -> Path:
-    """Return a path with the variables of this machine.
+    """Return a path with its variables expanded on this machine.
 
     Raises:
-        UsageError: a variable in it is not set here.
+        UsageError: a variable is not set here.
     """
     for match in _VARIABLE.finditer(text):
         if (name := match[1] or match[2]) not in os.environ:
@@ -105,7 +105,7 @@ def expanded(text: str) -> Path:
 
 
 def fault(how: Surroundings) -> str | None:
-    """Say what of an environment is not on this machine, None where all of it is; modules are not tried."""
+    """Say which part of an environment is missing on this machine; None if none is. Modules are not checked."""
     try:
         if how.path and not (expanded(how.path) / "bin").is_dir():
             what = "has no bin/" if expanded(how.path).is_dir() else "no such directory"
@@ -118,7 +118,7 @@ def fault(how: Surroundings) -> str | None:
 
 
 def describe(how: Surroundings) -> dict[str, Any]:
-    """Return what a record says of an environment: what the study names, and which file an image is here."""
+    """Return the facts of an environment for a record: the study's entry, and the identity of an image file."""
     facts = {"kind": how.kind, **how.facts}
     if how.container and "://" not in how.container:
         try:
@@ -127,7 +127,7 @@ def describe(how: Surroundings) -> dict[str, Any]:
             facts |= {"size": found.st_size, "modified": round(found.st_mtime, 3)}
             if image.is_file() and found.st_size <= _MOST_HASHED:
                 facts["sha256"] = hashlib.sha256(image.read_bytes()).hexdigest()
-        except (OSError, UsageError):  # the command says so when it starts
+        except (OSError, UsageError):  # the start of the command reports it
             pass
     return facts
 
@@ -140,14 +140,14 @@ def enter(
     directories: Iterable[Path] = (),
     gpus: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the variables by which a command starts in an environment.
+    """Return the words and the variables that start a command in an environment.
 
     Args:
-        start: where it starts.
-        directories: which a container must see besides.
+        start: the directory where it starts.
+        directories: further directories that a container must see.
 
     Raises:
-        UsageError: the environment is not there, with what is missing.
+        UsageError: a part of the environment is missing; the message names it.
     """
     if wrong := fault(how):
         raise UsageError(wrong)
@@ -209,7 +209,7 @@ def _contained(
     program = next((found for name in _LAUNCHERS if (found := shutil.which(name, path=path))), None)
     if program is None:
         raise UsageError(
-            f"environment: {how.container}: there is neither apptainer nor singularity on {os.uname().nodename}: load the "
+            f"environment: {how.container}: neither apptainer nor singularity found on {os.uname().nodename}: load the "
             "site's module in the profile's script.lines"
         )
     image = how.container if "://" in how.container else str(expanded(how.container))
@@ -220,7 +220,7 @@ def _contained(
 
 
 def _mount(place: str) -> list[str]:
-    """Return the option that shows a directory under its own name; in `--bind` a colon or a comma would end the name."""
+    """Return the option that mounts a directory under its own name. `--bind` would not allow a colon or a comma in it."""
     if not any(character in place for character in ':,"\n\\'):
         return ["--bind", place]
     out = io.StringIO()

@@ -51,7 +51,7 @@ def test_faults_are_exceptions_with_one_sentence(study: Path, tmp_path: Path) ->
         api.submit(tmp_path / "nowhere")
     with pytest.raises(SpecError, match="resources"):
         api.plan(study, output=tmp_path / "p", settings={"resources.tme": "1"})
-    with pytest.raises(UsageError, match="--test-only asks Slurm"):
+    with pytest.raises(UsageError, match="--test-only needs Slurm"):
         api.plan(study, output=tmp_path / "p")
         api.test_only(tmp_path / "p")
 

@@ -39,9 +39,9 @@ def test_each_kept_mistake_can_be_planted() -> None:
     ("old", "new", "problem"),
     [
         ("value = 1", "value = 2", None),
-        ("value = 3", "value = 2", "m.py: the text stands there 0 times: 'value = 3'"),
-        ("value", "number", "m.py: the text stands there 2 times: 'value'"),
-        ("value = 1", "value = (", "m.py: what becomes of it is no Python"),
+        ("value = 3", "value = 2", "m.py: expected the text once, got 0 times: 'value = 3'"),
+        ("value", "number", "m.py: expected the text once, got 2 times: 'value'"),
+        ("value = 1", "value = (", "m.py: the result is not valid Python"),
     ],
 )
 def test_what_cannot_be_planted_is_said(tmp_path: Path, old: str, new: str, problem: str | None) -> None:

@@ -63,7 +63,7 @@ def test_what_is_not_installed_is_one_sentence(tmp_path: Path, words: list[str])
     done = hpcrl_without(tmp_path, *words)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "is not installed: install hpcrl with what reports need: pip install 'hpcrl[report]'" in done.stderr
+    assert "is not installed: install the packages for reports: pip install 'hpcrl[report]'" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, which parses, calls one function and prints. Nothing below imports it."""
+"""The command line: one file per command, which parses, calls one function and prints. No other package imports it."""

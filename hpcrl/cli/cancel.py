@@ -18,15 +18,15 @@ from hpcrl.errors import count
     "cells",
     multiple=True,
     shell_complete=cell_ids,
-    help="Only this cell (the beginning of its id); may be given several times.",
+    help="Only this cell (the beginning of its id). May be repeated.",
 )
 def command(plan: Path, cells: tuple[str, ...]) -> None:
-    """Cancel what still waits or runs of a plan."""
+    """Cancel the waiting and running cells of a plan."""
     from hpcrl import api
 
     done = api.cancel(plan, cells, say)
     if done.held:
-        echo(f"{count(done.held, 'task')} removed that Slurm held although their cells have completed.")
+        echo(f"{count(done.held, 'task')} removed that Slurm held, because their cells have completed.")
     if not done.tasks and not done.completed:
         if not done.held:
             echo("Nothing waits or runs.")

@@ -21,7 +21,7 @@ def command() -> None:
 @json_option
 @path_option
 def list_(as_json: bool, paths: tuple[Path, ...]) -> int:
-    """List the profiles found along the search path. Exit code 1 when one is broken: the others are listed."""
+    """List the profiles found along the search path. Broken files are named, the others listed, with exit code 1."""
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
 
@@ -42,12 +42,12 @@ def list_(as_json: bool, paths: tuple[Path, ...]) -> int:
 
 @command.command("show", epilog="Example: hpcrl cluster show sol --origin")
 @click.argument("name", shell_complete=library_names("clusters"))
-@click.option("--origin", is_flag=True, help="Say of each value where it stands, its source and date.")
-@click.option("--key", help="Only values below this key, such as partitions.htc.")
+@click.option("--origin", is_flag=True, help="Show file, line, source and date of each value.")
+@click.option("--key", help="Only the values below this key, such as partitions.htc.")
 @json_option
 @path_option
 def show(name: str, origin: bool, key: str | None, as_json: bool, paths: tuple[Path, ...]) -> None:
-    """Print a profile, what it extends included, value by value."""
+    """Print the values of a profile, including those of the profile that it extends."""
     from hpcrl.errors import UsageError, suggestion
     from hpcrl.spec.cluster import ClusterProfile
     from hpcrl.spec.document import validate
@@ -74,7 +74,7 @@ def _below(data: Any, key: str | None, name: str) -> Any:
     """Return the value at a dotted key of a profile.
 
     Raises:
-        UsageError: there is none, with the nearest name.
+        UsageError: the key does not exist; the message gives the nearest name.
     """
     from hpcrl.errors import UsageError, suggestion
 
@@ -102,7 +102,7 @@ def _leaves(node: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | in
 @click.argument("names", nargs=-1, shell_complete=library_names("clusters"))
 @path_option
 def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
-    """Check profiles, all of them by default: schema, references, billing rule, and a source for each value."""
+    """Check profiles (default: all): schema, references, billing rule, and a source for each value."""
     from hpcrl.errors import SpecError
     from hpcrl.spec.cluster import ClusterProfile
     from hpcrl.spec.document import validate
@@ -126,7 +126,7 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
         for path in bare:
             at = document.origin(path)
             echo(
-                f"{at.file}:{at.line}: {'.'.join(map(str, path))}: has no source: name one with `source:`",
+                f"{at.file}:{at.line}: {'.'.join(map(str, path))}: `source` is missing: name an entry of `sources`",
                 err=True,
             )
         failed |= bool(bare)

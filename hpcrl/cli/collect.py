@@ -11,7 +11,7 @@ import click
 from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress
 from hpcrl.errors import count
 
-MOST_REASONS = 20  # that are told in full
+MOST_REASONS = 20  # that are printed
 _VARYING = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
 
 
@@ -25,13 +25,15 @@ _VARYING = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
     show_default=True,
     help="Dataset directory.",
 )
-@click.option("--processes", type=click.IntRange(1), help="How many read at once, instead of one for each core (8).")
-@click.option("--check", "only_check", is_flag=True, help="Say what would be merged and what not; write nothing.")
+@click.option(
+    "--processes", type=click.IntRange(1), help="Processes that read records. [default: one per core, at most 8]"
+)
+@click.option("--check", "only_check", is_flag=True, help="Show which records would be merged. Write nothing.")
 @json_option
 def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_check: bool, as_json: bool) -> int:
-    """Merge the records of any number of plans, of any clusters, into one dataset. Only new records are read.
+    """Merge the records of plans, from one or several clusters, into one dataset. Only new records are read.
 
-    A record that cannot be read, or that is not to be trusted, is listed in quarantine.json and left out.
+    A record that cannot be read or trusted is left out and listed in quarantine.json.
     """
     from hpcrl import api
     from hpcrl.formats.tables import QUARANTINE
@@ -42,7 +44,7 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     else:
         with progress("merging") as advance:
             done = api.collect(plans, output, processes=processes, progress=advance)
-    # What was left out does not spoil a dataset, but it is what a check is asked for.
+    # Records that were left out do not harm a dataset, but a check must report them.
     code = int(only_check and bool(done.quarantined))
     if as_json:
         echo_json(vars(done))
@@ -61,22 +63,22 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     )
     if done.unmeasured:
         echo(
-            f"Telemetry did not run in {count(done.unmeasured, 'attempt')}: their CPU and memory are missing; column notes says why"
+            f"Telemetry did not run in {count(done.unmeasured, 'attempt')}: their CPU and memory are missing; see column notes for the reason"
         )
     if done.noted:
-        echo(f"{count(done.noted, 'attempt')} noted something that a reader should know: column notes of the cells")
+        echo(f"{count(done.noted, 'attempt')} with notes for the reader: see column notes of the cells")
     echo(f"Dataset: {output}. Next: hpcrl report {output}")
     return code
 
 
 def _told(quarantined: Sequence[Mapping[str, str]], where: str) -> Iterator[str]:
-    """Give a line for each reason: numbers, names and values in it, which differ from record to record, aside."""
+    """Give one line for each reason. Reasons that differ only in numbers, names and values count as one."""
     alike: dict[str, list[Mapping[str, str]]] = {}
     for each in quarantined:
         alike.setdefault(_VARYING.sub("", each["reason"])[:80], []).append(each)
     groups = sorted(alike.values(), key=len, reverse=True)
     for first, *others in groups[:MOST_REASONS]:
-        more = f" (and {count(len(others), 'record')} like it)" if others else ""
+        more = f" (and {count(len(others), 'similar record')})" if others else ""
         yield f"  quarantined: {first['file']}: {first['reason']}{more}"
     if rest := sum(map(len, groups[MOST_REASONS:])):
         yield f"  quarantined: {count(rest, 'record')} for other reasons{where}"

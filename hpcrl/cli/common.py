@@ -1,4 +1,4 @@
-"""What several verbs share: options, tables, progress."""
+"""Options, tables and progress for several commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def path_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --path."""
     return click.option(
         "--path", "paths", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
-        help="Look for clusters/, jobs/, envs/ and templates/ here first; may be given several times.",
+        help="Search this directory first for clusters/, jobs/, envs/ and templates/. May be repeated.",
     )(function)  # fmt: skip
 
 
@@ -39,24 +39,24 @@ def plan_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
-    """Print text; every verb prints through this. A terminal is never told what to do by a value in it."""
+    """Print text. Every command prints with this function, so that control characters in values do not reach the terminal."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
 def say(text: str) -> None:
-    """Tell the user what is waited for or was found, beside the result."""
+    """Print a note for the user on standard error, beside the result."""
     echo(f"hpcrl: {text}", err=True)
 
 
 class Survivors:
-    """Goes through files of which some may be broken: tells of each broken one, and keeps the exit code."""
+    """Goes through files that may be broken: reports each broken one, and keeps the exit code."""
 
     def __init__(self) -> None:
         self.code = 0
 
     @contextmanager
     def each(self, where: str) -> Iterator[None]:
-        """Do something with one file; where it is broken, say so on standard error and go on."""
+        """Process one file. If it is broken, report it on standard error and continue."""
         try:
             yield
         except UsageError as error:
@@ -70,7 +70,7 @@ def echo_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table: framed on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
+    """Print a table: with a frame on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             echo("\t".join(map(_cell, row)))
@@ -93,7 +93,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text in one cell: a tab would be another column, a newline another row."""
+    """Return a value as text for one cell, without tabs and newlines, which would start another column or row."""
     return "" if value is None else printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
 
 
@@ -103,7 +103,7 @@ def _is_number(value: Any) -> bool:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal; elsewhere a plain line now and then."""
+    """Show a progress bar on a terminal, and plain lines at intervals elsewhere."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

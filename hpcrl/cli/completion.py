@@ -1,4 +1,4 @@
-"""What a shell offers for names, once it was told to: ``eval "$(_HPCRL_COMPLETE=bash_source hpcrl)"``."""
+"""Shell completion of names. Switch it on with ``eval "$(_HPCRL_COMPLETE=bash_source hpcrl)"``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_CELLS = 200
 
 
 def library_names(kind: Kind, suffix: str = ".yaml") -> Complete:
-    """Offer the names of one kind of file; a path is left to the shell."""
+    """Complete the names of one kind of file. The shell completes paths."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
         from hpcrl.errors import HpcrlError
@@ -35,7 +35,7 @@ def library_names(kind: Kind, suffix: str = ".yaml") -> Complete:
 
 
 def cell_ids(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Offer the ids of a plan's cells."""
+    """Complete the ids of a plan's cells."""
     from hpcrl.errors import HpcrlError
     from hpcrl.formats.plan import read_cells
 
@@ -47,7 +47,7 @@ def cell_ids(context: click.Context, parameter: click.Parameter, begun: str) -> 
 
 
 def _plan_of_line() -> Path:
-    """Return the plan that the line names; click has not read what stands before an option without its value."""
+    """Return the plan on the command line. Click has not parsed the words before an option without a value."""
     from hpcrl.cli.common import DEFAULT_PLAN
     from hpcrl.formats.plan import MANIFEST
 

@@ -14,13 +14,13 @@ from hpcrl.cli.completion import library_names
 
 _directory = click.option(
     "--dir", "directory", type=click.Path(path_type=Path), default=Path("/tmp/hpcrl-slurm"), show_default=True,
-    help="The one directory that holds all of it; keep the name short.",
+    help="The directory for all its files. Keep the name short.",
 )  # fmt: skip
 
 
 @click.group("dev")
 def command() -> None:
-    """For tests and for trying."""
+    """Tools for tests and for trying hpcrl."""
 
 
 @command.group("slurm")
@@ -39,11 +39,11 @@ def slurm() -> None:
 @click.option(
     "--enforce-memory/--no-enforce-memory",
     default=None,
-    help="End jobs that are over their memory, or not. Default: as the site does.",
+    help="Whether to end jobs that exceed their memory. Default: as on the site.",
 )
 @path_option
 def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None, paths: tuple[Path, ...]) -> None:
-    """Start one. Nodes have the sizes that the profile says, not this machine's; GPUs are stand-ins."""
+    """Start it. Nodes have the sizes of the profile, not of this machine. GPUs are simulated."""
     from hpcrl.slurm.config import ACCOUNT
     from hpcrl.slurm.virtual import VirtualSlurm
     from hpcrl.spec.library import Library
@@ -65,7 +65,7 @@ def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None,
 @slurm.command("down", epilog="Example: hpcrl dev slurm down")
 @_directory
 def down(directory: Path) -> None:
-    """End it, with everything that runs in it."""
+    """Stop it, with all its jobs."""
     from hpcrl.slurm.virtual import VirtualSlurm
 
     VirtualSlurm(directory).down()
@@ -75,7 +75,7 @@ def down(directory: Path) -> None:
 @slurm.command("status", epilog="Example: hpcrl dev slurm status")
 @_directory
 def status(directory: Path) -> int:
-    """Show its nodes. Exit code 1 when it does not run."""
+    """Show its nodes. Exit code 1 if it does not run."""
     from hpcrl.slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)
@@ -91,13 +91,13 @@ def status(directory: Path) -> int:
 @click.argument("kind", metavar="KIND", required=False)
 @click.argument("value", metavar="VALUE]", required=False)
 @click.option("--times", type=click.IntRange(1), help="Only the next N calls. Default: every call.")
-@click.option("--skip", type=click.IntRange(0), default=0, help="Let N calls pass first.")
-@click.option("--clear", is_flag=True, help="Take the faults of COMMAND, or of all commands, away.")
+@click.option("--skip", type=click.IntRange(0), default=0, help="The first N calls do not fail.")
+@click.option("--clear", is_flag=True, help="Remove the faults of COMMAND, or of all commands.")
 @_directory
 def fault(
     program: str | None, kind: str | None, value: str | None, times: int | None, skip: int, clear: bool, directory: Path
 ) -> None:
-    """Let one of Slurm's commands fail, or show which do.
+    """Make one of Slurm's commands fail, or show which ones do.
 
     Kinds: delay SECONDS, delay-after SECONDS, accept-and-fail, fail MESSAGE, reply TEXT, hang, missing, banner TEXT.
     """
@@ -114,7 +114,7 @@ def fault(
     elif program and kind:
         faults.set(program, kind, value, times, skip)
     elif program:
-        raise UsageError(f"name a fault for {program}: see hpcrl dev slurm fault --help")
+        raise UsageError(f"the fault for {program} is missing: see hpcrl dev slurm fault --help")
     counts = Counter(call.command for call in faults.calls())
     echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
     rows = [[each.command, each.kind, each.value, each.times, each.skip] for each in faults.active()]
@@ -123,10 +123,10 @@ def fault(
 
 @slurm.command("kill", epilog="Example: hpcrl dev slurm kill controller")
 @click.argument("what", metavar="controller|database|NODE")
-@click.option("--jobs", is_flag=True, help="With a node: also kill its jobs, as a crash of the node does.")
+@click.option("--jobs", is_flag=True, help="With a node: also kill its jobs, as if the node had crashed.")
 @_directory
 def kill(what: str, jobs: bool, directory: Path) -> None:
-    """End one of its daemons by SIGKILL: slurmctld, slurmdbd, or the slurmd of a node."""
+    """Kill one of its daemons with SIGKILL: slurmctld, slurmdbd, or the slurmd of a node."""
     from hpcrl.errors import UsageError
     from hpcrl.slurm.virtual import VirtualSlurm
 
@@ -135,7 +135,7 @@ def kill(what: str, jobs: bool, directory: Path) -> None:
     if what not in ("controller", "database"):
         virtual.kill_node(what, jobs)
     elif jobs:
-        raise UsageError("--jobs: expected the name of a node, too")
+        raise UsageError("--jobs: expected the name of a node, got a daemon")
     elif what == "controller":
         virtual.kill_controller()
     else:
@@ -147,7 +147,7 @@ def kill(what: str, jobs: bool, directory: Path) -> None:
 @click.argument("what", metavar="controller|database|NODE")
 @_directory
 def start(what: str, directory: Path) -> None:
-    """Start a daemon again that was killed, and wait until it answers."""
+    """Start a killed daemon again, and wait until it answers."""
     from hpcrl.slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)

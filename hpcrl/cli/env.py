@@ -40,12 +40,12 @@ def _rendered(
 def _options(function: Any) -> Any:
     for option in (
         click.option("--flavour", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True),
-        click.option("--horovod", is_flag=True, help="Include what Horovod cells need."),
+        click.option("--horovod", is_flag=True, help="Include the packages for Horovod cells."),
         click.option(
             "--cluster",
             default="workstation",
             show_default=True,
-            help="Cluster whose environment manager and directory are used.",
+            help="Use the environment manager and the directory of this cluster.",
         ),
         path_option,
     ):
@@ -57,7 +57,9 @@ def _options(function: Any) -> Any:
 @click.argument("name", shell_complete=library_names("envs"), required=False)
 @click.option("--plan", type=click.Path(path_type=Path), help="Build every environment of this plan.")
 @click.option(
-    "--manager", type=click.Choice(["uv", "venv", "conda", "mamba", "micromamba"]), help="Instead of the cluster's."
+    "--manager",
+    type=click.Choice(["uv", "venv", "conda", "mamba", "micromamba"]),
+    help="Environment manager, instead of the cluster's.",
 )
 @_options
 def create(
@@ -69,12 +71,12 @@ def create(
     cluster: str,
     paths: tuple[Path, ...],
 ) -> None:
-    """Build an environment, or all of a plan, and check that it imports and trains. What is there is kept."""
+    """Build an environment, or all of a plan, and check that it imports and trains. Existing environments are kept."""
     from hpcrl.environments.build import build_all
     from hpcrl.formats.plan import read_plan
 
     if (name is None) == (plan is None):
-        raise UsageError("give the name of an environment, or --plan PLAN")
+        raise UsageError("expected the name of an environment, or --plan PLAN")
     if plan is not None:
         opened = read_plan(plan)
         environments, site = opened.environments, opened.cluster["environments"]
@@ -104,7 +106,7 @@ def create(
 @command.command("list", epilog="Example: hpcrl env list")
 @path_option
 def list_(paths: tuple[Path, ...]) -> int:
-    """List the environments, and which of them stand built here. Exit code 1 when one is broken: the others are listed."""
+    """List the environments, and whether they are built here. Broken files are named, the others listed, with exit code 1."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
@@ -123,7 +125,7 @@ def list_(paths: tuple[Path, ...]) -> int:
                     try:
                         built = str(path) if is_built(path, site["owners"]) else "not built"
                     except HpcrlError:
-                        built = "not trusted: of another user, or everybody may write it"
+                        built = "not trusted: it belongs to another user, or everybody may write to it"
                     rows.append([name, kind, spec.title, built, display(file)])
     print_table(["environment", "flavour", "what", "built", "file"], rows)
     return survivors.code
@@ -133,9 +135,9 @@ def list_(paths: tuple[Path, ...]) -> int:
 @click.argument("names", shell_complete=library_names("envs"), nargs=-1, required=True, metavar="NAME...")
 @path_option
 def lock(names: tuple[str, ...], paths: tuple[Path, ...]) -> None:
-    """Ask the package index for the hashes of an environment's packages, and write them to envs/hashes/NAME.txt beside its file.
+    """Get the hashes of an environment's packages from the package index, and write them to hashes/NAME.txt beside its file.
 
-    Hashes that the file has of the same pins stay: one pin may have several files.
+    Existing hashes of the same pins are kept, because one pin may have several files.
     """
     from hpcrl.environments.lock import lock_environment
     from hpcrl.spec.library import Library
@@ -163,12 +165,12 @@ def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tu
 def check_(
     name: str | None, plan: Path | None, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]
 ) -> None:
-    """Compare a built environment with its lock, import its modules, and train a small agent in each mode.
+    """Compare a built environment with its lock, import its modules, and train a small agent in each execution mode.
 
-    Of a plan also the environment that its study names and that hpcrl did not build: a directory, modules, a container.
+    With --plan, also check the existing environment of its study: a directory, modules or a container.
     """
     if (name is None) == (plan is None):
-        raise UsageError("give the name of an environment, or --plan PLAN")
+        raise UsageError("expected the name of an environment, or --plan PLAN")
     if plan is not None:
         _check_plan(plan)
         return
@@ -183,7 +185,7 @@ def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
 
     path = root_of(site) / environment.key
     if not is_built(path, site.get("owners", ())):
-        raise HpcrlError(f"{path}: is not built: run hpcrl env create {words}")
+        raise HpcrlError(f"{path}: not built: run hpcrl env create {words}")
     echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")
 
 

@@ -17,11 +17,11 @@ from hpcrl.cli.common import DEFAULT_DATASET, echo
     type=click.Choice(["csv", "openrlbenchmark", "tensorboard", "mlflow"]),
     default="csv",
     show_default=True,
-    help="Format: the tool that reads it.",
+    help="The tool for which to write.",
 )
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to make.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to create.")
 def command(dataset: Path, kind: str, output: Path) -> None:
-    """Write a dataset for other tools. TensorBoard and MLflow need their own package beside hpcrl."""
+    """Write a dataset for other tools. For TensorBoard and MLflow, install their package, too."""
     from hpcrl.report.export import export
 
     done = export(dataset, kind, output)

@@ -24,17 +24,19 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 @plan_argument
 @click.option("--cell", shell_complete=cell_ids, help="The cell (the beginning of its id).")
 @click.option("--plan", "directory", type=click.Path(path_type=Path), hidden=True)
-@click.option("--where", is_flag=True, help="Print the file's name instead.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for the log and for more of it, until the cell has ended.")
+@click.option("--where", is_flag=True, help="Print only the name of the file.")
+@click.option("--follow", "-f", is_flag=True, help="Print the log as it grows, until the cell has ended.")
 def command(plan: Path, cell: str | None, directory: Path | None, where: bool, follow: bool) -> None:
-    """Show the log of a cell's newest attempt."""
+    """Show the log of a cell's latest attempt."""
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.logs import find_log
 
-    if cell is None and not plan.exists():  # as it was called before: hpcrl logs CELL --plan PLAN
+    if cell is None and not plan.exists():  # the old form: hpcrl logs CELL --plan PLAN
         cell, plan = str(plan), directory or DEFAULT_PLAN
     if cell is None:
-        raise UsageError(f"say which cell: hpcrl logs {plan} --cell ID; `hpcrl status {plan}` lists the cells")
+        raise UsageError(
+            f"--cell is missing: give one of the cells that `hpcrl status {plan}` lists: hpcrl logs {plan} --cell ID"
+        )
     if follow and not where:
         _follow(plan, cell, Slurm())
         return
@@ -46,12 +48,12 @@ def command(plan: Path, cell: str | None, directory: Path | None, where: bool, f
 
 
 def _follow(plan: Path, cell: str, slurm: Slurm) -> None:
-    """Print a cell's log as it grows. The state is asked for before the last look, so that no line is missed."""
+    """Print a cell's log as it grows. The state is read before the last part of the log, so that no line is missed."""
     from hpcrl.formats.plan import read_plan
     from hpcrl.submit.logs import look_for_log, may_grow
 
     scheduler = read_plan(plan).cluster["scheduler"]
-    # Sites ask not to be polled often; to look at a file costs nothing.
+    # Sites ask for few polls; a look at a file is free.
     pause = 1.0 if scheduler["kind"] == "local" else float(scheduler["poll_interval"])
     shown: Path | None = None
     at, told = 0, ""
@@ -75,13 +77,13 @@ def _follow(plan: Path, cell: str, slurm: Slurm) -> None:
 
 
 def _print_from(path: Path, at: int) -> int:
-    """Print a log from a place on, and return the place where it ends now."""
+    """Print a log from a position, and return its present end."""
     try:
         with open_of_stranger(path, "rb", most=2**50) as file:
             file.seek(at)
             for line in file:
                 text = line.decode(errors="replace")
-                # A progress bar overwrites itself, and colours are lost: nothing else in a log is for the terminal.
+                # Remove the overwritten states of progress bars, and colours: nothing else in a log is for the terminal.
                 echo(_COLOUR.sub("", text.rstrip("\r\n").rpartition("\r")[2]), nl=text.endswith("\n"))
             return file.tell()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The entry point: finds the verb's file only when the verb is called, and turns errors into exit codes."""
+"""The entry point: imports a command's module only when the command is called, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hpcrl import __version__
 from hpcrl.cli.common import echo
 from hpcrl.errors import HpcrlError, SpecError
 
-# verb -> (module, short help); the module is imported only for its own verb.
+# command -> (module, short help)
 _VERBS = {
-    "plan": ("hpcrl.cli.plan", "Turn a study and a cluster into scripts, cells and environments."),
-    "submit": ("hpcrl.cli.submit", "Submit what is missing or failed of a plan."),
-    "status": ("hpcrl.cli.status", "Show how far a plan is."),
-    "cancel": ("hpcrl.cli.cancel", "Cancel what still waits or runs."),
+    "plan": ("hpcrl.cli.plan", "Make a plan from a study and a cluster: scripts, cells, environments."),
+    "submit": ("hpcrl.cli.submit", "Submit the missing and failed cells of a plan."),
+    "status": ("hpcrl.cli.status", "Show the state of a plan."),
+    "cancel": ("hpcrl.cli.cancel", "Cancel waiting and running cells."),
     "logs": ("hpcrl.cli.logs", "Show the log of a cell."),
     "notify": ("hpcrl.cli.notify", "Send a plan's state to a command or URL."),
     "run": ("hpcrl.cli.run", "Run one cell of a plan on this machine."),
     "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
-    "report": ("hpcrl.cli.report", "Compare: HTML, figures and tables from a dataset."),
-    "query": ("hpcrl.cli.query", "Ask a dataset in SQL."),
+    "report": ("hpcrl.cli.report", "Compare the results of a dataset: HTML, figures, tables."),
+    "query": ("hpcrl.cli.query", "Query a dataset with SQL."),
     "export": ("hpcrl.cli.export", "Write a dataset for other tools: CSV, TensorBoard, MLflow."),
     "env": ("hpcrl.cli.env", "Build, list and check software environments."),
     "cluster": ("hpcrl.cli.cluster", "List, show and check cluster profiles."),
     "study": ("hpcrl.cli.study", "List and show studies."),
     "template": ("hpcrl.cli.template", "List and show templates."),
     "schema": ("hpcrl.cli.schema", "Print the JSON Schema of profiles, studies, environments."),
-    "dev": ("hpcrl.cli.dev", "A private Slurm for tests and for trying."),
+    "dev": ("hpcrl.cli.dev", "A private Slurm for tests and for trying hpcrl."),
 }
 
 
@@ -73,16 +73,16 @@ def cli() -> None:
     """Benchmark reinforcement-learning software on a cluster: plan, submit, run, collect, report."""
 
 
-# Packages that only `report` and `query` need: the extra of that name in pyproject.toml.
+# Packages that only `report` and `query` need: the extra `report` in pyproject.toml.
 _OF_REPORT = frozenset({"altair", "duckdb", "scipy", "vl_convert"})
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 it failed, 2 the request must be mended."""
+    """Run the command line. Exit codes: 0 success, 1 failure, 2 wrong request."""
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
-        echo("hpcrl: standard output is closed: send it to /dev/null instead", err=True)
+        echo("hpcrl: standard output is closed: redirect it to /dev/null instead", err=True)
         sys.exit(2)
     try:
         code = cli.main(standalone_mode=False)
@@ -110,10 +110,12 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         echo(f"hpcrl: {where}{error.strerror or error}", err=True)
         sys.exit(1)
-    except Exception as error:  # the one place where a fault of ours ends: the user gets a sentence, the log the trace
+    except (
+        Exception
+    ) as error:  # the only handler of hpcrl's own faults: the user gets a sentence, the log the traceback
         if isinstance(error, ModuleNotFoundError) and (name := (error.name or "").partition(".")[0]) in _OF_REPORT:
             echo(
-                f"hpcrl: {name} is not installed: install hpcrl with what reports need: pip install 'hpcrl[report]'",
+                f"hpcrl: {name} is not installed: install the packages for reports: pip install 'hpcrl[report]'",
                 err=True,
             )
             sys.exit(2)

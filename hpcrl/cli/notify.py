@@ -14,7 +14,7 @@ from hpcrl.cli.common import echo, echo_json, plan_argument
 @click.option("--dry-run", is_flag=True, help="Print the message and send nothing.")
 @click.option("--chain", is_flag=True, hidden=True, help="Called by the last job of a chain.")
 def command(plan: Path, dry_run: bool, chain: bool) -> None:
-    """Send a plan's state to the command or URL that its study, or `hpcrl plan --notify`, names.
+    """Send a plan's state to the command or URL of its study, or of `hpcrl plan --notify`.
 
     The last job of a chain calls it. A command gets the JSON on standard input, a URL by POST.
     """
@@ -25,7 +25,7 @@ def command(plan: Path, dry_run: bool, chain: bool) -> None:
         echo_json(summary(plan, Slurm()))
         return
     if chain and retries_follow(plan, Slurm()):
-        echo("`hpcrl submit --wait --retry` tries failed cells again: the message comes at its end")
+        echo("`hpcrl submit --wait --retry` still runs failed cells again, and sends the message at its end")
         return
     told = notify(plan, Slurm())
-    echo(f"told {told}" if told else "nobody to notify: name a command or a URL with hpcrl plan --notify")
+    echo(f"notified {told}" if told else "no receiver: name a command or a URL with hpcrl plan --notify")

@@ -33,21 +33,21 @@ class _PlanGroup(click.Group):
 @click.option(
     "--study",
     shell_complete=library_names("jobs"),
-    help="Study: a name, or a YAML file.  [default: the one that the profile names]",
+    help="Study: a name, or a YAML file.  [default: the study of the profile]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help=f"Plan directory to make.  [default: {DEFAULT_PLAN}]",
+    help=f"Plan directory to create.  [default: {DEFAULT_PLAN}]",
 )
 @click.option("--account", help="Account to charge. Also $HPCRL_ACCOUNT, or the settings file.")
-@click.option("--email", help="Where Slurm writes to at the end.")
-@click.option("--environments-root", help="Where software environments go, instead of the profile's directory.")
+@click.option("--email", help="Address for Slurm's e-mails at the end of jobs.")
+@click.option("--environments-root", help="Directory of the software environments, instead of the profile's.")
 @click.option(
     "--chain",
     type=click.Choice(["parallel", "sequential", "staged"]),
-    help="Order of jobs, instead of the study's.",
+    help="Order of the jobs, instead of the study's.",
 )
 @click.option(
     "--precise-phases", is_flag=True, help="Wait for the device after every update: exact phases, slower runs."
@@ -56,24 +56,24 @@ class _PlanGroup(click.Group):
     "--cells-per-task",
     type=click.IntRange(1),
     metavar="N",
-    help="Run N cells after one another in each array task.  [default: as many as the site's limits call for]",
+    help="Run N cells one after another in each array task.  [default: as many as the site's limits require]",
 )
 @click.option(
     "--reuse",
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="OTHER",
-    help="Leave out what this plan or dataset has completed; may be given several times.",
+    help="Leave out the cells that this plan or dataset has completed. May be repeated.",
 )
-@click.option("--notify", metavar="COMMAND|URL", help="What gets the summary at the end, as JSON.")
+@click.option("--notify", metavar="COMMAND|URL", help="Receiver of the summary (JSON) at the end.")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A value instead of the study's, such as resources.time=02:00:00 or seeds=10; may be given several times.",
+    help="Replace a value of the study, such as resources.time=02:00:00 or seeds=10. May be repeated.",
 )
-@click.option("--strict", is_flag=True, help="Fail when a cell has no place on the cluster.")
+@click.option("--strict", is_flag=True, help="Fail if a cell has no place on the cluster.")
 @click.option("--allow-retired", is_flag=True, help="Plan for a cluster that was switched off.")
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
 @json_option
@@ -99,10 +99,10 @@ def command(
     as_json: bool,
     paths: tuple[Path, ...],
 ) -> None:
-    """Turn a study and a cluster into a plan directory: one script per job, cells, environments.
+    """Make a plan directory from a study and a cluster: one script per job, cells, environments.
 
-    The same inputs give the same bytes. What finds no place on the cluster is listed with the reason. Where a plan of
-    this study and cluster stands already, this one becomes its next generation.
+    The same inputs give the same bytes. Cells without a place on the cluster are listed with the reason. An existing plan of
+    the same study and cluster gets its next generation.
     """
     if ctx.invoked_subcommand:
         return
@@ -149,7 +149,7 @@ def command(
     elif planned.written:
         echo(f"Plan written to {directory}. Next: hpcrl submit {directory}")
     else:
-        echo(f"{directory} already holds this plan. Next: hpcrl submit {directory}")
+        echo(f"{directory} already contains this plan. Next: hpcrl submit {directory}")
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
@@ -170,7 +170,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         )
     billed = f", {amount(totals['billed'])} {totals['billing_unit']}" if totals["billing_unit"] else ""
     echo(
-        f"At most {amount(totals['core_hours'])} core-hours, {amount(totals['gpu_hours'])} GPU-hours{billed} (at the limits asked for)."
+        f"At most {amount(totals['core_hours'])} core-hours, {amount(totals['gpu_hours'])} GPU-hours{billed} (if every cell runs until its time limit)."
     )
     for note in notes:
         echo(f"{note[:1].upper()}{note[1:]}.")
@@ -193,7 +193,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 def diff(first: Path, second: Path) -> int:
-    """Show how two plans differ: cells, environments, scripts. Exit code 1 when they do."""
+    """Show how two plans differ: cells, environments, scripts. Exit code 1 if they differ."""
     from hpcrl.plan.diff import diff_plans
 
     found = diff_plans(first, second)

@@ -18,12 +18,12 @@ from hpcrl.errors import printable
 )
 @click.argument("sql")
 @click.option(
-    "--dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Dataset to ask."
+    "--dataset", type=click.Path(path_type=Path), default=DEFAULT_DATASET, show_default=True, help="Dataset to query."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV to standard output.")
 @json_option
 def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
-    """Ask a dataset in SQL (DuckDB's): the tables are cells, episodes, samples and phases."""
+    """Query a dataset with SQL (DuckDB's dialect). Its tables are cells, episodes, samples and phases."""
     from hpcrl.report.query import as_json as plain
     from hpcrl.report.query import query
     from hpcrl.report.spreadsheet import harmless

@@ -24,23 +24,23 @@ from hpcrl.errors import UsageError, count, suggestion
 )
 @click.option(
     "--figures",
-    help="Formats of the figures' files, with commas between them; none: only those in the page.  [default: png,svg,pdf; "
+    help="Formats of the figures' files, separated by commas; none: figures in the page only.  [default: png,svg,pdf; "
     "with --site: none]",
 )
 @click.option(
     "--site",
     type=click.Path(path_type=Path),
-    help="Directory for a static site instead: an index, and the reports of all studies of one or several datasets.",
+    help="Write a static site to this directory instead: an index, and the reports of all studies of one or several datasets.",
 )
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="An older dataset: name what became slower, larger or worse since, beyond noise; the exit code is then 1.",
+    help="An older dataset to compare with. Results that became slower, larger or worse beyond noise are named, with exit code 1.",
 )
 @click.option(
     "--grid-intensity",
     type=click.FloatRange(0),
-    help="Grams of CO2 equivalent for each kilowatt-hour of the site: estimate emissions from the energy that was counted.",
+    help="Grams of CO2 equivalent per kilowatt-hour at the site, to estimate emissions from the measured energy.",
 )
 @path_option
 def command(
@@ -53,7 +53,7 @@ def command(
     grid_intensity: float | None,
     paths: tuple[Path, ...],
 ) -> int:
-    """Compare what was measured: one HTML file that needs no network, figures, CSV and LaTeX tables."""
+    """Compare the results of a dataset: one HTML file without external resources, figures, and CSV and LaTeX tables."""
     from hpcrl import api
     from hpcrl.report.renderer import FORMATS
 
@@ -64,10 +64,10 @@ def command(
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
         if baseline:
-            raise UsageError("--baseline: works for one report only: leave out --site")
+            raise UsageError("--baseline: is for a single report: leave out --site")
         return _site(datasets, site, study, formats, paths, grid_intensity)
     if len(datasets) > 1:
-        raise UsageError("expected one dataset: --site DIR writes the reports of several")
+        raise UsageError("expected one dataset, got several: write their reports with --site DIR")
     done = api.report(
         datasets[0],
         output,

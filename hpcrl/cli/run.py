@@ -30,7 +30,7 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
     help="Seconds between samples, instead of the study's.",
 )
 def command(plan: Path, cell: str, interval: float | None) -> int:
-    """Run one cell on this machine, in its own environment, as its script would."""
+    """Run one cell on this machine, in its own environment, as its script does."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.standing import check_training
     from hpcrl.formats.plan import find_cell, read_plan

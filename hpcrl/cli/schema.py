@@ -27,11 +27,11 @@ def command(kind: str) -> None:
     # Written by people, resolved while reading.
     schema["properties"]["extends"] = {
         "type": "string",
-        "description": "a file of the same kind that this one lies over",
+        "description": "the file of the same kind that this one extends",
     }
     if kind == "cluster":
         schema["properties"]["source"] = {
-            "description": "entry of `sources` that the values come from",
+            "description": "entry of `sources` from which the values come",
             "type": ["string", "object"],
         }
     echo_json(schema)

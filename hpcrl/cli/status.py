@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 SHOWN = 40  # cells
 CAUSES = 10
-PATIENCE = 4.0  # seconds of silence, after which the user is told what is waited for
+PATIENCE = 4.0  # seconds without an answer, after which the user gets a note
 
 
 @click.command("status", epilog="Example: hpcrl status plan --watch")
 @plan_argument
-@click.option("--watch", "watching", is_flag=True, help="Keep looking until everything has ended.")
-@click.option("--failed", "only_failed", is_flag=True, help="Only cells that failed.")
+@click.option("--watch", "watching", is_flag=True, help="Show the state again and again until everything has ended.")
+@click.option("--failed", "only_failed", is_flag=True, help="Only failed cells.")
 @click.option(
     "--where", multiple=True, metavar="KEY=VALUE", help="Only cells of this configuration, such as framework=jax."
 )
 @json_option
 def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...], as_json: bool) -> int:
-    """Show how far a plan is, cell by cell. Exit code 1 when cells failed."""
+    """Show the state of a plan, cell by cell. Exit code 1 if cells failed."""
     from hpcrl.slurm.client import Slurm, spoken
     from hpcrl.submit.status import plan_status
 
@@ -43,7 +43,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
         raise UsageError("--watch shows the whole plan: leave out --failed and --where")
     if watching:
         return int(is_failed(watch(plan)))
-    slow = f"no answer for {PATIENCE:.0f} s yet: Slurm is busy, or another hpcrl holds the ledger of {plan}"
+    slow = f"no answer for {PATIENCE:.0f} s: Slurm is busy, or another hpcrl uses the ledger of {plan}; still waiting"
     with without_gc():
         with spoken(say, slow, PATIENCE):
             status = plan_status(plan, slurm)
@@ -59,13 +59,13 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
                 _echo_rest(status, plan)
             elif len(chosen) > SHOWN:
                 rest = count(len(chosen) - SHOWN, "more cell")
-                echo(f"and {rest} of {len(chosen)} chosen: --json lists all", err=True)
+                echo(f"and {rest} more of {len(chosen)}: list all with --json", err=True)
             _echo_end(status, plan)
         return int(is_failed(status, ended=False))
 
 
 def is_failed(status: PlanStatus, ended: bool = True) -> bool:
-    """Tell whether cells or stages failed, or, of a plan that was followed to its end, something has not ended."""
+    """Tell whether cells or stages failed, or whether some have not ended after the plan was followed to its end."""
     from hpcrl.submit.status import is_failure
 
     if ended and status.live():
@@ -74,7 +74,7 @@ def is_failed(status: PlanStatus, ended: bool = True) -> bool:
 
 
 def _interesting(status: PlanStatus) -> list[CellStatus]:
-    """Choose what to show of a large plan: failed and running cells before waiting and finished ones."""
+    """Choose the cells of a large plan to show: failed and running ones before waiting and finished ones."""
     from hpcrl.slurm.client import RUNNING
 
     failures = status.failures
@@ -110,7 +110,7 @@ def _what(each: CellStatus, status: PlanStatus) -> str:
 
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:
-    """Say how many cells the table leaves out."""
+    """Print how many cells the table leaves out."""
     shown, failed = min(SHOWN, len(status.statuses)), len(status.failed())
     if rest := len(status.statuses) - shown:
         of_them = f" ({failed - shown} of them failed)" if failed > shown else ""
@@ -132,7 +132,7 @@ def _echo_end(status: PlanStatus, plan: Path) -> None:
 
 
 def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
-    """Print the plan's state, a cell on each line, without holding all of it."""
+    """Print the plan's state, one cell per line, without all of it in memory."""
     facts = {
         "plan": status.plan.id,
         "counts": status.counts(),
@@ -151,7 +151,7 @@ def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
 
 
 def watch(plan: Path) -> PlanStatus:
-    """Show a plan's progress until everything has ended, and return where it stands."""
+    """Show a plan's progress until everything has ended, and return its state."""
     from hpcrl.api import follow
 
     said = ""

@@ -19,7 +19,7 @@ def command() -> None:
 @command.command("list", epilog="Example: hpcrl study list")
 @path_option
 def list_(paths: tuple[Path, ...]) -> int:
-    """List the studies found along the search path. Exit code 1 when one is broken: the others are listed."""
+    """List the studies found along the search path. Broken files are named, the others listed, with exit code 1."""
     from hpcrl.plan.expand import expand
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
@@ -79,7 +79,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
 @click.argument("names", nargs=-1, shell_complete=library_names("jobs"))
 @path_option
 def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
-    """Check studies, all of them by default: names, values, axes, rules, frameworks, modes, and the environment."""
+    """Check studies (default: all): names, values, axes, rules, frameworks, modes, and the environment."""
     from hpcrl.plan.expand import expand
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library

@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 @plan_argument
 @click.option(
     "--executor", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
-    help="Where to: Slurm, or this machine. auto: what the plan's cluster has.",
+    help="Slurm, or this machine. auto: the one of the plan's cluster.",
 )  # fmt: skip
 @click.option(
     "--test-only",
     "only_test",
     is_flag=True,
-    help="Ask Slurm whether it would take every script; submit nothing.",
+    help="Ask Slurm whether it would accept every script. Submit nothing.",
 )
 @click.option(
     "--cell",
     "cells",
     multiple=True,
     shell_complete=cell_ids,
-    help="Only this cell (the beginning of its id); may be given several times.",
+    help="Only this cell (the beginning of its id). May be repeated.",
 )
-@click.option("--failed", is_flag=True, help="Only cells that failed.")
-@click.option("--again", is_flag=True, help="Also cells that have completed.")
+@click.option("--failed", is_flag=True, help="Only failed cells.")
+@click.option("--again", is_flag=True, help="Also completed cells.")
 @click.option(
-    "--here", is_flag=True, help="Although this plan is a copy of one that was submitted, or its records are gone."
+    "--here", is_flag=True, help="Submit even if this plan is a copy of a submitted one, or its records are missing."
 )
 @click.option(
     "--retry",
     is_flag=True,
-    help="Failed cells by the study's `retry`: by cause, with more time or memory. With --wait: until nothing is left to do.",
+    help="Submit failed cells by the study's `retry`: by cause, with more time or memory. With --wait: until none is left.",
 )
-@click.option("--fed", is_flag=True, hidden=True, help="Only what was never submitted: the next part of a plan.")
-@click.option("--max-core-hours", type=click.FloatRange(0), help="Refuse more, over all attempts.")
-@click.option("--max-gpu-hours", type=click.FloatRange(0), help="Refuse more, over all attempts.")
+@click.option("--fed", is_flag=True, hidden=True, help="Only cells that were never submitted: the next part of a plan.")
+@click.option("--max-core-hours", type=click.FloatRange(0), help="Refuse to exceed this sum over all attempts.")
+@click.option("--max-gpu-hours", type=click.FloatRange(0), help="Refuse to exceed this sum over all attempts.")
 @click.option("--wait", is_flag=True, help="Show progress until everything has ended.")
 @json_option
 def command(
@@ -64,7 +64,10 @@ def command(
     wait: bool,
     as_json: bool,
 ) -> int:
-    """Submit what was never submitted, or failed. Doing it twice submits nothing twice; this process may end."""
+    """Submit the cells that were never submitted or have failed.
+
+    A second call submits nothing twice. The jobs do not need this process.
+    """
     from hpcrl import api
     from hpcrl.cli.status import is_failed, watch
 
@@ -74,7 +77,7 @@ def command(
             echo_json(objections)
         else:
             for script, objection in objections.items():
-                echo(f"{script}: {objection or 'would be taken'}")
+                echo(f"{script}: {objection or 'would be accepted'}")
         return 1 if any(objections.values()) else 0
     with progress("submitting") as advance:
         done = api.submit(
@@ -124,7 +127,7 @@ def command(
 def _tell(done: Submitted) -> None:
     echo(
         f"{count(done.tasks, 'cell')} submitted in {count(len(done.jobs), 'job')}"
-        + (f"; {done.already} {'was' if done.already == 1 else 'were'} there already." if done.already else ".")
+        + (f"; {done.already} {'was' if done.already == 1 else 'were'} already submitted." if done.already else ".")
     )
     if done.waiting:
         echo(

@@ -19,7 +19,7 @@ def command() -> None:
 @command.command("list", epilog="Example: hpcrl template list")
 @path_option
 def list_(paths: tuple[Path, ...]) -> int:
-    """List the templates and the file that wins for each. Exit code 1 when one is broken: the others are listed."""
+    """List the templates and the file that is used for each. Broken files are named, the others listed, with exit code 1."""
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
     from hpcrl.spec.rendering import Renderer

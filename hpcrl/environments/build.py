@@ -54,14 +54,12 @@ def root_of(site: dict[str, Any]) -> Path:
     """
     text = os.environ.get("HPCRL_ENVIRONMENTS") or os.path.expandvars(site["root"])
     if "$" in text:
-        raise UsageError(
-            f"environments.root: {text}: a variable in it is not set here: set it, or set HPCRL_ENVIRONMENTS"
-        )
+        raise UsageError(f"environments.root: {text}: a variable in it is not set: set it, or set HPCRL_ENVIRONMENTS")
     return Path(text)
 
 
 def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
-    """Tell whether an environment's last step was done.
+    """Tell whether the last step of an environment's build is complete.
 
     Args:
         owners: users whose environments are accepted, besides the caller and root: the profile's `environments.owners`.
@@ -72,7 +70,7 @@ def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
     if not path.is_symlink() and not path.exists():
         return False
     check_owner(path, owners)
-    # The programs that run first; the rest is in directories of the same owner.
+    # The programs that run first; all other files are in directories of the same owner.
     for inside in (MARKER, "bin", "bin/python"):
         if os.path.lexists(path / inside):
             check_owner(path / inside, owners)
@@ -87,7 +85,7 @@ def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list
         return []
     nearest = next(each for each in (root.absolute(), *root.absolute().parents) if each.exists())
     if nearest == Path(nearest.anchor):
-        return []  # a file system that only the nodes have
+        return []  # on a file system that only the nodes have
     owners = tuple(site.get("owners", ()))
     return [each.key for each in environments if not is_built(root / each.key, owners)]
 
@@ -97,7 +95,7 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
 
     Args:
         site: the profile's `environments`: manager, root, setup lines.
-        report: called with an environment's key and what is being done about it.
+        report: called with an environment's key and the present step.
 
     Raises:
         HpcrlError: an environment cannot be built; the message has the last lines of the tool's output.
@@ -107,7 +105,7 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HpcrlError(
-            f"{root}: cannot be made: {error.strerror}: set HPCRL_ENVIRONMENTS to a directory of yours"
+            f"{root}: cannot be created: {error.strerror}: set HPCRL_ENVIRONMENTS to your own directory"
         ) from None
     sysconfig.get_config_vars()  # filled at its first use, which is not thread-safe
     with ThreadPoolExecutor(max_workers=2) as pool:

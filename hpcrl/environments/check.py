@@ -26,10 +26,10 @@ for line in pins:
         found = importlib.metadata.version(match[1])
     except importlib.metadata.PackageNotFoundError:
         if not match[3]:
-            strays.append(f"{match[1]} is not there, and the lock says {match[2]}")
+            strays.append(f"{match[1]}: expected version {match[2]} (the lock), got none")
     else:
         if found != match[2]:
-            strays.append(f"{match[1]} {found} is there, and the lock says {match[2]}")
+            strays.append(f"{match[1]}: expected version {match[2]} (the lock), got {found}")
 if strays:
     sys.exit("; ".join(strays))
 modules = {name: importlib.import_module(name) for name in names}
@@ -89,7 +89,7 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
         return Checked(
             import_modules(environment, path, setup, ()),
             {},
-            remark=f"installed, not tried: no {_DRIVER}, the GPUs' driver, here",
+            remark=f"installed, not tried: the GPU driver ({_DRIVER}) is missing here",
         )
     if environment.framework is None:
         return Checked(versions, {})
@@ -109,7 +109,7 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
         raise HpcrlError(f"{path}: was built, but its eager mode {found['modes']['eager']}")
     remark = None
     if environment.flavour == "cuda":
-        remark = f"on {found['gpu']}" if found["gpu"] else "on the CPU only: no GPU is here"
+        remark = f"on {found['gpu']}" if found["gpu"] else "on the CPU only: there is no GPU here"
     return Checked(versions, found["modes"], found["collective"], remark)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcrl.errors import HpcrlError
 
 _ERROR = re.compile(r"CMake Error|: (fatal )?error:")
-# What uv and pip say of a file that has another digest than the pin: the pin, and the digest that it has.
+# Messages of uv and pip for a file with another digest than its pin: the pin, and the digest of the file.
 _MISMATCH = re.compile(
     r"Hash mismatch for `([^`]+)`.*?Computed:\s*sha256:([0-9a-f]{64})"
     r"|DO NOT MATCH THE HASHES.*?\n\s*(\S+) from .*?Got\s+([0-9a-f]{64})",
@@ -48,17 +48,17 @@ def call(
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     except FileNotFoundError:
-        raise HpcrlError(f"{words[0]}: no such command: is the site's environment manager loaded?") from None
+        raise HpcrlError(f"{words[0]}: no such command: load the site's environment manager") from None
     if done.returncode != 0:
         where = ""
         if log is not None:
             log.write_text(done.stdout + done.stderr)
-            where = f" (all that it said: {log})"
+            where = f" (full output: {log})"
         if mismatch := _MISMATCH.search(done.stderr):
             pin, digest = (mismatch[1], mismatch[2]) if mismatch[1] else (mismatch[3], mismatch[4])
             raise HashMismatch(
-                f"{failed or f'{name} failed'}: {pin}: the file that the package index has is not one that envs/hashes/ allows (its SHA-256 "
-                f"is {digest}): nothing of it was installed; find out who changed it before you allow it there"
+                f"{failed or f'{name} failed'}: {pin}: the package index has a file that envs/hashes/ does not allow (its SHA-256 "
+                f"is {digest}): it was not installed; find out who changed it before you allow it there"
             )
         raise HpcrlError(f"{failed or f'{name} failed'}: {gist(done.stderr or done.stdout)}{where}")
     return done.stdout
@@ -68,4 +68,4 @@ def gist(text: str) -> str:
     """Return the first errors of the compiler or CMake, or else the last non-empty lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [" ".join(lines[number : number + 2]) for number, line in enumerate(lines) if _ERROR.search(line)]
-    return " / ".join(errors[:2] or lines[-3:]) or "it said nothing"
+    return " / ".join(errors[:2] or lines[-3:]) or "no output"

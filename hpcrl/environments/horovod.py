@@ -67,7 +67,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
         missing.remove("mpicxx")
     if missing:
         raise HpcrlError(
-            f"{environment.key}: Horovod is built from source, and there is no {' and no '.join(missing)} here: load the site's "
+            f"{environment.key}: Horovod is built from source, but tools are missing here ({', '.join(missing)}): load the site's "
             f"modules, or install g++, cmake, libopenmpi-dev and openmpi-bin{' and the CUDA toolkit' if cuda else ''}"
         )
     if cuda:
@@ -110,7 +110,7 @@ def _check_cuda(environment: Environment, nvcc: str) -> None:
     found = re.search(r"release (\d+)\.", nvcc)
     if wanted and found and wanted[1] != found[1]:
         raise HpcrlError(
-            f"{environment.key}: its packages are for CUDA {wanted[1]}, and the nvcc here is of CUDA {found[1]}: load the "
+            f"{environment.key}: expected nvcc of CUDA {wanted[1]}, as its packages, got CUDA {found[1]}: load the "
             f"site's module of CUDA {wanted[1]}, or name it in the profile's environments.setup"
         )
 

@@ -1,4 +1,4 @@
-"""Directories and pages of wheels that an index lacks."""
+"""Directories and pages with wheels that are not in the package index."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 
 def find_links_options(links: Sequence[str]) -> list[str]:
-    """Return the options of pip and uv that name them."""
+    """Return them as options of pip and uv."""
     return [word for link in links for word in ("--find-links", link)]
 
 
 def configured_links() -> list[str]:
-    """Return those that pip is configured with; uv does not read pip's configuration."""
+    """Return those of pip's configuration, which uv does not read."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pip", "config", "get", "global.find-links"],
         capture_output=True,

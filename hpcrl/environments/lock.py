@@ -1,6 +1,6 @@
-"""Ask the configured package index for the hashes of an environment's pins: what `hpcrl env lock` writes.
+"""Get the hashes of an environment's pins from the configured package index, for `hpcrl env lock`.
 
-The file names no index: the hashes are the same wherever the packages come from.
+The file names no index, because the hashes are the same for every index.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ARCHITECTURES = ("x86_64", "aarch64")
 
 
 def lock_environment(spec: SoftwareEnvironment, known: Mapping[str, Sequence[str]], file: Path) -> int:
-    """Write the hashes of every pin of an environment, of all its flavours; return how many pins there are.
+    """Write the hashes of every pin of an environment, of all its flavours, and return the number of pins.
 
     Args:
-        known: hashes that are kept beside those that the index has, for pins that the environment still has.
+        known: existing hashes. They are kept, beside those of the index, for pins that the environment still has.
 
     Raises:
-        HpcrlError: a pin is not there, or has no file for the environment's Python, or the file cannot be written.
+        HpcrlError: the index lacks a pin or its file for the environment's Python, or the file cannot be written.
     """
     found: dict[str, set[str]] = {}
     for flavour, chosen in spec.flavours.items():
@@ -51,7 +51,7 @@ def lock_environment(spec: SoftwareEnvironment, known: Mapping[str, Sequence[str
         write_atomically(file, to_text(spec.name, found))
     except OSError as error:
         raise HpcrlError(
-            f"{file}: cannot be written: {error.strerror}: copy envs/{spec.name}.yaml to an envs/ of your own"
+            f"{file}: cannot be written: {error.strerror}: copy envs/{spec.name}.yaml to your own envs/"
         ) from None
     return len(found)
 
@@ -59,13 +59,13 @@ def lock_environment(spec: SoftwareEnvironment, known: Mapping[str, Sequence[str
 def ask_index(pins: Sequence[str], python: str, find_links: Sequence[str]) -> dict[str, set[str]]:
     """Return the SHA-256 digests of each pin's files for one version of Python on Linux, by ``name==version``.
 
-    They are those of its wheels. A package that has none has those of its source distribution.
+    They are those of its wheels, or of its source distribution if it has no wheel.
 
     Args:
-        find_links: pages of wheels that the index lacks; they are asked where pip's own configuration does not suffice.
+        find_links: pages with wheels that are not in the index; used if pip's own configuration does not have them.
 
     Raises:
-        HpcrlError: a pin is not there.
+        HpcrlError: the index lacks a pin.
     """
     links = configured_links()
     try:
@@ -92,7 +92,7 @@ def _ask(pins: Sequence[str], python: str, links: Sequence[str]) -> dict[str, se
             "--universal",
         ]
         words += ["--python-version", python, "--format", "pylock.toml", "-o", answer, *find_links_options(links), file]
-        call(words, failed="the package index was asked for hashes")
+        call(words, failed="cannot get hashes from the package index")
         packages = tomllib.loads(answer.read_text(encoding="utf-8"))["packages"]
     return {name_of(f"{each['name']}=={each['version']}"): set(_hashes(each, python)) for each in packages}
 
@@ -127,7 +127,7 @@ def _runs_on(platform: str) -> bool:
 
 def to_text(name: str, hashes: Mapping[str, set[str]]) -> str:
     """Write the digests of an environment's pins, sorted."""
-    lines = [f"# The SHA-256 digests that count for each pin of {name}. Written by `hpcrl env lock {name}`."]
+    lines = [f"# The allowed SHA-256 digests of each pin of {name}. Written by `hpcrl env lock {name}`."]
     for pin, digests in sorted(hashes.items()):
         lines.append(" \\\n    ".join([pin, *options(sorted(digests))]))
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Is an environment that a study names, and that hpcrl did not build, on this machine, and does it serve?"""
+"""Check that an existing environment of a study is on this machine and has the needed modules."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hpcrl.formats.plan import WORKER
 from hpcrl.formats.worker import worker_zip
 from hpcrl.surroundings import Surroundings, enter, expanded, fault
 
-_NEWER = "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'it has Python %d.%d' % sys.version_info[:2])"
+_NEWER = "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'got Python %d.%d' % sys.version_info[:2])"
 
 
 def check_standing(how: Surroundings, frameworks: Sequence[str] = (), setup: Sequence[str] = ()) -> str:
-    """Return what was found: for built-in training (where `frameworks` are named) the versions of what it imports.
+    """Return the facts of the environment: for built-in training (with `frameworks`) the versions of its modules.
 
     Raises:
-        HpcrlError: it is not on this machine, or lacks something, with what is missing.
+        HpcrlError: the environment or a module is missing on this machine; the message names it.
     """
     if wrong := fault(how):
         raise HpcrlError(wrong)
@@ -35,15 +35,17 @@ def check_standing(how: Surroundings, frameworks: Sequence[str] = (), setup: Seq
 
 
 def check_training(path: Path, frameworks: Sequence[str] = (), setup: Sequence[str] = ()) -> str:
-    """Make sure that hpcrl's process and some frameworks can run in an environment, and return their versions.
+    """Check that hpcrl's process and some frameworks can run in an environment, and return their versions.
 
     Raises:
-        HpcrlError: the Python is missing or too old, or a module is.
+        HpcrlError: Python or a module is missing or too old.
     """
     python = path / "bin/python"
     if not os.access(python, os.X_OK):
-        raise HpcrlError(f"environment: {path}: has no bin/python: expected a venv or conda environment")
-    call([python, "-c", _NEWER], setup, failed=f"environment: {path}: hpcrl needs Python 3.11 or newer")
+        raise HpcrlError(
+            f"environment: {path}: expected a venv or conda environment, got a directory without bin/python"
+        )
+    call([python, "-c", _NEWER], setup, failed=f"environment: {path}: expected Python 3.11 or newer")
     with TemporaryDirectory(prefix="hpcrl-check-") as place:
         worker = Path(place) / WORKER
         worker.write_bytes(worker_zip())

@@ -1,4 +1,4 @@
-"""Whose environments are accepted: their code runs as the caller, and a shared root may contain anybody's."""
+"""Check the owner of environments, because their code runs as the caller, and other users may write to a shared root."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hpcrl.errors import HpcrlError
 
 
 def check_owner(path: Path, owners: Sequence[str] = ()) -> None:
-    """Make sure that a file or directory belongs to a trusted user, and that only this user and the group may write it.
+    """Check that a file or directory belongs to a trusted user, and that only this user and the group may write to it.
 
     Args:
-        owners: users who are trusted besides the caller and root, by name.
+        owners: names of trusted users, besides the caller and root.
 
     Raises:
-        HpcrlError: it belongs to another user, or everybody may write it.
+        HpcrlError: it belongs to another user, or everybody may write to it.
     """
     found = path.lstat()
     if found.st_uid not in {os.getuid(), 0, *_uids(owners)}:
         why = f"belongs to {_name(found.st_uid)}"
         more = ", or let the profile's environments.owners name its owner if you trust them"
     elif found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode):
-        why, more = "may be written by everybody", ", or ask its owner to run chmod o-w on it"
+        why, more = "everybody may write to it", ", or ask its owner to run chmod o-w on it"
     else:
         return
     raise HpcrlError(
-        f"{path}: {why}, and what it holds would run as you: set HPCRL_ENVIRONMENTS to a directory of yours{more}"
+        f"{path}: {why}, and its programs would run as you: set HPCRL_ENVIRONMENTS to your own directory{more}"
     )
 
 

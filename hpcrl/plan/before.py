@@ -1,7 +1,7 @@
-"""The plan that stands in a directory already, and what its next generation keeps of it.
+"""The existing plan of a directory, and what its next generation keeps.
 
-A job keeps its name where its script and its cells are the same. Another one gets a new name (``X-g2``), so that a name
-says for ever which cells a job has, whatever generation a pending array task belongs to.
+A job with the same script and cells keeps its name. A changed job gets a new name (``X-g2``). A name therefore always
+means the same cells, for pending array tasks of older generations, too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hpcrl.errors import UsageError
 from hpcrl.formats.plan import MANIFEST, Job, Plan, cell_ids, generations, read_plan
 
 _SUFFIX = re.compile(r"-g[0-9]+$")
-# What a study says of measuring. A completed cell is not run again when it changes.
+# Keys of a study about measuring. A change of them does not run completed cells again.
 _MEASURED = ("precise_phases", "sample_interval", "calibration_seconds", "goal", "expect")
 
 
 @dataclass(frozen=True)
 class Before:
-    """A plan directory as it stands: manifest, lines of the cells, files by name, and names of jobs of all generations."""
+    """An existing plan directory: manifest, lines of the cells, files by name, and names of jobs of all generations."""
 
     directory: Path
     plan: Plan
@@ -41,7 +41,7 @@ class Before:
         return {_SUFFIX.sub("", job.name): job for job in self.plan.jobs}
 
     def keeps(self, name: str, content: str | bytes) -> bool:
-        """Tell whether a file may keep its name: it has this very content, or it is gone and is written again."""
+        """Tell whether a file may keep its name: it has this content, or it is missing and is written again."""
         data = content.encode() if isinstance(content, str) else content
         return self.files.get(name, data) == data
 
@@ -51,7 +51,7 @@ class Before:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a generation is to the one before it: numbers of cells, and what is measured in another way."""
+    """The changes from one generation to the next: numbers of cells, and the changed keys about measuring."""
 
     new: int
     kept: int
@@ -65,17 +65,17 @@ class Changes:
         if self.measured:
             verb = "differ" if len(self.measured) > 1 else "differs"
             sentences.append(
-                f"{' and '.join(self.measured)} {verb} from generation {generation - 1}: completed cells keep what they measured "
-                "(`hpcrl submit --again` runs them anew)"
+                f"{' and '.join(self.measured)} {verb} from generation {generation - 1}: completed cells keep their measurements "
+                "(`hpcrl submit --again` runs them again)"
             )
         return sentences
 
 
 def read_before(directory: Path) -> Before | None:
-    """Read the plan of a directory; None where there is none.
+    """Read the plan of a directory; None if there is none.
 
     Raises:
-        UsageError: it is damaged, or of another format.
+        UsageError: the plan is damaged, or has another format.
     """
     if not (directory / MANIFEST).is_file():
         return None
@@ -96,15 +96,15 @@ def read_before(directory: Path) -> Before | None:
 
 
 def check_same(before: Before, study: str, cluster: str) -> None:
-    """Make sure that a plan is extended by its own study on its own cluster.
+    """Check that the next generation has the same study and the same cluster.
 
     Raises:
-        UsageError: it is another one.
+        UsageError: the study or the cluster differs.
     """
     old = before.plan
     if (old.study["name"], old.cluster["name"]) != (study, cluster):
         raise UsageError(
-            f"{before.directory}: holds a plan of study {old.study['name']} on {old.cluster['name']}, not of study {study} on "
+            f"{before.directory}: contains a plan of study {old.study['name']} on {old.cluster['name']}, not of study {study} on "
             f"{cluster}: choose another directory with -o"
         )
 

@@ -18,7 +18,7 @@ from hpcrl.spec.study import Resources, Study
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that differ in nothing that Slurm sees, with their ids."""
+    """Cells that are equal for Slurm, with their ids."""
 
     environment: str
     placement: Placement
@@ -28,7 +28,7 @@ class Batch:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The cells as they stand in the file of cells, a line each."""
+        """The lines of the file of cells, one for each cell."""
         line = _line_writer(as_data(self.resources), self.environment)
         return list(map(line, self.ids, self.configs))
 
@@ -42,7 +42,7 @@ def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
     """Give every point of the groups the id of its cell."""
     workload = study.workload.model_dump(mode="json", exclude_none=True)
     if study.stops_at_goal():
-        workload["goal"] = study.goal  # there it says what is computed, and not only what is measured
+        workload["goal"] = study.goal  # with it the goal changes what is computed, not only what is measured
     batches = []
     for group in groups:
         cell_id = cell_ids(workload, as_data(group.resources), group.environment, study.axes)
@@ -52,7 +52,7 @@ def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
 
 
 def check_ids(study: Study, batches: Sequence[Batch]) -> None:
-    """Make sure that every cell has an id of its own.
+    """Check that all ids are different.
 
     Raises:
         UsageError: two cells compute the same.
@@ -70,7 +70,7 @@ def check_ids(study: Study, batches: Sequence[Batch]) -> None:
             differing = " and ".join(name for name in LIMITS if len({getattr(each, name) for each in asked}) > 1)
             if differing:
                 raise UsageError(
-                    f"study {study.name}: two cells ({label(config)}) differ only in {differing}, which is not part of a cell's id: make "
+                    f"study {study.name}: two cells ({label(config)}) differ only in {differing}, which does not enter a cell's id: make "
                     f"{differing} an axis, or remove one of the two cells"
                 )
             raise UsageError(
@@ -79,7 +79,7 @@ def check_ids(study: Study, batches: Sequence[Batch]) -> None:
 
 
 def _line_writer(resources: Mapping[str, Any], environment: str) -> Callable[[str, dict[str, Any]], str]:
-    """Return the function that writes a cell's line; what the cells share is written once."""
+    """Return the function that writes a cell's line. The common part of the cells is serialised once."""
     line = Cell("?", {}, dict(resources), environment).to_line()
     head, _, rest = line.partition('"?"')
     middle, _, tail = rest.partition("{}")

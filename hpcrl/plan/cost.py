@@ -1,4 +1,4 @@
-"""What a placed cell costs at the limits that it asks for."""
+"""The maximum cost of a placed cell: its cost if it runs until its time limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcrl.spec.study import Resources
 
 @dataclass(frozen=True)
 class Cost:
-    """One cell: core-hours and GPU-hours, and `billed` in the site's own unit (0 where it has none; None: not known)."""
+    """Core-hours and GPU-hours of one cell, and `billed` in the site's unit (0 if the site has none; None: not known)."""
 
     core_hours: float
     gpu_hours: float
@@ -20,7 +20,7 @@ class Cost:
 
 
 def cost(profile: ClusterProfile, placement: Placement, asked: Resources) -> Cost:
-    """Compute what the site counts: whole nodes where it gives whole nodes, cores that come with GPUs included."""
+    """Compute the charged resources: whole nodes if the site gives whole nodes, and the cores that belong to GPUs."""
     node = profile.node_types[placement.node_type]
     hours = asked.time / 3600
     tasks = asked.tasks or asked.nodes

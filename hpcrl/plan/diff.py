@@ -1,4 +1,4 @@
-"""What two plans do differently."""
+"""The differences of two plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcrl.formats.plan import Cell, Plan, label, read_cells, read_plan
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells only in one plan, by name; environments and directories of code only in one; and the scripts that changed, as a unified diff."""
+    """Cells, environments and directories of code that only one plan has, by name; changed scripts as a unified diff."""
 
     only_in_first: list[str]
     only_in_second: list[str]
@@ -36,7 +36,7 @@ def diff_plans(first: Path, second: Path) -> Difference:
 
 
 def _code(plan: Plan) -> set[str]:
-    """Return the directory of the commands' code; a copy's name holds a digest of what is in it."""
+    """Return the directory of the commands' code; the name of a copy contains a digest of its content."""
     return {place} if (place := plan.workload.get("workdir")) else set()
 
 

@@ -18,7 +18,7 @@ from hpcrl.plan.before import Changes
 
 @dataclass(frozen=True)
 class PlanFiles:
-    """A plan and the content of each of its files, by name; `changes` from the generation before, where there is one.
+    """A plan and the content of each of its files, by name; `changes` from the previous generation, if there is one.
 
     `executable` names the files that are programs.
     """
@@ -30,20 +30,20 @@ class PlanFiles:
 
 
 def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) -> bool:
-    """Write the plan directory as a whole, or not at all; return False where the same plan stands there already.
+    """Write the plan directory completely, or not at all. Return False if it already contains the same plan.
 
-    A next generation is written beside the one that stands there, and the manifest last: until then the old plan is whole.
-    It waits for a `submit` or another `plan` at work there; `say` is told for whom.
+    The next generation is written beside the old one, and its manifest last: until then the old plan stays valid.
+    It waits while a `submit` or another `plan` works there, and tells `say` for which one.
 
     Raises:
-        UsageError: another plan, or something else, stands there.
-        HpcrlError: it cannot be written.
+        UsageError: the directory contains another plan, or is not a plan.
+        HpcrlError: the directory cannot be written.
     """
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MANIFEST).is_file():
             raise UsageError(f"{directory}: exists and is not a plan directory: choose another with -o")
         if (directory / MANIFEST).read_text(encoding="utf-8") == files.files[MANIFEST]:
-            _write_files(files, directory)  # what was removed of it
+            _write_files(files, directory)  # again, if one was removed
             return False
         with held_lease(directory, "plan", say):
             _write_beside(files, directory)
@@ -53,7 +53,9 @@ def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) 
         temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}")
         temporary.mkdir()
     except OSError as error:
-        raise HpcrlError(f"{directory}: cannot be made: {error.strerror}") from None
+        raise HpcrlError(
+            f"{directory}: cannot be created: {error.strerror}: choose another directory with -o"
+        ) from None
     try:
         if directory.exists():
             shutil.copymode(directory, temporary)
@@ -62,14 +64,14 @@ def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) 
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.encode() if isinstance(content, str) else content)
             if name in files.executable:
-                path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)  # who may read it may run it
+                path.chmod(path.stat().st_mode | (path.stat().st_mode & 0o444) >> 2)  # users who may read it may run it
         for name in (LOGS, RECORDS):
             (temporary / name).mkdir()
         if directory.exists():
             directory.rmdir()
         os.replace(temporary, directory)  # noqa: PTH105
     except OSError as error:
-        raise HpcrlError(f"{directory}: cannot be written: {error.strerror}; nothing was left half-written") from None
+        raise HpcrlError(f"{directory}: cannot be written: {error.strerror}; the directory was not created") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return True
@@ -79,9 +81,9 @@ def _write_beside(files: PlanFiles, directory: Path) -> None:
     standing = (directory / MANIFEST).read_text(encoding="utf-8")
     if standing != files.files.get(old_manifest(files.plan.generation - 1)):
         raise UsageError(
-            f"{directory}: holds another plan (`hpcrl plan diff` compares): plan again, or choose another directory with -o"
+            f"{directory}: contains another plan (compare with `hpcrl plan diff`): plan again, or choose another directory with -o"
         )
-    # A run that was killed may have left scripts of this generation that are none any more.
+    # A killed `plan` may have left scripts of this generation that are no longer in it.
     for path in (directory / "scripts").glob(f"*-g{files.plan.generation}.sbatch"):
         if f"scripts/{path.name}" not in files.files:
             path.unlink()
@@ -89,7 +91,7 @@ def _write_beside(files: PlanFiles, directory: Path) -> None:
 
 
 def _write_files(files: PlanFiles, directory: Path) -> None:
-    """Write what differs, the manifest last."""
+    """Write the files that differ, the manifest last."""
     for name in sorted(files.files, key=lambda name: name == MANIFEST):
         content = files.files[name]
         data = content.encode() if isinstance(content, str) else content

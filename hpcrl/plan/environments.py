@@ -1,4 +1,4 @@
-"""Render a software environment for a site: conda YAML and requirements, under a key that holds their hash."""
+"""Render a software environment for a site: conda YAML and requirements, under a key with their hash."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def render_environment(
     horovod: bool,
     hashes: Mapping[str, Sequence[str]],
 ) -> Environment:
-    """Render conda YAML and requirements; the key holds the digest of both, so that equal environments are built once.
+    """Render conda YAML and requirements; the key contains the digest of both, so that equal environments are built once.
 
     Args:
-        hashes: of the files of packages (:meth:`hpcrl.spec.library.Library.hashes`). They verify what the pins name and
-            change nothing of it, so the key does not hold them.
+        hashes: hashes of the packages' files (:meth:`hpcrl.spec.library.Library.hashes`). The key does not contain them,
+            because they do not change which packages are installed.
 
     Raises:
-        UsageError: the environment has no such flavour, or nothing for Horovod.
+        UsageError: the environment does not have this flavour, or nothing for Horovod.
     """
     if flavour not in spec.flavours:
         raise UsageError(f"environment {spec.name}: has no {flavour} flavour; there are: {', '.join(spec.flavours)}")
     if horovod and spec.horovod is None:
-        raise UsageError(f"environment {spec.name}: says nothing about Horovod: add `horovod:` to its file")
+        raise UsageError(f"environment {spec.name}: `horovod` is missing: add it to the environment's file")
     chosen = spec.flavours[flavour]
     extra = spec.horovod if horovod else None
     pins = spec.pins(flavour, horovod)
@@ -58,7 +58,7 @@ def render_environment(
     hashed = with_hashes(pins, hashes)
     build_hashes = list(hashes.get(name_of(extra.build), ())) if extra and extra.build else []
     checked, requirements = _render(renderer, {**values, "pins": [each.to_line() for each in hashed]})
-    if not unhashed(hashed):  # pip, which conda calls, takes hashes for all pins or for none
+    if not unhashed(hashed):  # conda calls pip, which accepts hashes for all pins or for none
         conda = checked
     key = "-".join([spec.name, flavour, *(["horovod"] if horovod else []), digest])
     return Environment(
@@ -80,13 +80,13 @@ def render_environment(
 
 
 def unchecked_of(environments: Iterable[Environment]) -> list[str]:
-    """Say which environments are installed without hashes, and why."""
+    """Return a sentence for each environment that is installed without hashes, with the reason."""
     remarks = {each.name: unchecked(each.name, each.unhashed()) for each in environments}
     return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
 
 
 def surroundings_notes(how: Surroundings | None) -> list[str]:
-    """Say what of an environment that stands already is not on this machine: a plan may be made on another."""
+    """Say which part of an existing environment is missing on this machine. The plan may still be correct on the nodes."""
     if how is None:
         return []
     missing = fault(how)

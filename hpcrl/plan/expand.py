@@ -1,4 +1,4 @@
-"""From a study's axes to its cells."""
+"""Expand a study's axes to its cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpcrl.spec.study import RESOURCES, Resources, Study
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the matrix before it has a place: what it runs and what it asks for."""
+    """One point of the matrix before placement: its workload and its resources."""
 
     config: dict[str, Any]
     resources: Resources
@@ -30,13 +30,13 @@ def expand(study: Study) -> Iterator[Point]:
     """Yield the points of a study in the order of its axes, seeds innermost.
 
     Raises:
-        UsageError: the matrix is empty or far too large.
+        UsageError: the matrix is empty or too large.
     """
     axes = options(study)
     size = math.prod(map(len, axes)) * len(study.seeds)
     if size > MAX_CELLS:
         raise UsageError(
-            f"study {study.name}: {size:,} cells, and {MAX_CELLS:,} is the most: take values from the longest axis, or plan it in parts"
+            f"study {study.name}: expected at most {MAX_CELLS:,} cells, got {size:,}: remove values from the longest axis, or plan in parts"
         )
     settings: list[dict[str, Any]] = []
     for chosen in itertools.product(*axes) if axes or not study.include else ():
@@ -62,11 +62,13 @@ def expand(study: Study) -> Iterator[Point]:
                 count += 1
                 yield Point({**config, "seed": seed}, resources)
     if count == 0:
-        raise UsageError(f"study {study.name}: no cell is left: its `exclude` rules match everything")
+        raise UsageError(
+            f"study {study.name}: no cell is left, because its `exclude` rules match all cells: remove a rule"
+        )
 
 
 def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> None:
-    """Refuse ranks that cannot share a batch.
+    """Check that the ranks can share a batch.
 
     Raises:
         UsageError: they cannot.
@@ -81,7 +83,7 @@ def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> N
 
 
 def _with_computed(study: Study, point: dict[str, Any]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
-    """Give a point with its computed values: once for all seeds, or for each where they differ.
+    """Give a point with its computed values: once for all seeds, or once for each seed if they depend on it.
 
     Raises:
         UsageError: an expression has no value.
@@ -106,7 +108,7 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
     return cache[key]
 
 
-# How long a cell may take and how much memory it may use do not change what it computes.
+# The limits of time and memory do not change what a cell computes.
 LIMITS = ("time", "memory")
 # Keys of a workload that do not change what a cell computes.
 _HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics")
@@ -115,10 +117,10 @@ _HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics")
 def cell_ids(
     workload: Mapping[str, Any], resources: Mapping[str, Any], environment: str, axes: Container[str]
 ) -> Callable[[dict[str, Any]], str]:
-    """Return the function that gives each configuration of a workload with these resources the id of its cell.
+    """Return the function from a configuration of a workload with these resources to the id of its cell.
 
-    The id says what a cell computes. Where it runs is not part of it, so cells compare across clusters. Its time and
-    memory are part of it only where they are axes of their own, so that raising a limit changes no id.
+    The id depends on what a cell computes, not on where it runs, so cells compare across clusters. Time and memory
+    enter the id only if they are axes, so a higher limit does not change an id.
     """
     computed = {key: value for key, value in workload.items() if key not in _HANDLING}
     asked = {key: value for key, value in resources.items() if key not in LIMITS or key in axes}

@@ -27,17 +27,17 @@ _STAGE_RESOURCES = {
     "feed": Resources.model_validate({"memory": "2G", "time": "00:30:00"}),
     "notify": Resources.model_validate({"memory": "2G", "time": "00:10:00"}),
 }
-# Stages that a plan can do without: where they have no place, somebody at a terminal does their work.
+# Optional stages: if one fits nowhere, the user does its work at a terminal.
 _SPARE = ("feed", "notify")
 
 
 @dataclass(frozen=True)
 class UserChoices:
-    """What is the user's own: account, e-mail, where environments go, chain, phases, whether a retired site will do.
+    """The user's choices: account, e-mail, directory of environments, chain, phases, whether a retired site is allowed.
 
-    `cells_per_task` cells run after one another in each array task; None: as many as the site's limits call for.
-    `notify` comes before the study's own, `notify_by_default` after it. `settings` are ``key=value`` texts that come before
-    what the study's file says.
+    `cells_per_task` cells run one after another in each array task; None: as many as the site's limits require.
+    `notify` replaces the study's own, `notify_by_default` is used if there is no other. `settings` are ``key=value``
+    texts that replace values of the study's file.
     """
 
     account: str | None = None
@@ -54,7 +54,7 @@ class UserChoices:
 
 @dataclass
 class Made:
-    """The jobs in the order of the chain, their scripts by name, and the lines of their cells in the order of the jobs."""
+    """The jobs in the order of the chain, their scripts by name, and the lines of their cells in the same order."""
 
     jobs: list[Job] = field(default_factory=list)
     scripts: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Writer:
-    """Renders a job's script, under the name that the job has or gets."""
+    """Renders the script of a job, and gives the job its name."""
 
     profile: ClusterProfile
     study: Study
@@ -74,7 +74,7 @@ class _Writer:
     surroundings: Surroundings | None
 
     def write(self, job: Job, asked: Request, lines: list[str] | None = None) -> tuple[Job, str]:
-        """Return a job and its script. A job of the plan before keeps its name where script and cells are the same."""
+        """Return a job and its script. A job of the previous generation with the same script and cells keeps its name."""
         before = self.before
         if before and (old := before.jobs.get(job.name)):
             same = replace(job, name=old.name, script=old.script)
@@ -102,13 +102,13 @@ def write_jobs(
     before: Before | None = None,
     home: str | None = None,
 ) -> Made:
-    """Make the jobs of a plan within the site's limits, and write their scripts.
+    """Make the jobs of a plan within the site's limits, and render their scripts.
 
     Args:
-        home: the environment of hpcrl's own processes, where it is not the cells'.
+        home: the environment of hpcrl's own processes, if it is not that of the cells.
 
     Raises:
-        UsageError: a stage has no place, the site forbids what a job needs, or its limits are too small.
+        UsageError: a stage fits nowhere, the site forbids an option that a job needs, or its limits are too small.
     """
     made = Made()
     surroundings = surroundings_of(study.environment)
@@ -196,7 +196,7 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
         if stage in _SPARE:
             return None
         raise UsageError(
-            f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason} (--chain parallel plans without it)"
+            f"cluster {profile.name}: the stage `{stage}` fits nowhere: {spot.reason}: plan without it (--chain parallel)"
         )
     job = Job(
         name=f"{study.name}-{stage}",
@@ -258,10 +258,12 @@ def _script(
     )
     for command in profile.environments.forbidden:
         if command in text:
-            raise UsageError(f"{template}: would run `{command}`, which {profile.title} asks not to do")
+            raise UsageError(
+                f"{template}: would run `{command}`, which {profile.title} forbids: remove it from the template or the profile's script.lines"
+            )
     return text
 
 
 def _signal_lead(profile: ClusterProfile, job: Job) -> int:
-    """Ask for the warning signal early enough for a checkpoint, but never in the first half of a short job."""
+    """Return the option that requests the warning signal: early enough for a checkpoint, but in the second half of the time."""
     return max(10, min(profile.scheduler.signal_lead, int(job.resources["time"]) // 4))

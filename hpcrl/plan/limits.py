@@ -1,8 +1,8 @@
-"""What a site lets one job take, and how many jobs it lets wait: known before anything is submitted.
+"""A site's limits for one job and for the number of waiting jobs, checked before anything is submitted.
 
-Every array task and every job of another stage counts as one job in the queue, against the limit of its QOS and against
-the scheduler's. A plan over a limit runs several cells after one another in each array task, where the time limits allow
-that; else `hpcrl submit` hands it over in parts, and the stage `feed` hands over the next part.
+Every array task and every job of another stage counts as one job in the queue, for the limit of its QOS and for the
+scheduler's. If a plan exceeds a limit, each array task runs several cells one after another, if the time limits allow
+it. Otherwise `hpcrl submit` submits it in parts, and the stage `feed` submits the next part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ARRAY = 100_000
 
 @dataclass(frozen=True)
 class Demand:
-    """Cells that differ in nothing that Slurm sees: how many, where, and the seconds that one asks for."""
+    """Cells that are equal for Slurm: their number, their place, and the time limit of one in seconds."""
 
     cells: int
     placement: Placement
@@ -33,12 +33,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class Stages:
-    """The jobs of other stages that will be in the queue: the QOS of each, by its stage."""
+    """The QOS of each job of another stage that will be in the queue, by its stage."""
 
     qos: dict[str, str | None]
 
     def names(self, qos: str | None, fed: bool = False) -> list[str]:
-        """Return those of a QOS (None: all); `feed` is among them only where a plan is fed in parts."""
+        """Return the stages of a QOS (None: all), with `feed` only if the plan is submitted in parts."""
         return [stage for stage, each in self.qos.items() if qos in (None, each) and (fed or stage != "feed")]
 
     def count(self, qos: str | None, fed: bool = False) -> int:
@@ -46,12 +46,12 @@ class Stages:
 
 
 def longest(profile: ClusterProfile, placement: Placement) -> int:
-    """Return the seconds that partition and QOS allow for one job."""
+    """Return the time limit of partition and QOS for one job, in seconds."""
     return profile.time_limit(placement.partition, placement.qos)
 
 
 def most_memory(profile: ClusterProfile, placement: Placement, asked: Resources) -> int:
-    """Return the MiB for each rank that node type and QOS can give; cores come with it where memory comes with cores."""
+    """Return the maximum MiB per rank of node type and QOS, with more cores if a job gets memory by its cores."""
     node = profile.node_types[placement.node_type]
     most = node.memory // placement.tasks_per_node
     per_core = profile.memory.per_core.get(placement.node_type)
@@ -63,7 +63,7 @@ def most_memory(profile: ClusterProfile, placement: Placement, asked: Resources)
 
 
 def queue_limits(profile: ClusterProfile, used: Sequence[str | None]) -> dict[str, Any]:
-    """Return how many jobs may wait in all, and in each of the QOS that a plan uses, as a manifest has it."""
+    """Return the maximum number of waiting jobs, in all and for each QOS of a plan, in the form of the manifest."""
     queued = {name: profile.qos[name].max_queued for name in used if name and profile.qos[name].max_queued}
     return {"submitted": profile.scheduler.max_submitted, "queued": dict(sorted(queued.items()))}
 
@@ -71,15 +71,15 @@ def queue_limits(profile: ClusterProfile, used: Sequence[str | None]) -> dict[st
 def choose_cells_per_task(
     profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, wanted: int | None
 ) -> list[int]:
-    """Return for each demand how many cells run after one another in an array task.
+    """Return for each demand how many cells run one after another in an array task.
 
-    That is 1 where the plan is within the limits, or where no number brings it under them: then it is fed in parts.
+    It is 1 if the plan is within the limits, and if no number is enough: then the plan is submitted in parts.
 
     Args:
-        wanted: the number that the user gave.
+        wanted: the number from the user.
 
     Raises:
-        UsageError: `wanted` cells take longer than partition and QOS allow; or a limit is too small even for one part.
+        UsageError: `wanted` cells need more time than partition and QOS allow, or a limit is too small for one part.
     """
     most = [min(each.cells, longest(profile, each.placement) // each.time) for each in demands]
     if wanted is not None:
@@ -98,7 +98,7 @@ def choose_cells_per_task(
 
 
 def _limits(profile: ClusterProfile, demands: Sequence[Demand]) -> Iterator[tuple[str | None, int]]:
-    """Give each QOS in use and its limit, then None and the scheduler's."""
+    """Give each QOS in use and its limit, then None and the limit of the scheduler."""
     for qos in dict.fromkeys(each.placement.qos for each in demands):
         if qos and (limit := profile.qos[qos].max_queued):
             yield qos, limit
@@ -130,13 +130,13 @@ def _check_wanted(profile: ClusterProfile, demands: Sequence[Demand], wanted: in
             fitting = [(longest(profile, other.placement) // other.time, other.cells) for other in demands]
             largest = min(number for number, cells in fitting if number < cells)
             raise UsageError(
-                f"--cells-per-task {wanted}: {wanted} cells of {format_time(each.time)} take {format_time(wanted * each.time)}, but "
-                f"{where} stops at {format_time(limit)}: {largest} is the most that fits"
+                f"--cells-per-task {wanted}: {wanted} cells of {format_time(each.time)} need {format_time(wanted * each.time)}, but "
+                f"the maximum of {where} is {format_time(limit)}: give at most {largest}"
             )
 
 
 def _check_parts(profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int]) -> None:
-    """Make sure that a plan over a limit can be fed in parts: one array task at a time, beside its stage jobs."""
+    """Check that a plan above a limit can be submitted in parts: at least one array task beside its stage jobs."""
     for qos, limit in _limits(profile, demands):
         if not _is_over(demands, stages, chosen, qos, limit):
             continue
@@ -145,8 +145,8 @@ def _check_parts(profile: ClusterProfile, demands: Sequence[Demand], stages: Sta
             where = f"QOS {qos} lets" if qos else f"cluster {profile.name} lets"
             shorter = " plan with --chain parallel," if stages.count(qos) else ""
             raise UsageError(
-                f"{where} {limit} job{'s' if limit > 1 else ''} of one user wait, and one array task with its stage jobs "
-                f"({', '.join(beside)}) needs {1 + len(beside)}:{shorter} choose another QOS with `placement`, or take cells out"
+                f"{where} {limit} job{'s' if limit > 1 else ''} of one user wait, but one array task with its stage jobs "
+                f"({', '.join(beside)}) needs {1 + len(beside)}:{shorter} choose another QOS with `placement`, or remove cells"
             )
 
 
@@ -162,7 +162,7 @@ def _is_over(demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], q
 def largest_arrays(
     profile: ClusterProfile, demands: Sequence[Demand], stages: Stages, chosen: Sequence[int]
 ) -> dict[str | None, int]:
-    """Return by QOS how many tasks an array may have: what the scheduler takes, with room for the stage jobs."""
+    """Return the maximum number of array tasks by QOS: the limit, less the stage jobs."""
     room: dict[str | None, int] = {}
     for qos, limit in _limits(profile, demands):
         room[qos] = limit - stages.count(qos, fed=_is_over(demands, stages, chosen, qos, limit))
@@ -171,7 +171,7 @@ def largest_arrays(
 
 
 def in_words(plan: Plan) -> list[str]:
-    """Say what the limits of the site mean for a plan, one sentence for each."""
+    """Return one sentence for each effect of the site's limits on a plan."""
     jobs = plan.cell_jobs()
     stages = [job for job in plan.jobs if job.stage not in ("cells", "feed") and _is_wanted(plan, job)]
     limits = [(f" in QOS {name}", name, limit) for name, limit in plan.limits["queued"].items()]
@@ -185,12 +185,12 @@ def in_words(plan: Plan) -> list[str]:
             continue
         may_wait = f"{limit} job{'s' if limit > 1 else ''} may wait{where}"
         if (needed := sum(job.tasks for job in here) + beside) > limit:
-            sentences.append(f"{may_wait}, and the plan has {needed}: it is fed in parts")
+            sentences.append(f"{may_wait}, and the plan has {needed}: it is submitted in parts")
         elif sum(job.count for job in here) + beside > limit:
             explained = True
-            sentences.append(f"{may_wait}: {_how_many(here)} run after one another in each array task")
+            sentences.append(f"{may_wait}: {_how_many(here)} run one after another in each array task")
     if not explained and any(job.cells_per_task > 1 for job in jobs):
-        sentences.append(f"{_how_many(jobs)} run after one another in each array task")
+        sentences.append(f"{_how_many(jobs)} run one after another in each array task")
     return sentences
 
 

@@ -12,7 +12,7 @@ from hpcrl.telemetry.provenance import gpu_handles
 
 
 def with_this_machine(profile: ClusterProfile) -> ClusterProfile:
-    """Replace the node types of a profile without a scheduler by what this process may use of this machine."""
+    """Replace the node types of a profile without a scheduler by the resources of this machine that this process may use."""
     name, node = next(iter(profile.node_types.items()))
     here = node.model_copy(
         update={
@@ -41,6 +41,6 @@ def _gpus() -> Gpus | None:
 
 
 def gpu_type(product: str) -> str:
-    """Turn NVML's product name into the name that Slurm sites use: ``NVIDIA A100-SXM4-80GB`` -> ``a100``."""
+    """Turn NVML's product name into the name at Slurm sites: ``NVIDIA A100-SXM4-80GB`` -> ``a100``."""
     words = re.findall(r"[A-Za-z]*\d+[A-Za-z]*", product)
     return words[0].lower() if words else re.sub(r"\W+", "-", product).strip("-").lower()

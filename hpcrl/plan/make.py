@@ -43,12 +43,12 @@ def make_plan(
     """Plan a study on a cluster, in memory.
 
     Args:
-        before: the plan that stands where this one is to go: this one is then its next generation.
-        completed: by id, the cells that are left out, each with where it is completed.
+        before: the existing plan of the directory; the new plan is its next generation.
+        completed: the cells to leave out, by id, each with the place where it is completed.
 
     Raises:
         SpecError: a profile, study, environment or template has a fault.
-        UsageError: the cluster is retired, the study cannot be planned on it at all, or `before` is another plan.
+        UsageError: the cluster is retired, no plan of the study is possible on it, or `before` is another plan.
     """
     profile = _profile(library, cluster, choices.allow_retired)
     study = _chosen(library.study(study_name or profile.default_study, choices.settings), choices)
@@ -77,7 +77,7 @@ def make_plan(
     if reused and not batches:
         raise UsageError(
             f"study {study.name}: all its {len(reused)} cells are completed in {', '.join(sorted(set(reused.values())))}: "
-            "nothing is left to plan"
+            "leave out --reuse to run them again"
         )
     worker = worker_zip()
     worker_name = WORKER
@@ -85,7 +85,7 @@ def make_plan(
         kept = before.keeps(before.plan.worker, worker)
         worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
     home = surroundings.key if surroundings else None
-    if surroundings and study.workload.command:  # hpcrl's own process, which only NumPy and telemetry's packages serve
+    if surroundings and study.workload.command:  # hpcrl's own process needs only NumPy and the packages of telemetry
         numpy = library.environment(DEFAULT_ENVIRONMENT)
         hashes = library.hashes(DEFAULT_ENVIRONMENT)
         own = render_environment(renderer, profile, numpy, "cpu", False, hashes)
@@ -149,7 +149,7 @@ def make_plan(
 def _next_generation(
     before: Before, plan: Plan, made: Made, files: dict[str, str | bytes], cells: list[str]
 ) -> PlanFiles:
-    """Make a plan the next generation of the one before it, or that very plan where nothing differs."""
+    """Make a plan the next generation of the previous one, or return the previous one if nothing differs."""
     old = before.plan
     cells_file = old.cells_file if before.cells == made.lines else f"cells-{before.next}.jsonl"
 
@@ -168,7 +168,7 @@ def _next_generation(
 
 
 def _chosen(study: Study, choices: UserChoices) -> Study:
-    """Return the study with what the user chose otherwise."""
+    """Return the study with the user's choices."""
     update: dict[str, Any] = {}
     if choices.chain:
         update["chain"] = choices.chain
@@ -184,13 +184,13 @@ def _profile(library: Library, cluster: str, allow_retired: bool) -> ClusterProf
     if profile.status == "retired" and not allow_retired:
         instead = f"; its successor is {profile.successor}" if profile.successor else ""
         raise UsageError(
-            f"cluster {profile.name} was switched off on {profile.retired_on}{instead} (--allow-retired plans for it all the same)"
+            f"cluster {profile.name} was switched off on {profile.retired_on}{instead}: plan for another cluster, or give --allow-retired"
         )
     return with_this_machine(profile) if profile.scheduler.kind == "local" else profile
 
 
 def _digests(plan: Plan, files: Mapping[str, str | bytes]) -> dict[str, str]:
-    """Return the SHA-256 of what every cell needs: scripts, worker, cells."""
+    """Return the SHA-256 of the files that every cell needs: scripts, worker, cells."""
     names = [plan.cells_file, plan.worker, *(job.script for job in plan.jobs)]
     return {name: hashlib.sha256(_as_bytes(files[name])).hexdigest() for name in names}
 
@@ -207,7 +207,7 @@ def _digest(files: Mapping[str, str | bytes]) -> str:
 
 
 def _cluster_facts(profile: ClusterProfile, choices: UserChoices) -> dict[str, Any]:
-    """Keep what the later stages need of the profile; they never read it."""
+    """Return the part of the profile that later stages need, because they never read the profile."""
     return {
         "name": profile.name,
         "title": profile.title,

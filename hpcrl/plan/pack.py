@@ -1,4 +1,4 @@
-"""Place every point of a study and put those that Slurm cannot tell apart together."""
+"""Place every point of a study, and group the points that are equal for Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EnvironmentKey = Callable[[str, FlavourName, bool], str]
 
 @dataclass(frozen=True)
 class Group:
-    """Points that differ in nothing that Slurm sees."""
+    """Points that are equal for Slurm."""
 
     environment: str
     placement: Placement
@@ -30,12 +30,12 @@ class Group:
 
 
 def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Unplaced]]:
-    """Return the groups, smallest requests first, and what has no place on the cluster."""
+    """Return the groups, smallest requests first, and the points that fit nowhere on the cluster."""
     pin = study.placement.get(profile.name, Pin())
     groups: dict[tuple[str, Resources], Group] = {}
     unplaced: dict[tuple[str, Resources], Unplaced] = {}
     places: dict[Resources, Placement | NoPlace] = {}
-    last: tuple[Resources, str] | None = None  # seeds come one after another: their group need not be looked for
+    last: tuple[Resources, str] | None = None  # seeds follow each other, so that their group is known
     group: Group | None = None
     for point in expand(study):
         asked = point.resources
@@ -66,12 +66,12 @@ def _order(group: Group) -> tuple[Any, ...]:
 
 
 def as_data(resources: Resources) -> dict[str, Any]:
-    """Return resources as they stand in cells and jobs: MiB and seconds."""
+    """Return resources in the form of cells and jobs: MiB and seconds."""
     return resources.model_dump(mode="json", exclude_none=True)
 
 
 def throttle(profile: ClusterProfile, study: Study, placement: Placement) -> int | None:
-    """Return how many tasks of an array may run at once: the least that study, site and QOS say."""
+    """Return how many tasks of an array may run at the same time: the minimum of study, site and QOS."""
     running = profile.qos[placement.qos].max_running if placement.qos else None
     limits = [study.max_parallel, profile.scheduler.array_throttle, running]
     return min((limit for limit in limits if limit), default=None)

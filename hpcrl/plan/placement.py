@@ -1,4 +1,4 @@
-"""Where a cell can run on a cluster: partition, QOS and node type, or why nowhere, and what would do instead."""
+"""Find the partition, QOS and node type for a cell, or the reason why it fits nowhere and the nearest request that fits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hpcrl.spec.study import Pin, Resources
 
 @dataclass(frozen=True)
 class Placement:
-    """A place that takes the cell. `cpus_per_task` may exceed what was asked, where memory comes with cores.
+    """A place that accepts the cell. `cpus_per_task` may exceed the request if a job gets memory by its cores.
 
-    `node_type` is what was looked for, `node_types` are all that Slurm may choose from: the request names no nodes,
-    and a site may have no feature that tells them apart.
+    `node_type` is the wanted type. `node_types` are all types that Slurm may choose: the request names no nodes, and a
+    site may have no feature that distinguishes them.
     """
 
     partition: str
@@ -37,14 +37,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class NoPlace:
-    """Why a cell fits nowhere, and the smallest change that would make it fit."""
+    """The reason why a cell fits nowhere, and the smallest change with which it would fit."""
 
     reason: str
     nearest: str | None
 
 
 class _Unfit(Exception):
-    """Why one place does not do; `depth` counts the checks that it did pass."""
+    """The reason why a cell does not fit one place; `depth` is the number of checks that it passed."""
 
     def __init__(self, depth: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,11 +52,11 @@ class _Unfit(Exception):
 
 
 def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool = False) -> Placement | NoPlace:
-    """Find the partition, node type and QOS that take a cell.
+    """Find the partition, node type and QOS for a cell.
 
-    The first partition in the profile's order that keeps such cells on one model of CPU comes first, since times
-    on different CPUs do not compare; then the first that takes the cell at all. With `any_cpu`, for what is not
-    measured, the first does.
+    Choose the first partition, in the profile's order, with only one CPU model for such cells, because times on different
+    CPUs do not compare. If there is none, choose the first that accepts the cell. `any_cpu` (for jobs that are not
+    measured) chooses the first that accepts the cell at once.
 
     Raises:
         UsageError: the pin names a partition or QOS that the cluster does not have.
@@ -68,7 +68,7 @@ def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool
 
 
 def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[str]]:
-    """Return the models of CPU that a placed cell may run on, each with its node types."""
+    """Return the CPU models on which a placed cell may run, each with its node types."""
     models: dict[str, list[str]] = {}
     for kind in placement.node_types or (placement.node_type,):
         node = profile.node_types[kind]
@@ -77,14 +77,14 @@ def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[
 
 
 def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]:
-    """Say what a plan's reader should know of the places of its cells, a sentence without its end each."""
+    """Return the notes of a plan on the places of its cells, one sentence each, without the full stop."""
     said = []
     for each in placements:
         if len(models := cpu_models(profile, each)) > 1:
             kinds = " or ".join(f"{model.rpartition(' (')[0]} on {', '.join(names)}" for model, names in models.items())
             said.append(
                 f"cells in partition {each.partition} may start on different CPUs, whose times do not compare "
-                f"({kinds}): {profile.name} has no way to ask for one"
+                f"({kinds}): {profile.name} has no option to choose one"
             )
         partition = profile.partitions[each.partition]
         if partition.on_request and partition.note:
@@ -97,7 +97,7 @@ def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]
         kind = profile.node_types[each.node_type].gpus
         if each.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
             said.append(
-                f"what {profile.name} charges for cells with {kind.type} is not known: they are not in the sum of "
+                f"the charge of {profile.name} for cells with {kind.type} is not known: they are not in the sum of "
                 f"{profile.billing.unit}"
             )
     return list(dict.fromkeys(said))
@@ -110,7 +110,7 @@ def _search(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bo
         )
     if pin.qos and pin.qos not in profile.qos:
         raise UsageError(f"cluster {profile.name}: no QOS {pin.qos!r}; {suggestion(pin.qos, profile.qos)}")
-    worst = _Unfit(-1, f"{profile.title} has no partition for it")
+    worst = _Unfit(-1, f"{profile.title} has no partition for this cell")
     mixed: Placement | None = None
     for name, partition in profile.partitions.items():
         if (name != pin.partition) if pin.partition else partition.on_request:
@@ -139,7 +139,7 @@ def _fit(
     exclusive = exclusive or (profile.exclusive_beyond_one_node and resources.nodes > 1)
     reachable = _reachable(profile, partition, node, resources, gpus_per_node)
     cpus = resources.cpus
-    # Slurm may choose the node type that brings the least memory with a core.
+    # Slurm may choose the node type with the least memory per core.
     per_core = min((profile.memory.per_core.get(kind, 0) for kind in reachable), default=0)
     if per_core and "mem" in profile.forbidden_flags:
         cpus = max(cpus, -(-resources.memory // per_core))
@@ -150,9 +150,7 @@ def _fit(
         else ""
     )
     if cores > node.usable_cores:
-        because = (
-            f", and {format_memory(resources.memory)} comes only with {cpus} cores" if cpus > resources.cpus else ""
-        )
+        because = f", because {format_memory(resources.memory)} needs {cpus} cores" if cpus > resources.cpus else ""
         raise _Unfit(
             3,
             f"it asks for {cores} cores per node{beside}, but {node_name} nodes have {node.usable_cores}{because}",
@@ -189,16 +187,16 @@ def _fit_architecture(profile: ClusterProfile, node: NodeType, node_name: str) -
         where = profile.environments.build_partition
         raise _Unfit(
             2,
-            f"{node_name} nodes are {node.arch}, and software environments are built on {' or '.join(sorted(built_on))}"
-            f"{f' (partition {where})' if where else ''}: they would not run there "
-            "(a profile of your own can name another environments.build_partition)",
+            f"{node_name} nodes are {node.arch}, but software environments are built on {' or '.join(sorted(built_on))}"
+            f"{f' (partition {where})' if where else ''} and would not run there: "
+            "name another environments.build_partition in your own profile",
         )
 
 
 def _reachable(
     profile: ClusterProfile, partition: Partition, wanted: NodeType, resources: Resources, gpus: int
 ) -> tuple[str, ...]:
-    """Return the node types of a partition that Slurm may choose for what the job asks for, sizes aside."""
+    """Return the node types of a partition that Slurm may choose for a job's request, without regard to sizes."""
     typed = profile.gpu_request in (GpuRequest.GRES_TYPED, GpuRequest.GPUS_TYPED)
     found = []
     for kind in partition.node_types:
@@ -221,22 +219,22 @@ def _fit_gpus(
 ) -> tuple[int, bool]:
     if resources.gpus == 0:
         if partition.gpu_jobs_only:
-            raise _Unfit(0, "it asks for no GPU, and this partition is for GPU jobs only")
+            raise _Unfit(0, "it asks for no GPU, but this partition is for GPU jobs only")
         if node.gpus and not all(each.gpus for each in profile.node_types.values()):
-            raise _Unfit(0, f"it asks for no GPU, and {node_name} nodes are kept for cells that do")
+            raise _Unfit(0, f"it asks for no GPU, but {node_name} nodes are reserved for cells with GPUs")
         return 0, False
     wanted = f"{resources.gpus} {resources.gpu_type or 'GPU'}{'s' if resources.gpus > 1 else ''}"
     if profile.gpu_request is GpuRequest.NONE:
-        raise _Unfit(0, f"it asks for {wanted}, and {profile.title} has no GPU")
+        raise _Unfit(0, f"it asks for {wanted}, but {profile.title} has no GPU")
     if not node.gpus:
-        raise _Unfit(0, f"it asks for {wanted}, and {node_name} nodes have no GPU")
+        raise _Unfit(0, f"it asks for {wanted}, but {node_name} nodes have no GPU")
     if resources.gpu_type and node.gpus.type != resources.gpu_type:
         kinds = ", ".join(profile.gpu_types())
         if pinned := _only_pinned(profile, resources.gpu_type):
             raise _Unfit(
-                1, f"it asks for {wanted}, which only partition {pinned} has, and that is used only where it is pinned"
+                1, f"it asks for {wanted}, which only partition {pinned} has: name it in the study's `placement`"
             )
-        raise _Unfit(1, f"it asks for {wanted}, and {profile.title} has none of that type (it has {kinds})")
+        raise _Unfit(1, f"it asks for {wanted}, but {profile.title} has only {kinds}")
     per_node = -(-resources.gpus // resources.nodes)
     if per_node > node.gpus.count:
         raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {node_name} nodes have {node.gpus.count}")
@@ -244,17 +242,20 @@ def _fit_gpus(
     if counts and per_node not in counts:
         raise _Unfit(
             2,
-            f"it asks for {per_node} GPUs per node, but {profile.title} gives {', '.join(map(str, counts))}",
+            f"it asks for {per_node} GPUs per node, but {profile.title} accepts {', '.join(map(str, counts))}",
         )
     if node.gpus.whole_node_beyond_one and resources.nodes > 1:
         if per_node != node.gpus.count:
-            raise _Unfit(2, f"more than one node of {node_name} means all {node.gpus.count} GPUs of each")
+            raise _Unfit(
+                2,
+                f"it asks for several {node_name} nodes, which must be whole nodes: request all {node.gpus.count} GPUs of each",
+            )
         return per_node, True
     return per_node, False
 
 
 def _only_pinned(profile: ClusterProfile, gpu_type: str) -> str | None:
-    """Return the first partition with GPUs of a type, where all that have some are used only on request."""
+    """Return the first partition with GPUs of a type if all such partitions are used only on request."""
     having = [
         name
         for name, partition in profile.partitions.items()
@@ -279,7 +280,9 @@ def _fit_qos(
         candidates = [each for each in candidates if profile.qos[each].overrides_partition_time]
         if not candidates:
             limit = format_time(partition.max_time)
-            raise _Unfit(6, f"it asks for {format_time(resources.time)}, but partition {name} stops at {limit}")
+            raise _Unfit(
+                6, f"it asks for {format_time(resources.time)}, but the maximum of partition {name} is {limit}"
+            )
     if not candidates:
         return None
     reasons = []
@@ -293,22 +296,22 @@ def _fit_qos(
 
 def _over(qos: Qos, resources: Resources, cores: int, memory: int) -> str | None:
     if qos.max_time and resources.time > qos.max_time:
-        return f"stops at {format_time(qos.max_time)}"
+        return f"allows at most {format_time(qos.max_time)}"
     if resources.nodes < qos.min_nodes:
-        return f"starts at {qos.min_nodes} nodes"
+        return f"needs at least {qos.min_nodes} nodes"
     if qos.max_nodes and resources.nodes > qos.max_nodes:
-        return f"stops at {qos.max_nodes} nodes"
+        return f"allows at most {qos.max_nodes} nodes"
     if qos.max_cores and cores > qos.max_cores:
-        return f"stops at {qos.max_cores} cores"
+        return f"allows at most {qos.max_cores} cores"
     if qos.max_gpus and resources.gpus > qos.max_gpus:
-        return f"stops at {qos.max_gpus} GPUs"
+        return f"allows at most {qos.max_gpus} GPUs"
     if qos.max_memory and memory > qos.max_memory:
         return f"stops at {format_memory(qos.max_memory)}"
     return None
 
 
 def _nearest(profile: ClusterProfile, resources: Resources, pin: Pin) -> str | None:
-    """Return the first single change that makes the cell fit, the mildest kind first."""
+    """Return the first single change with which the cell fits. Small changes are tried first."""
     for words, changed in _relaxations(profile, resources):
         if isinstance(found := _search(profile, changed, pin), Placement):
             qos = f", QOS {found.qos}" if found.qos else ""

@@ -1,4 +1,4 @@
-"""How a placed cell is asked for: the #SBATCH options and the srun options, in the site's own way."""
+"""Write the request for a placed cell: the #SBATCH options and the srun options, in the site's form."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ GPU_RENDERERS: dict[GpuRequest, Callable[[int, int, str], Options]] = {
 
 
 def _also_constrained(options: Options, feature: str) -> Options:
-    """Ask for a feature too: Slurm takes one --constraint, so that features are joined."""
+    """Request a feature, too. Slurm accepts one --constraint only, so features are joined."""
     given = [str(value) for name, value in options if name == "constraint"]
     others = [option for option in options if option[0] != "constraint"]
     return [*others, ("constraint", "&".join([*given, feature]))]
@@ -72,10 +72,10 @@ def request(
     account: str | None,
     email: str | None,
 ) -> Request:
-    """Write down a placed cell as sbatch and srun options, the site's required and forbidden flags heeded.
+    """Write the sbatch and srun options of a placed cell, by the site's required and forbidden flags.
 
     Raises:
-        UsageError: the site requires an option that nothing here can give, or forbids one that is needed.
+        UsageError: the site requires an option without a value here, or forbids an option that the cell needs.
     """
     partition = profile.partitions[placement.partition]
     forbidden = {**profile.forbidden_flags, **partition.forbidden_flags}
@@ -102,12 +102,13 @@ def request(
         wanted.append(("exclusive", True))
     if email:
         wanted += [("mail-user", email), ("mail-type", "END,FAIL")]
-    # What srun can be told instead, or what the site gives by itself, is left out; the rest is a conflict.
+    # Leave out options that srun can take instead, and those with the site's default; the rest is a conflict.
     left_out = {"ntasks", "cpus-per-task", "mem", "mail-user", "mail-type"}
     for flag, _ in wanted:
         if flag in forbidden and flag not in left_out:
             raise UsageError(
-                f"cluster {profile.name}: the site forbids --{flag} ({forbidden[flag]}), but this cell needs it"
+                f"cluster {profile.name}: the site forbids --{flag} ({forbidden[flag]}), but this cell needs it: "
+                "choose another partition, or change the cell's resources"
             )
     directives = [option for option in wanted if option[0] not in forbidden]
     given = {flag for flag, _ in directives} | set(profile.script.directives)
@@ -120,7 +121,8 @@ def request(
                 "or put it under `accounts` in the settings"
             )
         raise UsageError(
-            f"cluster {profile.name}: the site requires --{flag}, and the profile has no value of it for this cell"
+            f"cluster {profile.name}: the site requires --{flag}, but the profile has no value for this cell: "
+            "add it to script.directives"
         )
     launch = [f"--ntasks={tasks}", f"--cpus-per-task={placement.cpus_per_task}", "--kill-on-bad-exit=1"]
     if tasks > 1 and profile.launch.mpi:

@@ -1,4 +1,4 @@
-"""Which cells other plans or datasets have completed, so that they need not run again."""
+"""Find the cells that other plans or datasets have completed, so that they do not run again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DATASET = "dataset.json"
 
 
 def completed_cells(places: Sequence[Path]) -> dict[str, str]:
-    """Return the ids of the cells that have a completed attempt in some plan directories or datasets, each with where.
+    """Return the ids of the cells with a completed attempt in plan directories or datasets, each with its place.
 
     Raises:
-        UsageError: a place is neither, or it is damaged.
+        UsageError: a place is neither a plan nor a dataset, or is damaged.
     """
     found: dict[str, str] = {}
     for place in places:
@@ -27,22 +27,24 @@ def completed_cells(places: Sequence[Path]) -> dict[str, str]:
 
 def _of(place: Path) -> Iterable[str]:
     if (place / MANIFEST).is_file():
-        read_plan(place)  # its format is the one whose ids are known here
+        read_plan(place)  # checks that its format has the same ids
         return _marked(place) or _recorded(place)
     if (place / DATASET).is_file():
         return _in_dataset(place)
-    raise UsageError(f"--reuse {place}: is neither a plan directory nor a dataset (no {MANIFEST}, no {DATASET})")
+    raise UsageError(
+        f"--reuse {place}: expected a plan directory or a dataset, got neither {MANIFEST} nor {DATASET} in it"
+    )
 
 
 def _marked(plan: Path) -> set[str]:
-    """Return the cells of which an attempt has completed on every rank, as the files beside its fence say."""
+    """Return the cells with an attempt that completed on every rank, by the files beside its fence."""
     said = read_attempts(plan)
     done = set().union(*said.completed().values())
     return done | {cell for cell, outcome in said.byhand.items() if outcome == COMPLETED}
 
 
 def _recorded(plan: Path) -> set[str]:
-    """Return the cells of which every rank of one attempt has a record that says completed."""
+    """Return the cells with an attempt whose ranks all have a completed record."""
     records: dict[tuple[str, str], list[bool]] = {}
     ranks: dict[tuple[str, str], int] = {}
     for path in (plan / RECORDS).glob("*.rec"):
@@ -53,7 +55,7 @@ def _recorded(plan: Path) -> set[str]:
 
 
 def _said(path: Path) -> tuple[tuple[str, str], int, bool] | None:
-    """Read of a record: its cell and attempt, how many ranks there are, and whether it says completed."""
+    """Read the cell, the attempt and the number of ranks of a record, and whether it is completed."""
     from hpcrl.formats.record import RecordError, read_frames
 
     attempt, ranks, completed = None, 1, False
@@ -65,7 +67,7 @@ def _said(path: Path) -> tuple[tuple[str, str], int, bool] | None:
             else:
                 attempt, ranks = (str(facts["cell"]), str(facts["attempt"])), int(facts["ranks"])
     except (RecordError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return None  # `collect` says what is wrong with it; here its cell runs again
+        return None  # `collect` reports the fault; here its cell runs again
     return (attempt, ranks, completed) if attempt else None
 
 

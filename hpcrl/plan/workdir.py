@@ -1,4 +1,4 @@
-"""Where the commands of a study start: a directory of the user's, or a copy of it in the plan."""
+"""The directory in which a study's commands start: the user's, or a copy of it in the plan."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from hpcrl.telemetry.provenance import code
 
 _MOST_FILES = 5_000
 _MOST_BYTES = 64 * 2**20
-# What is made anew where it is needed, or is no code: caches, packages, virtual environments, plans, datasets.
+# Not copied, because it can be made again or is not code: caches, packages, virtual environments, plans, datasets.
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 _MARKERS = (
     "pyvenv.cfg",
     "conda-meta",
     MANIFEST,
     "dataset.json",
-)  # the last of :mod:`hpcrl.formats.tables`, slow to import
+)  # the last one is from :mod:`hpcrl.formats.tables`, which is slow to import
 
 
 @dataclass(frozen=True)
 class WorkingDirectory:
-    """What the plan holds of it.
+    """The part of the plan for the directory of the code.
 
     Args:
-        facts: for the plan's workload.
-        files: the copy, by name below the plan.
-        executable: the names of programs among them.
-        notes: what a reader of the plan should know.
+        facts: entries of the plan's workload.
+        files: content of the copied files, by name below the plan.
+        executable: names of those that are programs.
+        notes: sentences for the reader of the plan.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -45,26 +45,28 @@ class WorkingDirectory:
 
 
 def working_directory(workload: Workload) -> WorkingDirectory:
-    """Return where the commands of a workload start.
+    """Return the directory in which the commands of a workload start.
 
     Raises:
-        UsageError: it is to be copied, and cannot be read or is too large.
+        UsageError: it should be copied, but cannot be read or is too large.
     """
     place = workload.workdir
     if place is None:
         return WorkingDirectory()
     if not workload.copy_workdir:
         missing = "" if Path(place).is_dir() else ", which is not on this machine"
-        note = f"{_what(workload)} {place}{missing}: the nodes must see it, and a change there changes what runs"
+        note = (
+            f"{_what(workload)} {place}{missing}: it must exist on the nodes, and later changes to it change what runs"
+        )
         return WorkingDirectory(notes=(note,))
     return _copied(Path(place), _what(workload))
 
 
 def check_readers(workload: Workload, environments: Sequence[Environment]) -> None:
-    """Make sure that each environment can read the files of values that its programs write.
+    """Check that each environment can read the files of values that its programs write.
 
     Raises:
-        UsageError: one lacks the library.
+        UsageError: an environment lacks the library.
     """
     for kind in ("tensorboard", "wandb"):
         if workload.metrics is None or getattr(workload.metrics, kind) is None:
@@ -72,19 +74,21 @@ def check_readers(workload: Workload, environments: Sequence[Environment]) -> No
         for each in environments:
             if not re.search(rf"^{kind}==", each.requirements, re.MULTILINE):
                 raise UsageError(
-                    f"workload.metrics.{kind}: environment {each.name} has no {kind} to read the files with: add the pin to its packages"
+                    f"workload.metrics.{kind}: environment {each.name} lacks {kind}, which reads the files: add its pin to the packages"
                 )
 
 
 def _what(workload: Workload) -> str:
     if workload.start_in == "cell":
-        return "each command starts in a directory of its cell's own; the code is in"
+        return "each command starts in the directory of its cell; the code is in"
     return "commands start in"
 
 
 def _copied(place: Path, what: str) -> WorkingDirectory:
     if not place.is_dir():
-        raise UsageError(f"workload.workdir: {place}: no such directory on this machine: it cannot be copied")
+        raise UsageError(
+            f"workload.workdir: {place}: no such directory on this machine: remove `copy_workdir`, or plan where the directory is"
+        )
     content: dict[str, bytes] = {}
     programs = set()
     size = 0
@@ -99,18 +103,18 @@ def _copied(place: Path, what: str) -> WorkingDirectory:
         size += len(content[name])
         if len(content) > _MOST_FILES or size > _MOST_BYTES:
             raise UsageError(
-                f"workload.copy_workdir: {place}: has more than {_MOST_FILES} files or {_MOST_BYTES // 2**20} MiB: keep data elsewhere, "
-                "name a directory of code alone, or leave out `copy_workdir`"
+                f"workload.copy_workdir: {place}: expected at most {_MOST_FILES} files and {_MOST_BYTES // 2**20} MiB, got more: keep data elsewhere, "
+                "name a directory with code only, or remove `copy_workdir`"
             )
     digest = hashlib.sha256()
     for name, data in sorted(content.items()):
         digest.update(f"{name}\0{name in programs:d}{len(data)}\0".encode() + data)
     folder = f"workdir-{digest.hexdigest()[:12]}"
     facts = {"workdir": folder, "workdir_of": str(place), "code": code(place)}
-    note = f"{what} a copy of {place}: {folder} ({count(len(content), 'file')}; hidden files and environments left out)"
+    note = f"{what} a copy of {place}: {folder} ({count(len(content), 'file')}; without hidden files and environments)"
     if odd := _links(place):
         named = ", ".join(odd[:5]) + (", ..." if len(odd) > 5 else "")
-        note += f"; not copied, since they are links to directories or nowhere, or no files: {named}"
+        note += f"; not copied, because they are not regular files or are links to directories or to nothing: {named}"
     return WorkingDirectory(
         facts,
         {f"{folder}/{name}": data for name, data in content.items()},
@@ -120,7 +124,7 @@ def _copied(place: Path, what: str) -> WorkingDirectory:
 
 
 def _walk(place: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Give each directory that is copied, with the names of those below it and of its files, sorted."""
+    """Give each directory to copy, with the names of its subdirectories and of its files, sorted."""
     for base, folders, names in os.walk(place):
         here = Path(base)
         folders[:] = sorted(name for name in folders if not _is_left_out(here / name))
@@ -134,7 +138,7 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def _links(place: Path) -> list[str]:
-    """Return what a copy lacks that a user may miss: links to directories, dangling links, sockets and the like."""
+    """Return the entries that are missing in a copy: links to directories, dangling links, sockets and similar."""
     found = []
     for here, folders, names in _walk(place):
         odd = [name for name in folders if (here / name).is_symlink()]

@@ -1,6 +1,6 @@
-"""What a user would do well to ask for next time, from how cells used what they had, as jobstats tells it.
+"""Advice for the next requests, from the use of the requested resources, as in jobstats.
 
-The thresholds are here, and docs/user-guide.md names them.
+docs/user-guide.md lists the same thresholds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-CPU_LOW = 0.5  # of the cores asked for
+CPU_LOW = 0.5  # of the requested cores
 GPU_LOW = 0.15  # utilisation
-MEMORY_LOW = 0.2  # of the memory asked for, where that is more than
-MEMORY_SMALL = 2.0  # GiB, which nobody need save
-TIME_LOW = 0.1  # of the time limit, where that is more than
+MEMORY_LOW = 0.2  # of the requested memory, if that is more than
+MEMORY_SMALL = 2.0  # GiB, which are not worth saving
+TIME_LOW = 0.1  # of the time limit, if that is more than
 TIME_SHORT = 10.0  # minutes
-OTHERS_BUSY = 0.15  # of the whole machine, in use by others
+OTHERS_BUSY = 0.15  # of the whole machine, used by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
 _USED = (
@@ -25,18 +25,18 @@ _USED = (
 )  # fmt: skip
 
 _TEXTS = {
-    "cpu": "{used} of the {asked} cores in use: ask for fewer.",
-    "gpu": "the GPUs are busy {used} of the time: a larger batch, more environments, or no GPU.",
-    "memory": "at most {used} of the {asked} GiB of memory asked for in use: ask for less.",
-    "time": "over after {used} of the {asked} minutes asked for: a shorter limit starts sooner.",
-    "others": "others used {used} of the machine meanwhile: times may have suffered.",
-    "start": "{used} of the time passes before the first step: train for longer, or compile less.",
+    "cpu": "{used} of the {asked} cores in use: request fewer cores.",
+    "gpu": "the GPUs are busy {used} of the time: use a larger batch, more environments, or no GPU.",
+    "memory": "at most {used} of the {asked} GiB of requested memory in use: request less memory.",
+    "time": "ended after {used} of the {asked} minutes requested: a shorter time limit starts sooner.",
+    "others": "other jobs used {used} of the machine at the same time: times may be too long.",
+    "start": "{used} of the time is before the first step: train longer, or compile less.",
 }
 
-# What is said otherwise where nothing is trained.
+# Other sentences if nothing is trained.
 _OF_COMMANDS = {
-    "gpu": "the GPUs are busy {used} of the time: more work for each, or no GPU.",
-    "start": "{used} of the time passes before the first step: longer runs waste less.",
+    "gpu": "the GPUs are busy {used} of the time: give each more work, or use no GPU.",
+    "start": "{used} of the time is before the first step: longer runs waste less.",
 }
 
 
@@ -48,7 +48,7 @@ class _Waste:
 
 
 def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
-    """Return a sentence for each thing that was hardly used by some configurations, which it names.
+    """Return a sentence for each resource that some configurations used little, with their names.
 
     Args:
         rows: attempts with the columns of `with_groups`.
@@ -80,7 +80,7 @@ def _span(values: list[float], form: str) -> str:
 
 
 def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
-    """Give what one configuration in one place hardly used; means over seeds, the largest seed where it is a limit."""
+    """Give the little-used resources of one configuration in one place: means over seeds; for limits, the maximum over seeds."""
     first = group.iloc[0]
     cores, used = float(first["cpus"] * first["tasks"]), float(group["cpu_utilisation"].mean())
     if cores > 1 and used < CPU_LOW:

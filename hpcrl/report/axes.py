@@ -1,4 +1,4 @@
-"""The axes of a study as columns: what a large study is searched, filtered, grouped and drawn by."""
+"""The axes of a study as columns, by which a large study is searched, filtered, grouped and drawn."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _COUNTED = {"cpus": "cores", "tasks": "ranks"}
 
 
 def axes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a column for each axis of which the cells of a study have several values, in the order of the study.
+    """Return a column for each axis with several values in the cells of a study, in the order of the study.
 
     Args:
-        rows: cells of one study. Resources are axes like any other; the seed is none.
+        rows: cells of one study. Resources are axes, too; the seed is not an axis.
     """
     flat = [
         {
@@ -36,7 +36,7 @@ def axes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:
-    """Return the axes whose values are all numbers, of which there are at least `fewest`; those with most values first."""
+    """Return the axes with at least `fewest` values that are all numbers, those with the most values first."""
     found = [
         str(name)
         for name in table.columns

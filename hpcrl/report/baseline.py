@@ -1,4 +1,4 @@
-"""One dataset against an older one: what became slower, larger or worse beyond the noise between seeds."""
+"""Compare a dataset with an older one: which results became slower, larger or worse beyond the noise between seeds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pandas as pd
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import CONFIDENCE, Estimate, Values, holm, least_p, mann_whitney, ratio, runs_needed
 
-# column -> what it is called, and whether more of it is better
+# column -> its display name, and whether more is better
 MEASURES = {
     "training_time": ("training time", False),
     "compile_time": ("compile time", False),
     "memory": ("memory", False),
     "final_score": ("final score", True),
 }
-SMALL = 0.02  # a change of less than this part is not spoken of, however sure it is
+SMALL = 0.02  # smaller changes are not reported, even if they are significant
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
     "regression",
     "improvement",
@@ -32,10 +32,10 @@ class Change:
     """One measure of one line of the comparison.
 
     Args:
-        estimate: the change as a part of the old value, with its interval for times and memory, and the p of its test.
-        runs: how many runs the new and the old dataset have of it.
-        verdict: one of the words above; known once all changes of a report are judged together.
-        why: why it cannot be judged.
+        estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
+        runs: number of runs in the new and the old dataset.
+        verdict: one of the words above; set when all changes of a report are judged together.
+        why: the reason why it cannot be judged.
     """
 
     study: str
@@ -80,7 +80,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
 
 
 def judge(changes: Sequence[Change]) -> list[Change]:
-    """Give each change its verdict, regressions first. All tests of a report are asked at once (Holm 1979)."""
+    """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
     tested = [each for each in changes if each.estimate.p is not None]
     stands = holm([each.estimate.p for each in tested if each.estimate.p is not None])
     judged = [replace(each, why="one seed") for each in changes if each.estimate.p is None]
@@ -88,7 +88,9 @@ def judge(changes: Sequence[Change]) -> list[Change]:
         if each.measure == MEASURES["final_score"][0] and least_p(*each.runs) > (1 - CONFIDENCE) / len(tested):
             needed = runs_needed(len(tested))
             why = (
-                f"{needed} seeds could show a change among {len(tested)} comparisons" if needed else "too many at once"
+                f"at least {needed} seeds are needed for {len(tested)} comparisons"
+                if needed
+                else "too many comparisons"
             )
             judged.append(replace(each, why=why))
         elif not stand or abs(each.estimate.value) < SMALL:
@@ -109,8 +111,8 @@ def _values(rows: pd.DataFrame, column: str) -> Values:
 
 
 def _relative(over: Values, under: Values) -> Estimate:
-    """Return the change of something positive: how much more of it there is, as a part of what there was."""
-    if min(over.min(), under.min()) <= 0:  # such as compile times of cells that compiled nothing
+    """Return the relative change of positive values."""
+    if min(over.min(), under.min()) <= 0:  # such as compile times of cells without compiling
         return Estimate(float(over.mean() / under.mean()) - 1, None, None)
     found = ratio(over, under)
     if found.low is None or found.high is None:
@@ -119,7 +121,7 @@ def _relative(over: Values, under: Values) -> Estimate:
 
 
 def _score_change(over: Values, under: Values) -> Estimate:
-    """Return the change of the median score: more is more, though the scores be negative, as returns may be."""
+    """Return the relative change of the median score. An increase is positive for negative scores, too."""
     before = float(np.median(under))
     value = (float(np.median(over)) - before) / (abs(before) or 1.0)
     judged = len(over) > 1 and len(under) > 1

@@ -1,4 +1,4 @@
-"""From how many steps a mode pays that starts later and then is faster."""
+"""The number of steps from which a mode with a longer start and faster steps takes less time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORTH_SAYING = 0.05  # of a run's wall time
 
 @dataclass(frozen=True)
 class Cost:
-    """What a configuration takes, means over its completed seeds: seconds outside of training, for a step, and in all."""
+    """Mean times of a configuration over its completed seeds, in seconds: outside of training, per step, and in all."""
 
     framework: str
     what: str
@@ -31,7 +31,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """`late` starts later than `early`, and from `steps` on it has paid."""
+    """`late` starts later than `early`, and takes less time from `steps` on."""
 
     early: Cost
     late: Cost
@@ -39,9 +39,9 @@ class BreakEven:
 
     def __str__(self) -> str:
         return (
-            f"{self.late.what} pays beside {self.early.what} from about {float(f'{self.steps:.2g}'):,.0f} steps: outside of "
+            f"{self.late.what} takes less time than {self.early.what} from about {float(f'{self.steps:.2g}'):,.0f} steps: outside of "
             f"training it takes {self.late.outside - self.early.outside:.1f} s more, and "
-            f"{1e3 * (self.early.step - self.late.step):.3g} ms less for each step."
+            f"{1e3 * (self.early.step - self.late.step):.3g} ms less per step."
         )
 
 
@@ -68,7 +68,7 @@ def costs(part: pd.DataFrame) -> list[Cost]:
 
 
 def break_evens(found: Sequence[Cost]) -> list[BreakEven]:
-    """Return where the modes of one framework cost the same, among those whose starts differ by a part worth saying."""
+    """Return the break-even points of the modes of one framework whose starts differ enough to matter."""
     return [
         BreakEven(early, late, (late.outside - early.outside) / (early.step - late.step))
         for early, late in permutations(found, 2)

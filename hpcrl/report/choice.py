@@ -1,4 +1,4 @@
-"""Which configurations of a large study are drawn line by line: those that matter, by a rule that captions state."""
+"""Choose the configurations of a large study that figures draw as lines, by a rule that the captions state."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hpcrl.report.design import natural
 from hpcrl.report.groups import KEYS
 
 MOST = 20
-_BEST, _FASTEST = 8, 8  # of the chosen; the others are the slowest
+_BEST, _FASTEST = 8, 8  # of the chosen; the rest are the slowest
 
 
 def line_names(rows: pd.DataFrame) -> pd.Series[str]:
-    """Name the lines by what differs among them: places and clusters only where there are several."""
+    """Name the lines by their differences: with places and clusters only if there are several."""
     names = rows["what"]
     if rows["where"].nunique() > 1:
         names = names + " · " + rows["where"]
@@ -24,7 +24,7 @@ def line_names(rows: pd.DataFrame) -> pd.Series[str]:
 def chosen(
     rows: pd.DataFrame, most: int = MOST, more_is_better: bool = True, trains: bool = True
 ) -> tuple[pd.DataFrame, str]:
-    """Return the rows of the configurations to draw, with their `line`, and the rule in words ("" where all are drawn).
+    """Return the rows of the configurations to draw, with their `line`, and the rule in words ("" if all are drawn).
 
     Args:
         rows: attempts with the columns of `with_groups`, of one study.
@@ -46,8 +46,8 @@ def chosen(
     parts = [
         f"the {len(names)} {words}"
         for names, words in (
-            (best, "of the best median scores"),
-            (fastest, f"next that {verb} fastest"),
+            (best, "with the best median scores"),
+            (fastest, f"others that {verb} fastest"),
             (slowest, f"that {verb} slowest"),
         )
         if names

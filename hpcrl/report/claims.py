@@ -1,8 +1,8 @@
-"""What a paper says beside what was measured: one verdict for each claim of ``jobs/claims/PAPER.yaml``.
+"""Compare the claims of a paper with measurements: one verdict for each claim of ``jobs/claims/PAPER.yaml``.
 
-A claim is a list of comparisons, each of two configurations (or of one with a score). A claim *agrees* where every
-comparison is shown, each at 5 %; it is *contradicted* where the opposite of one is shown, all of its comparisons asked
-at once (Holm). A superlative or a ranking agrees only where every one of its configurations was run.
+A claim is a list of comparisons, each of two configurations (or of one with a score). It *agrees* if every comparison is
+shown at the 5 % level. It is *contradicted* if the opposite of a comparison is shown, corrected for the number of its
+comparisons (Holm). A superlative or a ranking agrees only if all of its configurations were run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from hpcrl.spec.library import Library
 
 Word = Literal["agrees", "contradicted", "no difference shown", "cannot be tested here"]
 _LEVEL = 1 - CONFIDENCE
-_MOST_TOLD = 8  # comparisons that are told one by one
-# measure -> column, name, whether it is of the whole machine
+_MOST_TOLD = 8  # comparisons that have a sentence of their own
+# measure -> column, name, whether it is a value of the whole machine
 _MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "training_time": ("training_time", "training time", False),
     "wall_time": ("wall_time", "wall time", False),
@@ -54,12 +54,12 @@ _MEASURES: dict[Measure, tuple[str, str, bool]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was measured of one claim on one cluster.
+    """The result of one claim on one cluster.
 
     Args:
-        tested: how many of its `comparisons` the data carry.
-        measured: the numbers with their intervals, and what could not be tested and why.
-        beside: what stand-ins for places that were not run, or for measures that cannot be used, would say.
+        tested: how many of its `comparisons` could be tested.
+        measured: the numbers with their intervals, and the comparisons that could not be tested, with the reason.
+        beside: the result with substitutes for places that were not run or for measures that cannot be used.
     """
 
     study: str
@@ -75,18 +75,18 @@ class Verdict:
     beside: str
 
     def headline(self) -> str:
-        """Return the verdict, and in how many comparisons where not all could be tested."""
+        """Return the verdict, with the number of comparisons if not all could be tested."""
         partly = 0 < self.tested < self.comparisons and self.verdict != "cannot be tested here"
         return f"{self.verdict} ({self.tested} of {self.comparisons} comparisons)" if partly else self.verdict
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One comparison of a claim: its test, or why there is none.
+    """One comparison of a claim: its test, or the reason for none.
 
     Args:
-        p: of the test that there is no difference; None where it cannot be tested.
-        as_said: whether what was measured lies on the side that the claim names.
+        p: p value of the test for no difference; None if it cannot be tested.
+        as_said: whether the measurement is on the side of the claim.
     """
 
     text: str
@@ -96,7 +96,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A claim read with one choice of places and measure.
+    """The evaluation of a claim with one choice of places and measure.
 
     Args:
         asked: the comparisons that could be tested.
@@ -118,10 +118,10 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The runs of a study on one cluster, as a paper sees them.
+    """The runs of a study on one cluster, by the places of a paper.
 
     Args:
-        busy: for each run, what else used its machine, or nothing.
+        busy: for each run, the other work on its machine, or an empty text.
     """
 
     claims: Claims
@@ -139,11 +139,11 @@ class _Runs:
 
 
 def verdicts(rows: pd.DataFrame, name: str, study: dict[str, Any], library: Library) -> list[Verdict]:
-    """Judge the claims of the paper that a study names; none where there is no file of its claims.
+    """Judge the claims of a study's paper. Return none if there is no file of its claims.
 
     Args:
-        name: the study's.
-        study: what ``dataset.json`` holds of it.
+        name: name of the study.
+        study: its entry in ``dataset.json``.
 
     Raises:
         SpecError: the file of claims has faults.
@@ -176,10 +176,10 @@ def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) ->
 
 
 def _reading(claim: Claim, runs: _Runs, goal: float | None, measure: Measure | None = None) -> _Reading:
-    """Read a claim.
+    """Evaluate a claim.
 
     Args:
-        measure: what is used in place of the claim's own measure.
+        measure: the measure that replaces the claim's own.
     """
     test = claim.shown_by
     if isinstance(test, Untestable):
@@ -211,7 +211,7 @@ def _word(asked: Sequence[_Part], incomplete: bool) -> Word:
 
 
 def _beside(claim: Claim, runs: _Runs, goal: float | None, first: _Reading) -> str:
-    """Read a claim once more with what stands in for places that were not run and for a measure of a busy machine."""
+    """Evaluate a claim again, with substitutes for places that were not run and for a measure of a busy machine."""
     test = claim.shown_by
     if isinstance(test, Untestable):
         return ""
@@ -229,7 +229,7 @@ def _beside(claim: Claim, runs: _Runs, goal: float | None, first: _Reading) -> s
     further = [each for each in read.asked if each not in first.asked]
     if not names or not further:
         return ""
-    return " ".join([f"With stand-ins ({'; '.join(names)}): {read.word}.", *read.numbers(further)])
+    return " ".join([f"With substitutes ({'; '.join(names)}): {read.word}.", *read.numbers(further)])
 
 
 def _places(claim: Claim, runs: _Runs) -> set[str]:
@@ -252,18 +252,18 @@ def _in_place(rows: pd.DataFrame, place: Place) -> pd.Series[bool]:
 
 
 def _only(configuration: Configuration, runs: _Runs) -> pd.DataFrame | str:
-    """Return the runs of a configuration, or why they cannot be compared."""
+    """Return the runs of a configuration, or the reason why they cannot be compared."""
     name, rows = runs.name(configuration), runs.of(configuration)
     if rows.empty:
         place = runs.places[configuration.place]
         return f"{configuration.place} was not run" if not _in_place(runs.rows, place).any() else f"{name} was not run"
     if (different := len(rows[["what", "where"]].drop_duplicates())) > 1:
-        return f"{name} stands for {different} configurations of this study"
+        return f"{name} means {different} configurations of this study"
     return rows
 
 
 def _counted(configuration: Configuration, test: Reaches | Fails, runs: _Runs, goal: float | None) -> _Part:
-    """Ask whether most runs reach a score, or end, by the exact binomial test of one half, to the side measured."""
+    """Test whether most runs reach a score, or end, by the exact one-sided binomial test against one half."""
     rows = _only(configuration, runs)
     if isinstance(rows, str):
         return _Part(rows)
@@ -275,35 +275,35 @@ def _counted(configuration: Configuration, test: Reaches | Fails, runs: _Runs, g
         known, did, most_are_said = done[done | reached], reached, test.expected == "all"
     total, hits = len(known), int(did[known.index].sum())
     if not total:
-        return _Part(f"{name} did not end ({count(len(rows), 'run')})")
+        return _Part(f"{name} did not complete ({count(len(rows), 'run')})")
     p = _binomial(max(hits, total - hits), total)
     if 0.5**total > _LEVEL:
-        return _Part(f"{name} has too few runs ({hits} of {total} did): {math.ceil(-math.log2(_LEVEL))} could show it")
+        return _Part(f"{name} has too few runs ({hits} of {total} did): the minimum is {math.ceil(-math.log2(_LEVEL))}")
     least, most = 100 * _least_share(hits, total), 100 - 100 * _least_share(total - hits, total)
     bound = f"at least {least:.0f} %" if 2 * hits >= total else f"at most {most:.0f} %"
     text = f"{name} {hits} of {total} ({bound} of all, at 95 %)"
     if left := len(rows) - total:
-        text += f", besides {left} that did not end"
+        text += f", and {left} did not complete"
     return _Part(text, p, (2 * hits > total) == most_are_said if 2 * hits != total else False)
 
 
 def _binomial(hits: int, total: int) -> float:
-    """Return P(X >= hits) of as many fair coins."""
+    """Return P(X >= hits) for as many tosses of a fair coin."""
     return sum(math.comb(total, each) for each in range(hits, total + 1)) / 2**total
 
 
 def _least_share(hits: int, total: int) -> float:
-    """Return the lower bound of a share, exact and one-sided (Clopper and Pearson 1934)."""
+    """Return the exact one-sided lower bound of a share (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv  # late: SciPy takes a while to import
 
     return float(betaincinv(hits, total - hits + 1, _LEVEL)) if hits else 0.0
 
 
 def _compared(low: Configuration, high: Configuration, measure: Measure, runs: _Runs, kind: str) -> _Part:
-    """Compare two configurations, the first of which has less of a measure if the claim is right.
+    """Compare two configurations. By the claim, the first has less of a measure.
 
     Args:
-        kind: of the claim; it decides which of the two is named first.
+        kind: kind of the claim; it decides which of the two is named first.
     """
     column, _, of_machine = _MEASURES[measure]
     groups: list[Values] = []
@@ -313,12 +313,12 @@ def _compared(low: Configuration, high: Configuration, measure: Measure, runs: _
             return _Part(rows)
         done = rows[rows["outcome"] == "completed"]
         if done.empty:
-            return _Part(f"{runs.name(configuration)} did not end ({count(len(rows), 'run')})")
+            return _Part(f"{runs.name(configuration)} did not complete ({count(len(rows), 'run')})")
         if of_machine and (others := sorted(set(runs.busy.loc[done.index]) - {""})):
             return _Part(others[0])
         values = _values(done, column)
         if not len(values):
-            return _Part(f"{runs.name(configuration)} has no value of it")
+            return _Part(f"{runs.name(configuration)} has no value of this measure")
         groups.append(values)
     names = [runs.name(low), runs.name(high)]
     if measure == "final_score" or min(each.min() for each in groups) <= 0:
@@ -328,7 +328,7 @@ def _compared(low: Configuration, high: Configuration, measure: Measure, runs: _
     else:
         factor, text = ratio(groups[0], groups[1]), f"{names[0]} has {{}} times that of {names[1]}"
     if factor.low is None or factor.p is None:
-        return _Part(f"{text.format(f'{factor.value:.3g}')}, but with one run it cannot be judged")
+        return _Part(f"{text.format(f'{factor.value:.3g}')}, but one run is not enough for a test")
     as_said = factor.value > 1 if kind in ("more", "most") else factor.value < 1
     return _Part(text.format(f"{factor.value:.3g} ({factor.low:.3g} to {factor.high:.3g})"), factor.p, as_said)
 
@@ -345,7 +345,7 @@ def _ranked(groups: list[Values], names: list[str]) -> _Part:
         parts.append(f"{name} has a median of {middle.value:.4g}{spread}")
     text = " and ".join(parts)
     if least_p(len(low), len(high)) > _LEVEL:
-        return _Part(f"{text}, but so few runs cannot show a difference")
+        return _Part(f"{text}, but there are too few runs to show a difference")
     p = mann_whitney(low, high)
     above = (high[:, None] > low[None, :]).mean() - (high[:, None] < low[None, :]).mean()
     return _Part(f"{text}, p = {p:.2g}", p, bool(above > 0))

@@ -20,14 +20,14 @@ _SHORT = (
     "wall s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %",
 )  # fmt: skip
 WORDS = ("cluster", "configuration", "resources")
-_PLACES = ("study", "cluster", "resources")  # left out where all rows say the same
+_PLACES = ("study", "cluster", "resources")  # left out if equal in all rows
 _OF_TRAINING = ("setup_seconds_median", "compile_seconds_median")
-_MOST_VALUES = 60  # of an axis that can be filtered and grouped by
+_MOST_VALUES = 60  # maximum values of an axis that can be filtered and grouped
 
 
 @dataclass(frozen=True)
 class Table:
-    """The comparison on the page: columns that say something, rows, and for each axis of the study its value of each row."""
+    """The comparison on the page: columns with information, rows, and the value of each axis for each row."""
 
     columns: list[str]
     rows: list[list[str]]
@@ -43,10 +43,10 @@ def columns(score: Score) -> list[str]:
 
 
 def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> Table:
-    """Return the columns that say something, and the rows.
+    """Return the columns with information, and the rows.
 
     Args:
-        rows: the attempts that `compared` sums up; axes: their study's axes, on the same index.
+        rows: the attempts that `compared` sums up; axes: the axes of their study, with the same index.
     """
     texts = [_row(line, with_interval=True) for line in compared]
     one_cluster = len({line.cluster for line in compared}) == 1
@@ -63,7 +63,7 @@ def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score
 
 
 def for_terminal(compared: list[Line], trains: bool = True) -> tuple[list[str], list[list[str]]]:
-    """Return the same in short words: places only where they differ, values without their intervals."""
+    """Return the same in short form: places only if they differ, values without intervals."""
     plain = {} if trains else {"final": "score", "train s": "command s"}
     names = ("study", *(plain.get(name, name) for name in _SHORT))
     rows = [[line.study, *_row(line, with_interval=False)] for line in compared]
@@ -84,7 +84,7 @@ def to_csv(compared: Sequence[Line], trains: bool = True) -> str:
     """Return the comparison as plain numbers, with units in the names of the columns and two columns for an interval.
 
     Args:
-        trains: whether any study trains; else there is no goal, and the time is the command's.
+        trains: whether any study trains. If not, there is no goal, and the time is that of the command.
     """
     frame = pd.DataFrame([_plain(line) for line in compared])
     if not trains:

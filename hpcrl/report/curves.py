@@ -1,4 +1,4 @@
-"""What changes in the course of a run, over seeds: returns, evaluations, processors and memory in use."""
+"""Series over the course of a run, over seeds: returns, evaluations, use of processors and memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COLUMNS = ["x", "median", "low", "high", "seeds", "level", *_NAMES]
 def returns(
     rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 120, window: int = 20, name: str = "return"
 ) -> pd.DataFrame:
-    """Return training returns against `by`, as :func:`banded` does; each seed's are averaged over the last `window` episodes.
+    """Return training returns against `by`, as :func:`banded` does; each seed is averaged over the last `window` episodes.
 
     Time is counted from the start of the record.
 
     Args:
-        name: of the value that is reported, of a command that reports no returns.
+        name: name of the reported value, for a command that reports no returns.
     """
     wanted = episodes[(episodes["name"] == name) & (episodes["kind"].isin(["train", "value"]))]
 
@@ -55,13 +55,13 @@ def _positions(ordered: pd.DataFrame, by: By) -> Values:
 
 
 def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return what a job used against time, as :func:`banded`.
+    """Return the job's use of a resource against time, as :func:`banded` does.
 
     Args:
         what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
     """
     column = {"cpu": "cpu_seconds", "memory": "pss", "gpu": "gpu_percent"}[what]
-    # A job of many processes is not looked at in every sample, and most have no GPU.
+    # A job with many processes is not measured in every sample, and most jobs have no GPU.
     first = samples[(samples["rank"] == 0) & samples[column].notna()]
 
     def series(seed: pd.DataFrame) -> tuple[Values, Values]:
@@ -71,7 +71,7 @@ def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
             return x, y / 1024**3
         if what == "gpu":
             return x, y
-        apart = max(1, len(x) // 60)  # differences over a second say little more than noise
+        apart = max(1, len(x) // 60)  # differences over a second are mostly noise
         return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
 
     return banded(rows, first, series)
@@ -83,10 +83,10 @@ def banded(
     series: Callable[[pd.DataFrame], tuple[Values, Values]],
     points: int = 120,
 ) -> pd.DataFrame:
-    """Return the median over seeds and its interval of one series for each seed, for each line of the comparison.
+    """Return, for each line of the comparison, the median over seeds of a series, with its interval.
 
-    The series are read off on a common grid that ends where the shortest seed of the line ends, so that no median
-    changes its seeds on the way. The interval is one of order statistics, at each point: see `statistics.median`.
+    The series are read on a common grid that ends at the end of the shortest seed of the line, so that every median is over
+    the same seeds. At each point the interval uses order statistics: see `statistics.median`.
 
     Args:
         rows: attempts with the columns of `with_groups`, and `line`.
@@ -96,7 +96,7 @@ def banded(
     named = table.merge(rows[[*keys, *_NAMES]], on=keys)
     out = []
     groups = named.groupby(_NAMES, sort=True)
-    points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # many lines are told apart no better by more
+    points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # with many lines, more points do not help
     for group_key, group in groups:
         found = []
         for _, seed in group.groupby(keys, sort=True):
@@ -122,11 +122,11 @@ def banded(
 
 
 def band_in_words(data: pd.DataFrame) -> str:
-    """Say what lines and bands of :func:`banded` are."""
+    """Explain the lines and bands of :func:`banded`."""
     level: Any = data["level"].min()
     if data["seeds"].max() < 2:
         return "Lines are single seeds."
     return (
-        "Lines are medians over seeds. Bands are intervals of order statistics, which at each point hold the median of all "
+        "Lines are medians over seeds. Bands are intervals of order statistics, which at each point contain the median of all "
         f"seeds in {100 * level:.0f} % of cases or more. A line ends where its shortest seed ends."
     )

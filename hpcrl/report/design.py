@@ -1,4 +1,4 @@
-"""What all tables and figures share: names, colours and line styles, the order of names, and how numbers are written."""
+"""Names, colours, line styles, sort order and number formats for all tables and figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from hpcrl.catalogue.registry import frameworks
 
-# Of Okabe and Ito's colours, which readers with any common colour blindness tell apart. A framework keeps its colour
-# in every figure, whatever else is drawn.
+# Colours of Okabe and Ito, which readers with any common colour blindness can distinguish. A framework has the same colour
+# in every figure.
 _COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2", "jax": "#009E73", "mxnet": "#CC79A7", "numpy": "#E69F00"}
 FRAMEWORKS = {name: (frameworks()[name].title, colour) for name, colour in _COLOURS.items()}
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
@@ -21,7 +21,7 @@ _DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
 def display(value: object) -> str:
-    """Return the name that readers see of a framework, of a kind of parallelism, or of any other value."""
+    """Return the display name of a framework, of a kind of parallelism, or of any other value."""
     text = str(value)
     if text in frameworks():
         return frameworks()[text].title
@@ -29,7 +29,7 @@ def display(value: object) -> str:
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Give each display name its colour: a framework's own, to others the free ones in the order of their names."""
+    """Return the colour of each display name: a framework's own; for others the free ones, in the order of their names."""
     known = {name: colour for name, colour in FRAMEWORKS.values()}
     ordered = sorted(set(names), key=natural)
     taken = {known[name] for name in ordered if name in known}
@@ -50,7 +50,7 @@ def natural(name: object) -> tuple[tuple[bool, float, str], ...]:
 
 
 def in_short(value: float) -> str:
-    """Write a number with three digits that count, and commas between thousands."""
+    """Write a number with three significant digits, and commas between thousands."""
     if value != value:
         return ""
     size = abs(value)

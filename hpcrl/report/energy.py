@@ -1,4 +1,4 @@
-"""What a study took of energy, as far as anybody counted it, and what that means in emissions."""
+"""The measured energy of a study, and an estimate of its emissions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from hpcrl.report.design import counted, in_short
 
 _KWH = 3.6e6  # joules
 _UNKNOWN = (
-    "Energy is not measurable here: there was no GPU with a counter, the site lets nobody read the processors' (RAPL), and "
-    "Slurm accounts none."
+    "Energy was not measured: there was no GPU with a counter, the counters of the processors (RAPL) cannot be read here, and "
+    "Slurm does not account for energy."
 )
 
 
 def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
-    """Say how much energy the attempts of a study took, by what counted it.
+    """Return the energy of a study's attempts in words, by the source of the measurement.
 
-    Slurm's account of a node is the whole of it; else the processors' counters and the GPUs' are added. What cells that
-    shared a machine took of it nobody knows.
+    Slurm's account covers the whole node. Without it, the counters of processors and GPUs are added. The energy of single
+    cells that shared a machine is not known.
 
     Args:
         rows: attempts with the columns of `with_groups`, and `shared`.
-        grid_intensity: grams of CO2 equivalent for each kilowatt-hour; None: nothing is estimated.
+        grid_intensity: grams of CO2 equivalent per kilowatt-hour; None: no estimate.
     """
     slurm = rows["slurm_energy"].where(rows["slurm_energy"] > 0)
     packages = rows["cpu_energy"].where((rows["cpu_energy"] > 0) & ~rows["shared"])
@@ -43,8 +43,8 @@ def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
     ]
     text = f"Energy: {', '.join(told)}."
     if unknown := int(joules.isna().sum()):
-        text += f" Of {counted(unknown, 'cell')} nothing is known."
+        text += f" The energy of {counted(unknown, 'cell')} is not known."
     if grid_intensity is not None:
         grams = joules.sum() / _KWH * grid_intensity
-        text += f" At {in_short(grid_intensity)} g CO2e/kWh that is about {in_short(grams / 1000)} kg CO2e: an estimate, without cooling and manufacture."
+        text += f" At {in_short(grid_intensity)} g CO2e/kWh this is about {in_short(grams / 1000)} kg CO2e (an estimate, without cooling and manufacture)."
     return text

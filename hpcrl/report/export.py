@@ -1,4 +1,4 @@
-"""A dataset for other tools: CSV, TensorBoard, MLflow, and CSV with the names of CleanRL's and openrlbenchmark's runs."""
+"""Write a dataset for other tools: CSV, TensorBoard, MLflow, and CSV with the names of CleanRL and openrlbenchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 
-# Columns of a cell that are its results; the others say what it was.
+# Columns with the results of a cell; the others are its configuration.
 _METRICS = (
     "wall_time", "training_time", "setup_time", "compile_time", "steps", "episodes", "final_score", "best_score",
     "goal_step", "goal_time", "cpu_seconds", "cpu_utilisation", "memory_peak", "rss_peak", "pss_peak", "gpu_percent", "gpu_memory_peak",
@@ -24,22 +24,22 @@ _PARAMETERS = (
     "study", "cluster", "workload", "framework", "execution", "parallelism", "seed", "nodes", "tasks", "cpus", "gpus",
     "gpu_type", "partition", "environment", "outcome", "plan", "cell", "attempt",
 )  # fmt: skip
-_AT_ONCE = 1_000  # metrics that MLflow takes in one call
+_AT_ONCE = 1_000  # metrics that MLflow accepts in one call
 
 
 def export(dataset: Path, kind: str, output: Path) -> int:
-    """Write a dataset for another tool; return how many runs (of CSV: tables) were written.
+    """Write a dataset for another tool. Return the number of runs (for CSV: tables) written.
 
     Args:
         kind: one of :data:`KINDS`.
-        output: a directory that is not there yet; of MLflow also an address (``http://...``, ``sqlite:///...``).
+        output: a directory that does not exist yet; for MLflow also an address (``http://...``, ``sqlite:///...``).
 
     Raises:
-        UsageError: there is no dataset, or the output exists already.
+        UsageError: there is no dataset, or the output already exists.
         HpcrlError: the tool's package is not installed, or it cannot be written.
     """
     if "://" not in str(output) and output.exists() and any(output.iterdir()):
-        raise UsageError(f"{output}: exists already: choose another directory with -o")
+        raise UsageError(f"{output}: already exists: choose another directory with -o")
     try:
         return KINDS[kind](dataset, output)
     except ImportError as error:
@@ -63,7 +63,7 @@ def _csv(dataset: Path, output: Path) -> int:
 
 
 class _Point(NamedTuple):
-    """A return or a reported value; `step` is 0 where none was reported."""
+    """A return or a reported value; `step` is 0 if none was reported."""
 
     kind: str
     name: str

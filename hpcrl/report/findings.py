@@ -1,4 +1,4 @@
-"""The three or four findings that answer a study's question, each in one sentence with its interval."""
+"""The three or four main findings of a study, each in one sentence with its interval."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MODE = "eager"  # the other modes are compared with it
 
 
 def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
-    """Return at most four sentences about the place with most configurations, each computed from completed cells.
+    """Return at most four sentences about the place with the most configurations, computed from completed cells.
 
-    Where nothing is trained and cells scale, what more cores bring comes first, in place of which is fastest.
+    For a study without training and with scaling, the gain of more cores replaces the fastest configuration.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
-        series: of strong and weak scaling.
+        series: the series of strong and weak scaling.
     """
     score = score or Score()
     column = "training_time" if rows["training_time"].notna().any() else "wall_time"
@@ -72,13 +72,13 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
         text += (
             f". Next is {second}, with {_with(beside, ' times')}"
             if shown
-            else f". That {first} beats {second} is not shown ({_with(beside, ' times')})"
+            else f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
         )
     return text + "."
 
 
 def _modes(part: pd.DataFrame, place: str) -> str:
-    """Say how much faster other modes of a framework are than its eager one."""
+    """Return how many times as fast the other modes of a framework are as its eager one."""
     if not (part["dash"] == _MODE).any():
         return ""
     said = []
@@ -92,7 +92,7 @@ def _modes(part: pd.DataFrame, place: str) -> str:
             if min(before.min(), after.min()) <= 0:
                 continue
             said.append(f"{framework} {mode} {_with(ratio(before, after), '')}")
-    return f"Times as fast in training as eager{place}: {'; '.join(said)}." if said else ""
+    return f"Speed in training, relative to eager{place}: {'; '.join(said)}." if said else ""
 
 
 def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
@@ -104,7 +104,7 @@ def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     top = median(values[best[0]])
     equal = [what for what in best if float(np.median(values[what])) == top.value]
     interval = "" if top.low is None or top.high is None else f", {100 * top.level:.0f} % interval {_span(top)}"
-    who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations share it"
+    who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations have it"
     text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
     differences = score_differences({what: values[what] for what in best[:12]}, score.trains)
     return text + (f"; {differences}" if differences else ".")
@@ -118,10 +118,10 @@ def _memory(part: pd.DataFrame, place: str) -> str:
     least, most = ordered[0], ordered[-1]
     more = ratio(peaks[most], peaks[least])
     if more.low is None or more.low <= 1:
-        return ""  # not shown to differ
+        return ""  # no difference shown
     return (
-        f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak; "
-        f"most is {most}, with {_with(more, ' times')} as much."
+        f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
+        f"Most memory: {most}, {_with(more, ' times')} as much."
     )
 
 

@@ -1,4 +1,4 @@
-"""Cells that differ only in their seed, as one line of the comparison."""
+"""Group the cells that differ only in their seed, as one line of the comparison."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
 _OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
-_MOST_COLOURS = 8  # values of an axis that colours tell apart
+_MOST_COLOURS = 8  # values of an axis that colours can distinguish
 
 
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the newest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
+    """Return the latest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
 
-    A cell is what it computes: one that several plans have run is one seed, not several, and its newest run counts.
-    Machines of two kinds are never one line: hosts without Slurm are told apart in `cluster`, kinds of nodes in `where`.
+    A cell that several plans have run is one seed, not several, and its latest run counts. Machines of two kinds are never
+    one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. Also `repeats` (in how many plans it ran), `threads` (of the whole machine) and `memory`: the
     peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
@@ -52,9 +52,9 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["hex"] = [named[place][1] for place in range(len(rows))]
     threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
     rows["threads"] = rows["hardware"].map(threads).astype(float)
-    # Of a requeued cell the last attempt's record has only the rest of these.
+    # The last attempt's record of a requeued cell has only the rest of these.
     rows[list(_OF_ONE_ATTEMPT)] = rows[list(_OF_ONE_ATTEMPT)].mask(rows["resumed_step"].notna())
-    # What a cell had reported when it failed is no score of a run.
+    # A value that a cell reported before it failed is not a score.
     rows["final_score"] = rows["final_score"].mask(rows["outcome"] != "completed")
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
@@ -62,7 +62,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
-    """Tell of older attempts whether they completed on another kind of machine than the newest one ran on."""
+    """Tell for older attempts whether they completed on another kind of machine than that of the latest one."""
     keys = ["study", "cluster", "cell", "machine"]
     newest = pd.MultiIndex.from_frame(cells.loc[cells["latest"].astype(bool), keys])
     there = pd.MultiIndex.from_frame(cells[keys]).isin(newest)
@@ -70,14 +70,14 @@ def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _by_machine(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tell hosts without Slurm apart in the name of their cluster, where there are several."""
+    """Add the host to the name of the cluster if there are several hosts without Slurm."""
     local = rows["attempt"].str.startswith("local-")
     names = rows["cluster"].astype(str)
     return rows.assign(cluster=names + _kinds(rows, ["study", "cluster"]).where(local, ""))
 
 
 def _kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
-    """Return what tells the machines of each group apart, in brackets; nothing where they are of one kind."""
+    """Return the difference between the machines of each group, in brackets; nothing if they are of one kind."""
     told: dict[Any, str] = {}
     for _, group in rows.groupby(keys, sort=False, observed=True):
         kinds = [kind for kind in group["machine"].unique() if kind]
@@ -85,7 +85,7 @@ def _kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
             continue
         common = set.intersection(*(set(kind.split(", ")) for kind in kinds))
         short = {kind: ", ".join(part for part in kind.split(", ") if part not in common) for kind in kinds}
-        # Of an attempt that left no record nobody knows where it ran.
+        # The machine of an attempt without a record is not known.
         words = {kind: f" ({short[kind]})" if kind else " (unknown machine)" for kind in group["machine"].unique()}
         told |= dict(zip(group.index, group["machine"].map(words), strict=True))
     return pd.Series([told.get(each, "") for each in rows.index], rows.index, dtype=str)
@@ -100,7 +100,7 @@ def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:
 
 
 def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
-    """Return what the colour of each cell of a study stands for: its framework, else the first axis of few values."""
+    """Return the value that the colour of each cell shows: its framework, otherwise the first axis with few values."""
     if all(config.get("framework") for config in configs):
         return [display(config["framework"]) for config in configs]
     if len(set(whats)) <= _MOST_COLOURS:
@@ -139,7 +139,7 @@ class Line:
     """One line of the comparison, over seeds: geometric means of times, medians of everything else.
 
     Args:
-        final: the median score; its interval holds the median of all seeds as often as its `level` says.
+        final: the median score; its interval contains the median of all seeds with probability `level`.
         training, wall: geometric means over completed cells in seconds, with 95 % intervals of t on logarithms.
         setup_time, compile_time, goal_time, goal_wall_time: medians, in seconds.
         cpu, gpu: medians, in percent. memory: median of the peaks, in bytes.
@@ -168,8 +168,8 @@ class Line:
 def lines(rows: pd.DataFrame) -> list[Line]:
     """Summarise each group; times and steps to the goal are medians over the seeds that reached it.
 
-    `training` (from the first step) and `wall` (from the record's start) are of completed cells: what a part
-    of the training took would pass for the whole.
+    `training` (from the first step) and `wall` (from the record's start) are of completed cells only, because the time of
+    an incomplete training would look like a fast one.
     """
     rows = rows.assign(goal_wall_time=goal_wall_time(rows), cpu=rows["cpu_utilisation"] * 100)
     middle = (

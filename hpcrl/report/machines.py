@@ -1,4 +1,4 @@
-"""What cells ran on: the machines in words, and which cells shared one with another cell at the same time."""
+"""The machines of cells in words, and the cells that shared a machine with another cell at the same time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 ATTEMPT = ["plan", "cell", "attempt"]
-_TOGETHER = 0.02  # of a cell's own time, beside others: less than that is one cell's end and the next one's start
-# Of the CPU time that a run itself used: less is the system's own and the sampler's.
+_TOGETHER = 0.02  # of a cell's time beside others; less is only the end of one cell and the start of the next
+# Of the run's own CPU time; less is that of the system and the sampler.
 _MOST_OF_OTHERS = 0.1
 _CALIBRATION = {
     "calibration_matrix": "{:,.0f} GFLOP/s",
@@ -20,12 +20,12 @@ _CALIBRATION = {
 
 
 def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
-    """Tell of each attempt whether another one ran on one of its machines at the same time.
+    """Tell for each attempt whether another one ran on one of its machines at the same time.
 
-    What the whole machine did then is not the cell's own. Every attempt of a dataset counts, of whatever study.
+    Values of the whole machine are then not the cell's own. The attempts of all studies of a dataset count.
 
     Args:
-        cells: the dataset's table, whole. samples: its table, which knows the machines by name.
+        cells: the complete table of the dataset. samples: its table, which has the names of the machines.
     """
     shared = pd.Series(False, index=cells.index)
     known = cells[cells["started"].notna() & (cells["wall_time"] > 0)]
@@ -34,7 +34,7 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     spans = known.reset_index()[["index", "cluster", *ATTEMPT, "started", "wall_time"]].merge(hosts, on=ATTEMPT)
     spans = spans.assign(end=spans["started"] + spans["wall_time"]).sort_values("started", kind="stable")
     for _, host in spans.groupby(["cluster", "node"], sort=False):
-        # The one that ends last of those that began before: enough to know whether any of them still ran.
+        # The last end among those that began before is enough to know whether any of them still ran.
         last_end, last_index = float("-inf"), None
         for index, start, end, wall in host[["index", "started", "end", "wall_time"]].itertuples(index=False):
             if last_index is not None:
@@ -49,9 +49,9 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
 
 
 def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return for each attempt what else ran on its machine, or an empty text.
+    """Return for each attempt which other work ran on its machine, or an empty text.
 
-    Another cell is told first, then CPU time of the machine that is not the attempt's own.
+    Another cell comes first, then CPU time of the machine that is not the attempt's own.
 
     Args:
         rows: attempts with the columns of `with_groups`, and `shared` (:func:`side_by_side`).
@@ -60,12 +60,12 @@ def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
     own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * rows["nodes"].fillna(1))
     others = rows["machine_cpu_percent"] / 100 - own
     found[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
-    found[rows["shared"]] = "two cells ran on one machine at once"
+    found[rows["shared"]] = "two cells ran on one machine at the same time"
     return found
 
 
 def in_one_line(rows: pd.DataFrame) -> str:
-    """Say on which machines the cells ran."""
+    """Return the machines of the cells in words."""
     said = []
     for cluster, group in rows[rows["hardware"].notna()].groupby("cluster", sort=True):
         kinds = list(dict.fromkeys(_brief(json.loads(text)) for text in group["hardware"].unique()))
@@ -81,10 +81,10 @@ def _brief(hardware: dict[str, Any]) -> str:
 
 
 def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
-    """Return what was measured on what: cluster, environment, machine, its speed, and the software.
+    """Return the provenance of the measurements: cluster, environment, machine, its speed, and the software.
 
     Args:
-        trains: whether the speed of an environment of reinforcement learning is of interest.
+        trains: whether to include the speed of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
     found = {}
@@ -104,16 +104,16 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
 
 
 def measuring(rows: pd.DataFrame) -> str:
-    """Say what measuring cost, all cells together, and how far nodes' clocks were apart."""
+    """Return the cost of measuring, for all cells together, and the maximum difference of the nodes' clocks."""
     known = rows[(rows["wall_time"] > 0) & rows["sampler_cpu_seconds"].notna()]
     if known.empty:
         return "no sampler ran."
     share = known["sampler_cpu_seconds"].sum() / (known["wall_time"] * known["nodes"]).sum()
     memory = known["sampler_memory"].max() / 2**20
-    text = f"the sampler took {share:.2%} of one core of each node, its start included, and at most {memory:.0f} MiB"
+    text = f"the sampler took {share:.2%} of one core of each node, including its start, and at most {memory:.0f} MiB"
     timed = rows[rows["phase_time"].notna()]
     if not timed.empty:
         text += f"; timing phases took {timed['phase_time'].sum() / timed['wall_time'].sum():.2%} of the wall time"
     if (apart := rows["clock_offset"].abs().max()) > 0:
-        text += f"; nodes' clocks were at most {1e3 * apart:.1f} ms apart, for which samples' times are corrected"
+        text += f"; the nodes' clocks differed by at most {1e3 * apart:.1f} ms, and the times of samples are corrected for it"
     return f"{text}."

@@ -1,4 +1,4 @@
-"""The page: templates of `templates/report/`, found along the search path as every other template, filled with a study each."""
+"""Render the page from `templates/report/`, whose files are found along the search path as all other templates."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def render(
     bundle: str = "",
     **more: Any,
 ) -> str:
-    """Return the HTML of some studies; it needs no network.
+    """Return the HTML of some studies. It needs no network.
 
     Args:
-        bundle: the JavaScript that draws the figures; without it they are tables of their values.
+        bundle: the JavaScript that draws the figures. Without it, figures are tables of their values.
 
     Raises:
-        SpecError: a template has a fault, with its file and line.
+        SpecError: a template has a fault; with file and line.
     """
     environment = _environment(library)
     drawn = (
@@ -89,5 +89,5 @@ def _id(section: Section, figure: Figure) -> str:
 
 
 def _script(value: Any) -> str:
-    """Return JSON that can stand in a script: "</script" would end the element, "<!--<script" would hide its end."""
+    """Return JSON that is safe in a script element: "</script" would end the element, "<!--<script" would hide its end."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c")

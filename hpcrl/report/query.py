@@ -1,4 +1,4 @@
-"""Ask a dataset in SQL."""
+"""Query a dataset with SQL."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hpcrl.formats.tables import SCHEMAS, load_table, read_index
 
 
 def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Run one SQL statement (DuckDB's dialect) over the tables of a dataset; return column names and rows.
+    """Run one SQL statement (DuckDB's dialect) on the tables of a dataset. Return column names and rows.
 
-    The statement sees nothing but the dataset: no other file and no network.
+    The statement can read only the dataset: no other file and no network.
 
     Raises:
         UsageError: there is no dataset, or the statement is empty or wrong.
@@ -40,13 +40,13 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         found = connection.execute(sql)
         return [column[0] for column in found.description or ()], found.fetchall()
     except duckdb.Error as error:
-        raise UsageError(f"the query cannot be answered: {' '.join(str(error).split())}") from None
+        raise UsageError(f"the query failed: {' '.join(str(error).split())}") from None
     finally:
         connection.close()
 
 
 def as_json(value: Any) -> Any:
-    """Return a value of a query's answer as JSON has it: dates and times as ISO 8601, NaN and infinities as null."""
+    """Return a value of a query's result for JSON: dates and times as ISO 8601, NaN and infinities as null."""
     if isinstance(value, dict):
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

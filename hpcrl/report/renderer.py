@@ -1,7 +1,7 @@
-"""Drawing in a process of its own: V8, which draws, ends its whole process where it gets no memory.
+"""Draw figures in a separate process, because V8 ends its whole process when memory is missing.
 
-The process reads requests from its standard input, a JSON text in a line each, and answers each on its standard output with
-a line of JSON (how many bytes follow, or what is wrong) and the bytes.
+The process reads requests from standard input, one line of JSON each. It answers each on standard output with a line of
+JSON (the number of bytes that follow, or an error) and the bytes.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import IO, Any
 from hpcrl.errors import HpcrlError, printable
 
 _BUNDLE = "bundle"
-# So often may it die before it has drawn anything: then it never will.
+# Maximum number of deaths before the first figure.
 _MOST_DEATHS = 2
 
 
 class RendererError(HpcrlError):
-    """A figure could not be drawn; the message says why, and what to do."""
+    """A figure could not be drawn. The message gives the reason, and what to do."""
 
 
 class Renderer:
-    """The process that draws. It is started by the first request, and again where it was ended in the meantime."""
+    """The process that draws. The first request starts it; a later one starts it again if it has ended."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class Renderer:
         self._said.close()
 
     def begin(self) -> None:
-        """Ask for the page's script already: that takes a second, in which the caller can do something else."""
+        """Request the page's script early, because it takes a second, in which the caller can do other work."""
         with suppress(OSError):
             self._ask({"kind": _BUNDLE})
             self._asked = True
@@ -127,16 +127,16 @@ class Renderer:
 
     def _why(self, code: int) -> str:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-        text = f"the process that draws figures (V8) was ended by {name}"
+        text = f"the process that draws figures (V8) was killed by {name}"
         if code > 0 and (last := self._last_line()):
             text += f" ({last})"
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
             return (
-                f"{text}: the address space is limited to {limit / 2**30:.1f} GiB (ulimit -v), and V8 reserves hundreds: "
-                "report in a shell without that limit, or with --figures none"
+                f"{text}: the address space is limited to {limit / 2**30:.1f} GiB (ulimit -v), but V8 reserves hundreds of GiB: "
+                "run the report in a shell without this limit, or with --figures none"
             )
-        return f"{text}: it needs more memory; give it more, or report with --figures none"
+        return f"{text}: run the report with more memory, or with --figures none"
 
     def _last_line(self) -> str:
         self._said.seek(0)
@@ -144,7 +144,7 @@ class Renderer:
 
 
 def _path() -> dict[str, str]:
-    """Return the variable by which the process finds this package, however this one found it."""
+    """Return the environment variable with which the process finds this package."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -181,7 +181,7 @@ def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Show control characters as escapes: the program that draws is ended by them."""
+    """Show control characters as escapes, because they end the program that draws."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -197,10 +197,10 @@ def _bundled() -> bytes:
 
 def main() -> None:
     """Answer requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the report
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the report handles Ctrl-C
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of a library must not mix with the answers
     for line in sys.stdin.buffer:
         request = json.loads(line)
         try:

@@ -1,4 +1,4 @@
-"""Strong and weak scaling: which cells differ in nothing but their cores, and what more cores bring and cost."""
+"""Strong and weak scaling: find cells that differ only in their cores, and compute gain and cost of more cores."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hpcrl.report.design import colours, counted, display, in_short, natural
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 Kind = Literal["strong", "weak"]
-# Sizes for each core that are so near each other count as equal: rows may not divide evenly.
+# Sizes per core with a smaller relative difference count as equal, because rows may not divide evenly.
 _NEAR = 0.02
-# What a number of cores may be made of; a series keeps as few of them equal as tell its points apart.
+# Factors of a number of cores. A series keeps only as many of them equal as it needs to distinguish its points.
 _SHAPE = ("cpus", "tasks", "nodes")
 _AXIS = "axis "  # begins the name of an axis's column
 
 
 @dataclass(frozen=True)
 class Point:
-    """So many cores (or GPUs): what runs took on them, beside the fewest of the series.
+    """The runs on one number of cores (or GPUs), relative to the minimum number of the series.
 
     Args:
-        time: of the command, or of training alone: the geometric mean in seconds.
-        speed_up: how many times as fast as on the fewest; in weak scaling as much work for each unit is done.
-        efficiency: the speed-up for each unit, 1 where all of them help in full.
-        cost: of one run, in the unit of the series.
+        time: time of the command, or of training alone; geometric mean in seconds.
+        speed_up: rate of work relative to the minimum number; in weak scaling the work per unit is constant.
+        efficiency: speed-up over the ratio of the numbers of units; 1 is ideal.
+        cost: cost of one run, in the unit of the series.
     """
 
     count: int
@@ -44,11 +44,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Cells that are equal but for the number of their cores (strong), or that have equal work for each (weak).
+    """Cells that differ only in the number of their cores (strong), or that have equal work per core (weak).
 
     Args:
         unit: what is counted: core or GPU.
-        cost_unit: the site's own, else core-hours.
+        cost_unit: the site's unit, or core-hours.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
-        size: the axes whose product is the work of a cell, as the study's `scaling` says.
+        size: the axes whose product is the work of a cell, from the study's `scaling`.
     """
     done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0) & rows["cpus"].notna()]
     if done.empty:
@@ -97,7 +97,7 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
 
 
 def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the axes that are the size of a study's problem, as the dataset's index has them."""
+    """Return the axes with the size of a study's problem, from the dataset's index."""
     match study.get("scaling"):
         case {"size": [*names]}:
             return tuple(name for name in names if isinstance(name, str))
@@ -105,7 +105,7 @@ def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
-    """Say for some series what the largest number of cores brings and costs."""
+    """Return gain and cost of the maximum number of cores in words, for some series."""
     several = len({each.cluster for each in series}) > 1
     found = []
     for each in series[:most]:
@@ -126,7 +126,7 @@ def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
 
 
 def as_frame(series: Sequence[Series]) -> pd.DataFrame:
-    """Return all points as plain numbers, a row each."""
+    """Return all points as plain numbers, one row each."""
     rows = []
     for each in series:
         for point in each.points:
@@ -159,7 +159,7 @@ def _flat(done: pd.DataFrame, size: Sequence[str]) -> pd.DataFrame:
         framework=done["framework"].fillna("").astype(str),
         problem=[json.dumps([config.get(name) for name in size]) for config in configs],
         work=[_work(config, size) for config in configs],
-        # As text, so that a missing value is one of its own; an axis may have the name of a column.
+        # As text, so that a missing value is a value, too; an axis may have the name of a column.
         **{_AXIS + name: [json.dumps(config.get(name), sort_keys=True) for config in configs] for name in names},
     )
     cores = table["tasks"] * table["cpus"]
@@ -184,7 +184,7 @@ def _named(axis: str, text: str) -> str:
 
 
 def _by_parallelism(group: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Split cells by how their ranks work together; one rank, which works alone, is the beginning of each way."""
+    """Split cells by the parallelism of their ranks. Cells with one rank are the start of each kind."""
     ways = [way for way in sorted(group["parallelism"].unique()) if way != "none"]
     alone = group[group["parallelism"] == "none"]
     if not ways or alone["count"].nunique() > 1:
@@ -206,10 +206,10 @@ def _strong(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str
 
 
 def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, pd.DataFrame]]:
-    """Give the cells of equal work for each core."""
+    """Give the cells with equal work per core."""
     known = part[part["work"].notna()]
     each = (known["work"] / known["count"]).sort_values(kind="stable")
-    # A new group begins where the next share of work is farther from the first one of the group.
+    # A new group begins when the next share of work is too far from the first one of the group.
     first = math.nan
     groups: list[tuple[float, list[Any]]] = []
     for index, share in each.items():
@@ -219,14 +219,14 @@ def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, 
         groups[-1][1].append(index)
     for share, places in groups:
         own = known.loc[sorted(places)]
-        # Two problems of equal work need not take equal time.
+        # Two problems of equal work may take different times.
         if own["work"].nunique() > 1 and (own.groupby("count")["problem"].nunique() == 1).all():
             names = " × ".join(name.replace("_", " ") for name in size)
             yield "weak", f"{names} {in_short(share)} for each {own['unit'].iloc[0]}", own
 
 
 def _shapes(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split cells until each number of cores is made in one way only: as few of `_SHAPE` stay equal as do for that."""
+    """Split cells until each number of cores has one form only, with the minimum number of equal factors of `_SHAPE`."""
     for number in range(len(_SHAPE)):
         for equal in combinations(_SHAPE, number):
             parts = [part for _, part in group.groupby(list(equal), sort=True)] if equal else [group]
@@ -236,7 +236,7 @@ def _shapes(group: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _held(name: str, part: pd.DataFrame) -> str:
-    """Say which number stays equal in a series."""
+    """Name the number that is equal in a series."""
     words = {"cpus": "core", "tasks": "rank", "nodes": "node"}
     text = counted(int(part[name].iloc[0]), words[name])
     return f"{text} for each rank" if name == "cpus" else text
@@ -264,7 +264,7 @@ def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
 
 
 def _coloured(found: list[Series]) -> list[Series]:
-    """Give each series its look: its framework's where that tells them apart, else a colour of its own."""
+    """Give each series a colour: its framework's if these differ, otherwise its own."""
     looks = [(each.kind, each.cluster, each.unit, each.hex, each.dash) for each in found]
     if all(each.colour for each in found) and len(set(looks)) == len(looks):
         return found

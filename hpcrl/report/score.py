@@ -1,4 +1,4 @@
-"""What a study calls its score, and which way is better."""
+"""The score of a study: its name, and whether higher is better."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import pandas as pd
 
 _KEYS = ["plan", "cell", "attempt"]
-_RETURN = "return"  # the name that the dataset gives to every return, episode_return too
+_RETURN = "return"  # the dataset's name for every return, episode_return included
 
 
 @dataclass(frozen=True)
 class Score:
-    """The number that a study is about: of built-in training the last policy's return, of a command what it reported.
+    """The main result of a study: the return of the last policy in built-in training, a reported value of a command.
 
     Args:
-        name: of the metric that the study names; "" for a return.
+        name: name of the study's metric; "" for a return.
         command: whether the cells run a command.
-        returned: whether some command reported a return: it then trains, too.
+        returned: whether a command reported a return, so that it trains, too.
     """
 
     name: str = ""
@@ -28,12 +28,12 @@ class Score:
 
     @property
     def trains(self) -> bool:
-        """Whether the study is about reinforcement learning; else no word of it is on the page."""
+        """Whether the study is about reinforcement learning. If not, the page has no word about it."""
         return not self.command or self.returned
 
     @property
     def runs(self) -> str:
-        """What the cells of one configuration are called."""
+        """The name for the cells of one configuration."""
         return "seeds" if self.trains else "repeats"
 
     @property
@@ -59,7 +59,7 @@ def score_of(study: Mapping[str, object], rows: pd.DataFrame, episodes: pd.DataF
     """Return the score of a study.
 
     Args:
-        study: as the dataset's index has it. rows: its attempts. episodes: the dataset's table.
+        study: its entry in the dataset's index. rows: its attempts. episodes: the dataset's table.
     """
     command = bool((rows["workload"] == "command").all())
     name = str(study.get("score") or "")

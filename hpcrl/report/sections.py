@@ -1,4 +1,4 @@
-"""One study as the page shows it: what was compared, findings, table, figures, problems, provenance."""
+"""The section of one study on the page: what was compared, findings, table, figures, problems, provenance."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from hpcrl.report.summary import sentences
 from hpcrl.spec.library import Library
 
 MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has them all
-MOST_SERIES = 20  # of scaling that are told in sentences
+MOST_SERIES = 20  # of scaling that have a sentence
 _MOST_NAMES = 8
 _MOST_VALUES = 6
 
 
 @dataclass(frozen=True)
 class Section:
-    """A study on the page.
+    """The section of a study.
 
     Args:
-        compared: what was compared, in one sentence; ran_on: on which machines; failed: what did not complete or was not run.
-        scaling: what more cores bring and cost, in sentences; series: the same as numbers.
-        claims: what the paper says beside what was measured; none of a study without known claims.
+        compared: what was compared, in one sentence; ran_on: the machines; failed: cells that did not complete or were not run.
+        scaling: gain and cost of more cores, in sentences; series: the same as numbers.
+        claims: the claims of the paper with the measurements; empty for a study without known claims.
     """
 
     study: str
@@ -81,9 +81,9 @@ def make_section(
     Args:
         rows: its attempts with the columns of `with_groups`, and `shared`.
         tables: `episodes`, `samples` and `phases` of the dataset.
-        study: what the dataset's index says of it.
-        library: where claims of papers are found.
-        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
+        study: its entry in the dataset's index.
+        library: the search path for claims of papers.
+        grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
     """
     score = score_of(study, rows, tables["episodes"])
     series = scaling(rows, sizes(study))
@@ -130,7 +130,7 @@ def make_section(
 
 
 def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line], runs: str) -> str:
-    """Say what differs among the cells: how many configurations, and of which axes."""
+    """Return the differences of the cells in words: number of configurations, and their axes."""
     parts = []
     for name in axes.columns:
         told = [display(value) for value in values(axes[name])]
@@ -156,23 +156,23 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
         outcomes = spread({str(name): int(number) for name, number in bad["outcome"].value_counts().items()})
         text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
     if not_run := [title.partition(":")[0] for title, why in drawn.empty if "run" in why]:
-        text += f" Of the paper nothing could be drawn for {', '.join(not_run)}."
+        text += f" No runs for these parts of the paper: {', '.join(not_run)}."
     return text
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    """Return what records say besides numbers, and of how many cells."""
+    """Return the notes of records, each with its number of cells."""
     notes = rows["notes"].dropna().value_counts()
     told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
     if repeated := int((rows["repeats"] > 1).sum()):
-        told.append(f"run in several plans, of which the newest run counts ({counted(repeated, 'cell')})")
+        told.append(f"run in several plans; the latest run counts ({counted(repeated, 'cell')})")
     if shared := int(rows["shared"].sum()):
         told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
     return told
 
 
 def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
-    """Return what a column says of each configuration, and of its place where ranks average."""
+    """Return the text of a column for each configuration, with its place if ranks average."""
     found = set()
     for row in rows[rows[column].notna()][["what", "parallelism", column]].drop_duplicates().to_dict("records"):
         who = f"{row['what']}, {display(row['parallelism'])}" if column == "collective" else row["what"]

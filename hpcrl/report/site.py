@@ -1,4 +1,4 @@
-"""The reports of all studies of some datasets as a static site: an index page, and a directory for each study."""
+"""Write the reports of all studies of some datasets as a static site: an index page, and a directory for each study."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcrl.spec.library import Library
 
 @dataclass(frozen=True)
 class Entry:
-    """A study of the site: what the index says of it, the directory of its report, and why figures of it are missing."""
+    """A study of the site: its entry in the index, the directory of its report, and the reason for missing figures."""
 
     section: Section
     place: str
@@ -36,14 +36,14 @@ def write_site(
 ) -> list[Entry]:
     """Write `output/index.html`, and for each study `output/PLACE/index.html` with its tables; return the studies.
 
-    PLACE is the study's name. Where several datasets have a study of that name, the dataset's follows it.
+    PLACE is the study's name. If several datasets have a study of that name, the dataset's name follows it.
 
     Args:
         study: only this one of each dataset.
-        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
+        grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
 
     Raises:
-        UsageError: there is no dataset, no such study, or a study of two datasets of one name.
+        UsageError: a dataset or the study does not exist, or two datasets of one name have the same study.
         HpcrlError: the site cannot be written.
     """
     library = library or Library()
@@ -72,7 +72,7 @@ def _write_studies(
             place = f"{section.study}-{dataset.resolve().name}" if several else section.study
             if place in places:
                 raise UsageError(
-                    f"{dataset}: another dataset of that name has a study {section.study!r}: rename a directory"
+                    f"{dataset}: another dataset with this name has a study {section.study!r}, too: rename one of the directories"
                 )
             places.append(place)
             trouble = write_page(output / place / "index.html", renderer, [section], library)

@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet can open: no value in it is taken for a formula."""
+"""CSV for spreadsheets, which do not read any value of it as a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def harmless(value: object) -> object:
-    """Return a value as it may stand in a cell: before text that a spreadsheet would run stands an apostrophe."""
+    """Return a value for a cell, with an apostrophe before text that a spreadsheet would run as a formula."""
     if not isinstance(value, str) or not value.startswith(_BEGINNINGS):
         return value
     try:

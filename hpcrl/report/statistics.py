@@ -1,10 +1,10 @@
-"""Statistics over seeds, each for its kind of data. ``python -m benchmarks.coverage`` simulates how well they keep their word.
+"""Statistics over seeds, one for each kind of data. ``python -m benchmarks.coverage`` simulates their coverage.
 
-Times and memory are positive, and their noise multiplies: their logarithms are compared by Welch's t (Welch 1947), so a
-ratio is one of geometric means. Scores may be skewed, capped or of two kinds (learnt or not): their interval is one of
-order statistics for the median, and two sets of them are compared by an exact permutation test; both hold for any
-distribution. Aggregates are as Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice", arXiv
-2108.13264) define them; the tests hold them to the authors' package, rliable.
+Times and memory are positive with multiplicative noise: Welch's t (Welch 1947) compares their logarithms, so ratios are
+those of geometric means. Scores may be skewed, capped or bimodal (learnt or not): the interval of their median uses order
+statistics, and an exact permutation test compares two sets of them. Both are valid for any distribution. Aggregates
+follow Agarwal et al. 2021 ("Deep RL at the edge of the statistical precipice", arXiv 2108.13264); the tests compare them
+with the authors' package, rliable.
 
 Scores are arrays (runs,) of one configuration on one task.
 """
@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 REPETITIONS = 50_000
 CONFIDENCE = 0.95
-# A clock or a page size makes values equal that are not: no spread over seeds is taken for less than this part.
+# Clocks and page sizes can make different values equal: the minimum spread over seeds is this part of the value.
 RESOLUTION = 1e-3
 _MOST_DIVISIONS = 20_000
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval; without an interval (`low` is None) where there is only one run.
+    """A value and its interval. With only one run there is no interval (`low` is None).
 
     Args:
-        level: how often such an interval holds the true value.
-        p: of the test that nothing differs; None where nothing is tested.
+        level: probability that such an interval contains the true value.
+        p: p value of the test for no difference; None without a test.
     """
 
     value: float
@@ -45,7 +45,7 @@ class Estimate:
 
 
 def ratio(over: Values, under: Values) -> Estimate:
-    """Estimate how many times as large `over` is as `under`: the ratio of the geometric means of positive values.
+    """Estimate the ratio of the geometric means of two sets of positive values, `over` and `under`.
 
     The interval and the p value are of Welch's t on the logarithms.
 
@@ -58,7 +58,7 @@ def ratio(over: Values, under: Values) -> Estimate:
     shift = float(first.mean() - second.mean())
     if len(over) < 2 or len(under) < 2:
         return Estimate(math.exp(shift), None, None)
-    from scipy.special import stdtr, stdtrit  # late: SciPy takes a while to import
+    from scipy.special import stdtr, stdtrit  # imported here, because SciPy is slow to import
 
     parts = [max(float(each.var(ddof=1)), RESOLUTION**2) / len(each) for each in (first, second)]
     error = math.sqrt(sum(parts))
@@ -82,7 +82,7 @@ def geometric_mean(values: Values) -> Estimate:
     centre = float(logs.mean())
     if len(values) < 2:
         return Estimate(math.exp(centre), None, None)
-    from scipy.special import stdtrit  # late: SciPy takes a while to import
+    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
 
     error = math.sqrt(max(float(logs.var(ddof=1)), RESOLUTION**2) / len(values))
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
@@ -92,8 +92,8 @@ def geometric_mean(values: Values) -> Estimate:
 def median(values: Values) -> Estimate:
     """Estimate the median, with an interval from one ordered run to another.
 
-    It holds the median of any continuous distribution at least as often as its `level` says, which is exact: below
-    six runs even the interval from the lowest to the highest cannot reach 95 %, and `level` says what it reaches
+    It contains the median of any continuous distribution with at least the probability `level`, which is exact. With fewer
+    than six runs even the interval from the lowest to the highest run does not reach 95 %, and `level` is lower
     (David and Nagaraja 2003, "Order Statistics", section 7.1).
     """
     ordered = np.sort(values)
@@ -106,7 +106,7 @@ def median(values: Values) -> Estimate:
 
 
 def interval_of_median(count: int) -> tuple[int, float]:
-    """Return how many ordered runs the median's interval leaves out at each end, and how often it holds."""
+    """Return how many ordered runs the median's interval leaves out at each end, and its level."""
     cut, level = 0, _level_of_order(count, 0)
     while (narrower := _level_of_order(count, cut + 1)) >= CONFIDENCE:
         cut, level = cut + 1, narrower
@@ -114,14 +114,14 @@ def interval_of_median(count: int) -> tuple[int, float]:
 
 
 def _level_of_order(count: int, cut: int) -> float:
-    """Return how often the median lies between the ordered runs that are left when `cut` are taken off each end."""
+    """Return the probability that the median is between the remaining ordered runs if `cut` are removed at each end."""
     if 2 * cut >= count:
         return 0.0
     return 1 - 2 * sum(math.comb(count, number) for number in range(cut + 1)) / 2**count
 
 
 def interquartile_mean(values: Values, axis: int = -1) -> Any:
-    """Return the mean of the middle half of the runs: of n sorted ones, int(n / 4) are cut at each end."""
+    """Return the mean of the middle half of the runs: int(n / 4) of n sorted runs are removed at each end."""
     count = values.shape[axis]
     cut = int(0.25 * count)
     ordered = np.sort(values, axis=axis)
@@ -133,7 +133,7 @@ def bootstrap(
 ) -> Estimate:
     """Estimate a statistic that maps (..., runs) to (...), with its percentile interval over resampled runs.
 
-    With few runs such intervals are too narrow: ``benchmarks/coverage`` says by how much.
+    With few runs such intervals are too narrow; ``benchmarks/coverage`` measures by how much.
     """
     value = float(statistic(values))
     if len(values) < 2:
@@ -143,7 +143,7 @@ def bootstrap(
 
 
 def probability_of_improvement(better: Values, worse: Values, repetitions: int = 2_000, seed: int = 0) -> Estimate:
-    """Estimate P(X > Y) of a run of each, ties counted half: the Mann-Whitney statistic over the number of pairs."""
+    """Estimate P(X > Y) for one run of each, ties count half: the Mann-Whitney statistic over the number of pairs."""
 
     def statistic(x: Values, y: Values) -> Any:
         above = (x[..., :, None] > y[..., None, :]) + 0.5 * (x[..., :, None] == y[..., None, :])
@@ -158,9 +158,9 @@ def probability_of_improvement(better: Values, worse: Values, repetitions: int =
 
 
 def mann_whitney(x: Values, y: Values, most: int = _MOST_DIVISIONS, seed: int = 0) -> float:
-    """Return the two-sided p of the Mann-Whitney test by permutation: exact where there are at most `most` divisions.
+    """Return the two-sided p of the Mann-Whitney test by permutation: exact if there are at most `most` divisions.
 
-    Where divisions are drawn, the observed one counts as one of them, so that p is never 0 (Phipson and Smyth 2010).
+    If divisions are drawn at random, the observed one counts as one of them, so that p is never 0 (Phipson and Smyth 2010).
     """
     both = np.concatenate([x, y])
     if math.comb(len(both), len(x)) <= most:
@@ -170,7 +170,7 @@ def mann_whitney(x: Values, y: Values, most: int = _MOST_DIVISIONS, seed: int = 
         generator = np.random.default_rng(seed)
         chosen = np.argsort(generator.random((most, len(both))), axis=1)[:, : len(x)]
         drawn = 1
-    # The statistic is the sum of ranks; tied values share theirs.
+    # The statistic is the sum of ranks; tied values share their mean rank.
     ranks = ((both[:, None] > both[None, :]).sum(1) + (both[:, None] >= both[None, :]).sum(1) + 1) / 2
     expected = len(x) * (len(both) + 1) / 2
     strays = np.abs(ranks[chosen].sum(1) - expected)
@@ -179,21 +179,21 @@ def mann_whitney(x: Values, y: Values, most: int = _MOST_DIVISIONS, seed: int = 
 
 
 def least_p(first: int, second: int) -> float:
-    """Return the smallest p that :func:`mann_whitney` can give for two groups of so many runs."""
+    """Return the minimum p of :func:`mann_whitney` for two groups of so many runs."""
     return max(2 / math.comb(first + second, first), 1 / (_MOST_DIVISIONS + 1))
 
 
 def runs_needed(comparisons: int) -> int | None:
-    """Return how many runs of each configuration could show a difference of scores in so many comparisons at once.
+    """Return the runs per configuration that can show a difference of scores in so many comparisons at once.
 
-    None where no number of runs could: there are too many comparisons for the divisions that are drawn.
+    None if no number of runs can, because there are too many comparisons for the number of divisions drawn.
     """
     level = (1 - CONFIDENCE) / max(1, comparisons)
     return next((count for count in range(2, 20) if least_p(count, count) <= level), None)
 
 
 def holm(values: list[float], level: float = 1 - CONFIDENCE) -> list[bool]:
-    """Tell which p values stand when all are asked at once (Holm 1979, step-down)."""
+    """Tell which p values are significant together (Holm 1979, step-down)."""
     stands = [False] * len(values)
     for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
         if values[index] > level / (len(values) - rank):

@@ -1,4 +1,4 @@
-"""What the numbers say, in sentences that are all computed: which is faster, by what factor, or that nothing is shown."""
+"""Computed sentences about the results: which configuration is faster, by which factor, or that no difference is shown."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hpcrl.report.statistics import (
     runs_needed,
 )
 
-MOST = 12  # configurations of one place that are compared pair by pair: the fastest
-_FEW = 3  # of them that are told in a chain, where there are more than that
+MOST = 12  # the fastest configurations of one place, which are compared pair by pair
+_FEW = 3  # of them that are compared in a chain if there are more
 
 
 def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
@@ -70,20 +70,20 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
         factor = ratio(times[slower], times[faster])
         if factor.low is None or factor.high is None:
             texts.append(
-                f"{slower} takes {in_short(factor.value)} times as long as {faster} (one run: cannot be judged)"
+                f"{slower} takes {in_short(factor.value)} times as long as {faster} (one run, not enough for a test)"
             )
         elif factor.low > 1:
             texts.append(f"{slower} takes {in_short(factor.value)} times as long as {faster} ({_interval(factor)})")
         else:
             texts.append(
-                f"which of {faster} and {slower} is faster is not shown: {slower} takes {in_short(factor.low)} to "
+                f"a difference between {faster} and {slower} is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
     return "; ".join(texts).replace("which", "Which", int(texts[0].startswith("which of "))) + "."
 
 
 def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
-    """Say which pairs differ in the last policies' scores beyond chance, or how many seeds could show that."""
+    """Name the pairs with a significant difference of scores, or the number of seeds that could show one."""
     runs, whose = ("seeds", "the last policies' scores") if trains else ("repeats", "scores")
     names = [name for name in sorted(scores) if len(scores[name]) > 1]
     if len(names) < 2:
@@ -101,8 +101,8 @@ def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
     total = count(len(pairs), "pair") + " of configurations"
     if not any(able) and not shown:
         fewest, needed = min(len(scores[name]) for name in names), runs_needed(len(pairs))
-        return f"with {fewest} {runs} no difference of scores could be shown among {total}" + (
-            f": {needed} {runs} each could show one." if needed else "."
+        return f"{fewest} {runs} are too few to show a difference of scores among {total}" + (
+            f": the minimum is {needed} {runs} each." if needed else "."
         )
     text = f"{whose} differ beyond chance in {len(shown)} of {total}"
     return text + (f": {', '.join(shown)}." if shown else ".")

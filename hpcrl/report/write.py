@@ -1,4 +1,4 @@
-"""Write the report: one HTML file that needs no network; figures as PNG, SVG and PDF; tables as CSV and LaTeX."""
+"""Write the report: one HTML file without external resources, figures as PNG, SVG and PDF, tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _OF_TRAINING = ("episodes", "precise_phases", "calibration_environment", "evalua
 
 @dataclass(frozen=True)
 class Written:
-    """The report's main file, its table for the terminal, what became worse than the baseline, and the claims judged.
+    """The report's main file, its table for the terminal, the changes since the baseline, and the judged claims.
 
-    `trouble` says why figures are missing, "" where none are.
+    `trouble` is the reason for missing figures, "" if none is missing.
     """
 
     html: Path
@@ -56,13 +56,13 @@ def write_report(
     """Write the report of a dataset, or of one of its studies.
 
     Args:
-        formats: of the figures' files, some of :data:`FORMATS`.
+        formats: formats of the figures' files, from :data:`FORMATS`.
         baseline: an older dataset to compare with.
-        library: where templates are found.
-        grid_intensity: grams of CO2 equivalent for each kilowatt-hour, if emissions are to be estimated.
+        library: the search path for templates.
+        grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
 
     Raises:
-        UsageError: there is no dataset, no such study, or nothing in it yet.
+        UsageError: the dataset or the study does not exist, or has no records yet.
         HpcrlError: the report cannot be written.
     """
     library = library or Library()
@@ -111,7 +111,7 @@ def _judged(
 def write_page(
     path: Path, renderer: Renderer, sections: Sequence[Section], library: Library, baseline: Path | None = None
 ) -> str:
-    """Write the page of some studies; return why its figures cannot be drawn, "" where they can."""
+    """Write the page of some studies. Return the reason if its figures cannot be drawn, otherwise ""."""
     bundle, trouble = "", ""
     try:
         bundle = renderer.bundle()
@@ -132,7 +132,7 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
     """Return the newest attempts of a dataset, or of one of its studies, as `with_groups` does, and with `shared`.
 
     Raises:
-        UsageError: there is no dataset, no such study, or nothing in it yet.
+        UsageError: the dataset or the study does not exist, or has no records yet.
     """
     cells = load_table(dataset, "cells")
     if study is not None:

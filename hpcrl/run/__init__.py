@@ -1,1 +1,1 @@
-"""The run stage: what a script calls inside a cell's environment, `python -m hpcrl.run PLAN --job J --task N`."""
+"""The run stage: a plan's scripts call it inside a cell's environment: `python -m hpcrl.run PLAN --job J --index N`."""

@@ -1,4 +1,4 @@
-"""``python -m hpcrl.run PLAN --job JOB --task N``: what a plan's scripts call, in the cell's own environment."""
+"""``python -m hpcrl.run PLAN --job JOB --index N``: a plan's scripts call it, in the cell's own environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcrl.run.supervisor import fork_rank
 
 def _interval(text: str) -> float:
     seconds = float(text)
-    if not 0.05 <= seconds <= 3600:  # so not for NaN either
+    if not 0.05 <= seconds <= 3600:  # refuses NaN, too
         raise argparse.ArgumentTypeError(f"expected a number of seconds from 0.05 to 3600, got {text}")
     return seconds
 
@@ -35,8 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--job")
     parser.add_argument("--index", type=int, default=0, help="index of the job array")
-    parser.add_argument("--slot", type=int, default=0, help="which of the cells that this array task runs in turn")
-    parser.add_argument("--submission", help="token of the submission that granted the attempt")
+    parser.add_argument("--slot", type=int, default=0, help="number of the cell among those of the array task")
+    parser.add_argument("--submission", help="token of the submission of this attempt")
     parser.add_argument("--cell", help="id of the cell, instead of --job and --index")
     parser.add_argument("--ranks", type=int, default=1, help="start this many ranks on this machine")
     parser.add_argument("--interval", type=_interval, help="seconds between samples, instead of the study's")
@@ -68,7 +68,9 @@ def main(arguments: list[str]) -> int:
                 note_turned_away(options.plan, start)
                 print(f"hpcrl: {refusal}", file=sys.stderr)
             return 0
-        if allocation.rank == 0 and "HPCRL_RANKS" not in os.environ:  # set: one of the ranks that are started below
+        if (
+            allocation.rank == 0 and "HPCRL_RANKS" not in os.environ
+        ):  # if set, this is one of the ranks that are started below
             print(begins(start), file=sys.stderr, flush=True)
         launch = plan.workload.get("launch")
         if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:
@@ -82,10 +84,10 @@ def main(arguments: list[str]) -> int:
                 return ended
         interval = float(options.interval or plan.study.get("sample_interval", 1.0))
         code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
-        # The warning may come twice. Python gives a caught signal its deadly meaning back when it ends, an ignored one not.
+        # The warning may come twice. At its end Python restores the default action of a caught signal, but not of an ignored one.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if code and allocation.ranks > 1:
-            # Without the libraries' farewells: they would wait for the other ranks, which wait for this one.
+            # Skip the libraries' exit handlers: they would wait for the other ranks, which wait for this one.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)

@@ -1,4 +1,4 @@
-"""What this process was given: node, rank, cores, attempt; from Slurm's variables, or hpcrl's own without Slurm."""
+"""The allocation of this process: node, rank, cores, attempt. Read from Slurm's variables, or hpcrl's own without Slurm."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import Cell
 from hpcrl.slurm.client import Slurm, array_key, tasks_per_node
 
-# How the numeric libraries are told a number of threads; a framework's own variables stand in the catalogue.
+# Variables for the number of threads of numeric libraries; those of a framework are in the catalogue.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
-# A rank without Slurm: hpcrl's own, Open MPI's, MPICH's.
+# Variables with the rank if there is no Slurm: hpcrl's own, Open MPI's, MPICH's.
 _RANK_VARIABLES = ("HPCRL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One rank's share. `key` is the Slurm job (``JOBID_TASK``), None without Slurm.
+    """The allocation of one rank. `key` is the Slurm job (``JOBID_TASK``), None without Slurm.
 
-    `addresses` is host:port for each rank, for frameworks whose ranks connect by themselves.
+    `addresses` is host:port of each rank, for frameworks whose ranks connect to each other.
     """
 
     node: str
@@ -42,7 +42,7 @@ class Allocation:
 def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     """Read the allocation of this process.
 
-    Nodes are named by ``SLURMD_NODENAME``: several of them may share one host name.
+    Nodes are named by ``SLURMD_NODENAME``, because several nodes may have one host name.
     """
     key = array_key(environment)
     if key is not None:
@@ -75,9 +75,9 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
 def start_of(
     cell: Cell, attempt: int | None, allocation: Allocation, environment: Mapping[str, str] = os.environ
 ) -> Start:
-    """Name this start of a cell for the fence; without a granted attempt it is one by hand, and has a name of its own.
+    """Return the name of this start of a cell for the fence. A start without a granted attempt is by hand, with its own name.
 
-    What the ranks of one start share is the script's mark, or, under a site's own template, the port of their srun.
+    The ranks of one start share the script's mark, or, with a site's own template, the port of their srun.
     """
     mark = environment.get("HPCRL_START") or environment.get("SLURM_SRUN_COMM_PORT")
     if allocation.key is not None:
@@ -88,10 +88,10 @@ def start_of(
 
 
 def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """Give each rank of a step an address: its node, and a port that other jobs on the node do not use."""
+    """Return an address for each rank of a step: its node, and a port that other jobs on the node do not use."""
     base = 20_000 + int(environment.get("SLURM_JOB_ID", "0")) * ranks % 30_000
     if environment.get("SLURM_STEP_NUM_NODES", "1") == "1":
-        hosts = ["127.0.0.1"] * ranks  # node names need not resolve
+        hosts = ["127.0.0.1"] * ranks  # names of nodes may not resolve
     else:
         nodes = Slurm().host_names(environment["SLURM_STEP_NODELIST"])
         counts = tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
@@ -100,10 +100,10 @@ def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
 
 
 def limit_threads(cpus: int, local_rank: int = 0) -> None:
-    """Tell every library to use `cpus` threads; call it before NumPy or a framework is imported.
+    """Set the number of threads of every library to `cpus`. Call it before NumPy or a framework is imported.
 
-    Without Slurm the process is also bound to that many cores, a rank's own where there are enough (``HPCRL_CORES``
-    names the cell's), since some libraries take the number of threads from what they may run on.
+    Without Slurm the process is also bound to that many cores, because some libraries take the number of threads from the
+    allowed cores. Each rank has its own cores if there are enough (``HPCRL_CORES`` lists those of the cell).
     """
     own = (name for each in frameworks().values() for name in each.threads)
     for name in (*_THREAD_VARIABLES, *own):
@@ -118,10 +118,10 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
 
 
 def limit_gpus(gpus: int) -> None:
-    """Leave no more GPUs of this node visible than a cell asks of it; call it before a framework's import.
+    """Hide the GPUs of this node that the cell did not request. Call it before a framework is imported.
 
-    GPUs are numbered as NVML does, by bus. CUDA's own order is by its guess of speed: on a node of several models the
-    sampler would read another GPU.
+    GPUs are numbered by bus, as in NVML. CUDA's default order is by estimated speed, so that on a node with several models
+    the sampler would read another GPU.
     """
     from hpcrl.telemetry.provenance import visible_gpus
 

@@ -1,4 +1,4 @@
-"""One rank of one attempt of a cell, from the plan to the closed record."""
+"""Run one rank of one attempt of a cell, from the plan to the closed record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 from hpcrl.run.standing import lacks
 from hpcrl.surroundings import describe, expanded, fault, read_surroundings
 
-# Exit codes of a rank: a failed cell must be a failed job.
+# Exit codes of a rank, so that a failed cell is a failed job.
 EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
 
 
@@ -32,7 +32,7 @@ def cell_of(directory: Path, job: Job, task: int) -> Cell:
         UsageError: the job has no such index.
     """
     if not 0 <= task < job.count:
-        raise UsageError(f"job {job.name}: no task {task}: its tasks are 0 to {job.count - 1}")
+        raise UsageError(f"job {job.name}: expected a task from 0 to {job.count - 1}, got {task}")
     for cell in read_cells(directory, replace(job, first=job.first + task, count=1)):
         return cell
     raise UsageError(f"{directory}: has fewer cells than job {job.name} needs: make the plan again")
@@ -43,7 +43,7 @@ def run_cell(
 ) -> int:
     """Run a cell under telemetry, write its record and return the exit code of this rank.
 
-    The caller has taken the attempt (:func:`hpcrl.formats.attempts.take_attempt`).
+    The caller has already taken the attempt (:func:`hpcrl.formats.attempts.take_attempt`).
     """
     surroundings = read_surroundings(plan.study.get("environment"))
     _check_environment(job, cell, surroundings is not None and "command" not in plan.workload)
@@ -51,7 +51,7 @@ def run_cell(
     values = {**cell.config, **cell.resources, "cell": cell.id}
     of_hpcrl = _set_variables({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     limit_gpus(-(-int(cell.resources.get("gpus", 0)) // int(cell.resources.get("nodes", 1))))
-    # Imported only now: NumPy reads the number of threads when it is imported.
+    # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.formats.record import UNMEASURED
     from hpcrl.rl.distributed.group import Group
     from hpcrl.run.command import Places, run_command_cell
@@ -84,7 +84,7 @@ def run_cell(
     clock = PhaseClock()
     path = _record_of(directory, cell, allocation)
     if path.exists():
-        raise UsageError(f"{path}: this attempt has its record already: is it running twice?")
+        raise UsageError(f"{path}: this attempt already has a record: make sure that it does not run twice")
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
     environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
     before_import(cell.config, cell.resources, group)
@@ -93,7 +93,7 @@ def run_cell(
     recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
     if calibrated:
         recorder.calibration(calibrated)
-    # The ranks of a cell are siblings, below mpirun or the process that started them.
+    # The ranks of a cell are siblings: mpirun or the process that started them is their parent.
     root = _starter() if allocation.ranks > 1 else os.getpid()
     sampler = Sampler(recorder, root, interval, environment) if first_on_node else None
     meter = Meter(within=not of_a_command)
@@ -127,12 +127,12 @@ def run_cell(
         ended = Ended("failed", str(error), {})
     except MemoryError:
         ended = Ended("oom", "out of memory", {})
-    except Exception as error:  # a workload may raise anything; its record must still be closed
+    except Exception as error:  # a workload may raise any exception, and its record must be closed
         traceback.print_exc()
         kind = "oom" if is_out_of_memory(str(error)) else "failed"
         first_line = next(iter(str(error).strip().splitlines()), "")
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
-    used = meter.usage()  # before the sampler is waited for: what it took is not the workload's
+    used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
     if metrics := plan.workload.get("metrics"):
         places = Places.of(directory, plan.workload, cell.id)
         known = values | {"workdir": places.code}
@@ -148,13 +148,13 @@ def run_cell(
     outcome, reason = ended.outcome, ended.reason
     requeue = False
     if outcome == "preempted" and allocation.ranks > 1:
-        interrupt.wait(5)  # another rank's signal came first
+        interrupt.wait(5)  # the signal of another rank came first
     if outcome == "preempted" and interrupt.caught == plan.workload.get("on_warning", "USR2"):
         most = int(plan.cluster["scheduler"].get("max_requeues", 3))
         requeue = allocation.key is not None and allocation.restarts < most
         if not requeue:
             outcome = "timeout"
-            reason = f"the time limit came near after {allocation.restarts} requeues"
+            reason = f"the time limit was near after {allocation.restarts} requeues"
     elif outcome == "preempted":
         reason = reason or "ended by TERM; a checkpoint was kept"
     if first_on_node and not calibrated and (calibrated := calibration.read()):
@@ -168,15 +168,15 @@ def run_cell(
         try:
             Slurm().requeue(allocation.key)
         except HpcrlError as error:
-            print(f"hpcrl: the cell was checkpointed but not requeued: {error}", file=sys.stderr)
+            print(f"hpcrl: the cell has a checkpoint, but was not requeued: {error}", file=sys.stderr)
             return 1
     return EXIT[outcome]
 
 
 def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:
-    """Set a study's variables; return what they were, for hpcrl's own processes.
+    """Set a study's variables. Return their old values, for hpcrl's own processes.
 
-    What stands in PYTHONPATH already stays: commands find `hpcrl` there.
+    PYTHONPATH is extended, not replaced, because commands find `hpcrl` there.
     """
     before = {name: os.environ.get(name) for name in wanted if not name.startswith("CUDA_")}
     if (python := wanted.get("PYTHONPATH")) and (there := os.environ.get("PYTHONPATH")):
@@ -186,7 +186,7 @@ def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:
 
 
 def end_record_of(directory: Path, cell: Cell, allocation: Allocation, facts: dict[str, Any]) -> None:
-    """Write the last frame of a rank that was killed, where it had begun its record."""
+    """Write the last frame of a rank that was killed, if it had begun its record."""
     from hpcrl.formats.record import end_record
 
     print(f"hpcrl: rank {allocation.rank} was {facts['reason']}", file=sys.stderr, flush=True)
@@ -200,17 +200,17 @@ def _record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:
 
 
 def _starter() -> int:
-    """Return the process that started this node's ranks: each rank has a supervisor between them."""
+    """Return the process that started this node's ranks. Each rank has a supervisor between the two."""
     import psutil
 
     return psutil.Process(os.getppid()).ppid()
 
 
 def _check_environment(job: Job, cell: Cell, standing: bool) -> None:
-    """Make sure that the environment is the one that the plan locked, or has what the cell needs if it is the user's own.
+    """Check that the environment is the one that the plan locked; a user's own environment must have what the cell needs.
 
     Raises:
-        UsageError: it is another one, or lacks something.
+        UsageError: it is another environment, or a module is missing.
     """
     if standing:
         if wrong := lacks([str(cell.config["framework"])]):
@@ -222,13 +222,15 @@ def _check_environment(job: Job, cell: Cell, standing: bool) -> None:
     try:
         key = json.loads((Path(path) / "hpcrl-environment.json").read_text())["key"]
     except (OSError, ValueError, KeyError):
-        key = "nothing that hpcrl built"
+        key = "an environment that hpcrl did not build"
     if key != (wanted := job.environment or cell.environment):
-        raise UsageError(f"{path}: is {key}, and the plan's lock asks for {wanted}: run hpcrl env create --plan PLAN")
+        raise UsageError(
+            f"{path}: expected environment {wanted} (the plan's lock), got {key}: run hpcrl env create --plan PLAN"
+        )
 
 
 def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float | None:
-    """Return by how many seconds this node's wall clock is ahead of the first node's; None if nobody can say."""
+    """Return by how many seconds this node's wall clock is ahead of the first node's; None if that is not known."""
     if allocation.nodes == 1:
         return None
     from hpcrl.telemetry.clocks import offset, serve
@@ -239,7 +241,7 @@ def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float 
             serve(file, towards=allocation.addresses[-1].rpartition(":")[0])
             return 0.0
         found = offset(file)
-    except OSError:  # a full disk, or no sockets: the cell runs all the same
+    except OSError:  # a full disk, or no sockets: the cell still runs
         return None
     return found[0] if found else None
 
@@ -282,7 +284,7 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
 
 
 def _software(plan: Plan) -> dict[str, str]:
-    """Return the versions in the environment of the workload; of a command's modules or container nothing is known."""
+    """Return the versions in the environment of the workload. Those in a command's modules or container are not known."""
     from hpcrl.telemetry.provenance import software, software_in
 
     how = read_surroundings(plan.study.get("environment"))
@@ -292,7 +294,7 @@ def _software(plan: Plan) -> dict[str, str]:
 
 
 def _code(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Say which code runs, and in which environment where it is not one of hpcrl's: the commit of the directory where a command starts, or of that which the plan has a copy of."""
+    """Return the commit of the directory where a command starts (for a copy: of its original), and an environment that is not hpcrl's."""
     from hpcrl.run.command import Places
     from hpcrl.telemetry.provenance import code
 

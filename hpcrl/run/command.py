@@ -1,4 +1,4 @@
-"""A cell that runs any command: the user's own program under the same telemetry."""
+"""Run a command as a cell: the user's own program with the same telemetry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Places:
-    """Where a command starts, the directory of its code, and the one that its cell has for itself; all absolute."""
+    """The directory where a command starts, that of its code, and the cell's own; all absolute."""
 
     start: Path
     code: Path
@@ -41,7 +41,7 @@ class Places:
 
     @classmethod
     def of(cls, plan: Path, workload: Mapping[str, Any], cell: str) -> Places:
-        """Look up the places of a cell; `workdir` may lie below the plan."""
+        """Return the directories of a cell. `workdir` may be below the plan."""
         own = plan.resolve() / CELL_DIRECTORIES / cell
         code = plan.resolve() / workload.get("workdir", "")
         return cls(own if workload.get("start_in") == "cell" else code, code, own)
@@ -60,20 +60,20 @@ def run_command_cell(
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
-    Processes that outlive the command are ended, but `keep`.
+    Processes that outlive the command are ended, except `keep`.
 
-    The command finds the file for reported values in ``$HPCRL_METRICS`` (JSON lines; ``hpcrl.log`` writes them), each
-    of the cell's values in ``$HPCRL_CELL_<NAME>``, and the directory that the cell has for itself in ``$HPCRL_CELL_DIR``;
-    attempts and ranks share that, and one rank alone removes it where it stays empty. TERM is handed on to it, and the warning before the time
-    limit if the workload's `on_warning` says which signal that is. A command that then ends with exit code 75
-    (EX_TEMPFAIL of sysexits.h) has kept what it needs to go on, and is requeued.
-    Where Slurm follows processes without control groups it signals them all, and the warning comes twice.
+    The command's environment has ``$HPCRL_METRICS``, the file for reported values (JSON lines, written by ``hpcrl.log``),
+    ``$HPCRL_CELL_<NAME>`` for each value of the cell, and ``$HPCRL_CELL_DIR``, the cell's own directory. Attempts and ranks
+    share that directory, and a single rank removes it if it stays empty. The command gets TERM, and before the time limit
+    the signal of the workload's `on_warning`. If it then ends with exit code 75 (EX_TEMPFAIL of sysexits.h), it has saved
+    its state, and the cell is requeued. If Slurm tracks processes without control groups, it signals all of them, and the
+    warning comes twice.
 
-    The workload's `prepare` runs before the command and `check` after it, where it ended well; each is a phase of its own,
-    and is handed TERM only. Of several ranks (`together`) the first one runs them, once for all.
+    The workload's `prepare` runs before the command, and `check` after a successful command. Each is its own phase and gets
+    TERM only. If there are several ranks (`together`), only the first one runs them.
 
     Raises:
-        UsageError: the `surroundings` that the study names are not on this machine.
+        UsageError: the `surroundings` of the study are missing on this machine.
     """
     known = values | {"workdir": places.code}
     words = {name: [fill(text, known) for text in workload.get(name, ())] for name in ("prepare", "command", "check")}
@@ -93,7 +93,7 @@ def run_command_cell(
         try:
             places.own.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            return Ended("failed", f"{error.filename}: cannot be made: {error.strerror}", {})
+            return Ended("failed", f"{error.filename}: cannot be created: {error.strerror}", {})
         if not places.start.is_dir():
             return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
         ended = _prepare(steps, words["prepare"], together, workload.get("on_warning"))
@@ -102,7 +102,7 @@ def run_command_cell(
             ended = steps.run("other", words["command"], workload.get("on_warning", "none"), patterns)
             if words["check"]:
                 ended = _check(steps, words["check"], ended, together)
-        if together is None or (words["check"] and together.rank == 0):  # else another rank may still start there
+        if together is None or (words["check"] and together.rank == 0):  # otherwise another rank may still start there
             with suppress(OSError):
                 places.own.rmdir()
         if steps.reader.malformed:
@@ -111,7 +111,7 @@ def run_command_cell(
 
 
 def _prepare(steps: _Steps, words: list[str], together: Together | None, warning: str | None) -> Ended | None:
-    """Run what comes before the command; return how the cell ended where the command is not to start."""
+    """Run the step before the command. Return the end of the cell if the command must not start."""
     if not words:
         return None
     if together and together.rank:
@@ -123,12 +123,12 @@ def _prepare(steps: _Steps, words: list[str], together: Together | None, warning
     if not well:
         return Ended(ended.outcome, f"prepare: {ended.reason}", {})
     if (signalled := steps.caught()) in ("TERM", warning) and signalled:
-        return Ended("preempted", f"prepare: {signalled} came meanwhile, and the command was not started", {})
+        return Ended("preempted", f"{signalled} came during prepare, and the command was not started", {})
     return None
 
 
 def _check(steps: _Steps, words: list[str], ended: Ended, together: Together | None) -> Ended:
-    """Run what comes after a command that ended well; return how the cell ended."""
+    """Run the step after a successful command. Return the end of the cell."""
     if together:
         together.say(str(together.rank) if ended.outcome == "completed" else FAILED)
         if together.rank or not together.wait_for_all(steps.caught):
@@ -143,7 +143,7 @@ def _check(steps: _Steps, words: list[str], ended: Ended, together: Together | N
 
 @dataclass(frozen=True)
 class _Steps:
-    """Runs the programs of a cell one after another, in the same place and with the same variables."""
+    """Runs the programs of a cell one after another, in the same directory and with the same variables."""
 
     start: Path
     entered: Callable[[list[str]], tuple[list[str], Mapping[str, str]]]
@@ -156,11 +156,11 @@ class _Steps:
     def run(
         self, phase: str, arguments: list[str], warning: str = "none", patterns: Mapping[str, str] | None = None
     ) -> Ended:
-        """Run a program to its end and to that of all that it started; say how it ended.
+        """Run a program until it and all processes that it started have ended. Return how it ended.
 
         Args:
-            warning: the signal before the time limit that it is handed.
-            patterns: what takes values from its standard output.
+            warning: the signal that it gets before the time limit.
+            patterns: regular expressions for values on its standard output.
         """
         self.clock.switch(phase)
         before = self.caught()
@@ -189,8 +189,8 @@ class _Steps:
     def _wait(
         self, child: subprocess.Popen[bytes], output: Output | None, warning: str, handed_on: bool
     ) -> tuple[int, bool]:
-        """Return the exit code, and whether the kernel has ended a process for want of memory in the last seconds."""
-        kills = deque([oom_kills()], maxlen=20)  # a large process takes seconds to go
+        """Return the exit code, and whether the kernel ended a process for lack of memory in the last seconds."""
+        kills = deque([oom_kills()], maxlen=20)  # a large process needs seconds to end
         while True:
             try:
                 return _end_of(child, 0.5, output, self.recorder), oom_kills() > kills[0]
@@ -212,9 +212,11 @@ class _Steps:
 
 
 def _how(program: str, code: int, starved: bool, caught: str | None, warning: str, facts: dict[str, Any]) -> Ended:
-    """Say how a program ended that a signal may have been handed to (`caught`)."""
+    """Return how a program ended, which may have got a signal (`caught`)."""
     if code == CHECKPOINTED and caught == warning:
-        return Ended("preempted", f"{program} was warned by {warning} and asked to go on later", facts)
+        return Ended(
+            "preempted", f"{program} got the warning {warning} and ended with exit code 75, to continue later", facts
+        )
     if caught == "TERM" and (code or warning != "TERM"):
         return Ended("preempted", "ended by TERM", facts)
     if code == 0:
@@ -222,22 +224,22 @@ def _how(program: str, code: int, starved: bool, caught: str | None, warning: st
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         if name == "SIGKILL" and starved:
-            return Ended("oom", f"{program} was ended by SIGKILL: the kernel was out of memory for it", facts)
+            return Ended("oom", f"{program} was ended by SIGKILL, because the kernel was out of memory", facts)
         return Ended("failed", f"{program} was ended by {name}", facts)
     return Ended("failed", f"{program} ended with exit code {code}", facts)
 
 
 def _python_path(environment: Mapping[str, str]) -> list[Path]:
-    """Return the directories that hold what PYTHONPATH names: hpcrl's worker among them."""
+    """Return the directories of the entries of PYTHONPATH, which include hpcrl's worker."""
     entries = [Path(each) for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     return [each if each.is_dir() else each.parent for each in entries if each.exists()]
 
 
 def _end_of(child: subprocess.Popen[bytes], seconds: float, output: Output | None, recorder: Recorder) -> int:
-    """Return the exit code, and read the output meanwhile.
+    """Return the exit code, and read the output until then.
 
     Raises:
-        subprocess.TimeoutExpired: it still runs.
+        subprocess.TimeoutExpired: the program still runs.
     """
     if output is None:
         return child.wait(timeout=seconds)

@@ -9,15 +9,15 @@ import threading
 import time
 from types import FrameType
 
-# How long a rank that waits for another may take to notice TERM before it is ended.
+# Seconds after TERM until a rank that waits for another one is ended.
 _STUCK_SECONDS = 5.0
 
 
 class Interrupt:
-    """Remembers the first signal; a training loop asks :attr:`caught` at each step.
+    """Stores the first signal. A training loop reads :attr:`caught` at each step.
 
-    Where there are several ranks (`ranks` > 1), one may wait inside a library for another that has died. Python then
-    never sees the signal, so a thread watches for it and ends the process.
+    With several ranks (`ranks` > 1), one may wait inside a library for another that has died. Python then
+    never handles the signal, so a thread watches for it and ends the process.
     """
 
     def __init__(self, ranks: int = 1) -> None:
@@ -39,7 +39,7 @@ class Interrupt:
             pass
         self.wait(_STUCK_SECONDS)
         if self.caught is None:
-            print("hpcrl: ended by TERM while it waited for another rank", file=sys.stderr, flush=True)
+            print("hpcrl: ended by TERM while waiting for another rank", file=sys.stderr, flush=True)
             os._exit(1)
 
     def stop(self) -> bool:
@@ -47,7 +47,7 @@ class Interrupt:
         return self.caught is not None
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal, but not longer."""
+        """Wait for a signal, at most so many seconds."""
         end = time.monotonic() + seconds
         while self.caught is None and time.monotonic() < end:
             time.sleep(0.05)

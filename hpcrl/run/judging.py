@@ -1,4 +1,4 @@
-"""A workload that ended well against what its study expects of its values."""
+"""Compare the values of a successful workload with those that its study expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcrl.run.training import Ended
 def judged(
     ended: Ended, expected: Mapping[str, Mapping[str, float | str]], values: Mapping[str, float | None]
 ) -> Ended:
-    """Return how it ended: failed where a value is not as expected, with what was expected and what came."""
+    """Return how the workload ended: failed, with expected and actual value, if a value is not as expected."""
     wrong = [said for name, each in expected.items() if (said := unexpected(name, each, values.get(name)))]
     if not wrong:
         return ended

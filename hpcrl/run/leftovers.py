@@ -1,4 +1,4 @@
-"""The processes of a cell that outlive its workload: this process adopts them, waits for them, and ends them."""
+"""Adopt the processes of a cell that outlive its workload, wait for them, and end them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GRACE_SECONDS = 5.0
 
 
 def reap(keep: Collection[int]) -> None:
-    """Wait for every child that has ended, but for `keep`: the kernel then counts what it used."""
+    """Wait for every child that has ended, except `keep`, so that the kernel counts its usage."""
     for pid in children(os.getpid()):
         if pid not in keep:
             with suppress(ChildProcessError):
@@ -25,10 +25,10 @@ def reap(keep: Collection[int]) -> None:
 
 
 def end_leftovers(keep: Collection[int]) -> str | None:
-    """End all processes below this one, but `keep` and what is below them, and wait for them.
+    """End all descendants of this process, except `keep` and their descendants, and wait for them.
 
     Returns:
-        What was ended, in words; None if nothing was left.
+        a sentence about the ended processes; None if there were none.
     """
     reap(keep)
     names: Counter[str] = Counter()
@@ -45,12 +45,12 @@ def end_leftovers(keep: Collection[int]) -> str | None:
                     process.kill()
         time.sleep(0.02)
         reap(keep)
-        if time.monotonic() > deadline + _GRACE_SECONDS:  # even KILL does not end a process that waits for a dead disk
+        if time.monotonic() > deadline + _GRACE_SECONDS:  # KILL does not end a process that waits for a dead disk
             break
     if not names:
         return None
     told = ", ".join(name if number == 1 else f"{number} x {name}" for name, number in names.most_common(5))
-    return f"ended after the workload, which they outlived: {count(names.total(), 'process', 'processes')} ({told})"
+    return f"{count(names.total(), 'process', 'processes')} outlived the workload and had to be ended ({told})"
 
 
 def _below(keep: Collection[int]) -> list[psutil.Process]:

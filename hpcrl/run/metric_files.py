@@ -1,7 +1,7 @@
-"""Values that a program wrote by itself: TensorBoard event files, a CSV file, W&B's offline runs.
+"""Read values from a program's own files: TensorBoard event files, a CSV file, W&B's offline runs.
 
-The program is not changed and knows nothing of hpcrl. Its files are read when it has ended, by the libraries of its own
-environment, so that reading takes no part of what is measured.
+The program does not need a change for hpcrl. Its files are read after its end, with the libraries of its own
+environment, so that reading is not part of the measurement.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from hpcrl.placeholders import fill
 
 MOST_VALUES = 2_000_000
 _BLOCK = 32_768
-# How programs call the column that counts environment steps.
+# Usual names of the column with the environment steps.
 _STEPS = ("step", "steps", "global_step", "timesteps", "total_timesteps", "time/total_timesteps", "iteration", "epoch")
-Entry = dict[str, Any]  # step and time (Unix seconds), each may be None; and numbers by name
+Entry = dict[str, Any]  # step and time (Unix seconds), which may be None; and numbers by name
 
 
 def read_metric_files(
     wanted: Mapping[str, str | None], values: Mapping[str, Any], start: Path, since: float, note: Callable[[str], None]
 ) -> Iterator[Entry]:
-    """Give what the files hold that were written since this start of the cell, in the files' order.
+    """Give the values of the files that were written since this start of the cell, in the files' order.
 
     Args:
         wanted: the study's `metrics`.
         start: the directory in which the command started.
         since: Unix seconds.
-        note: is told what could not be read.
+        note: called with a sentence for each file that could not be read.
     """
     left = MOST_VALUES
     for kind, read in _READERS.items():
@@ -41,18 +41,18 @@ def read_metric_files(
         place = start / fill(text, values)
         files = [path for path in _files(kind, place) if path.stat().st_mtime >= since - 1]
         if not files:
-            note(f"metrics.{kind}: {place}: no such file was written")
+            note(f"metrics.{kind}: {place}: the command wrote no such file")
         for path in files:
             try:
                 for entry in read(path, wanted.get("step")):
                     left -= 1
                     if left < 0:
-                        note(f"metrics: more than {MOST_VALUES} values: the rest is left out")
+                        note(f"metrics: expected at most {MOST_VALUES} values, got more: the others are left out")
                         return
                     yield entry
             except ImportError as error:
                 note(f"metrics.{kind}: {path}: cannot be read: {error.name} is not in the cell's environment")
-            except Exception as error:  # a foreign library's, of a file that may be cut short
+            except Exception as error:  # of a library, for a file that may be truncated
                 note(f"metrics.{kind}: {path}: cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
 
@@ -82,7 +82,7 @@ def _csv(path: Path, step: str | None) -> Iterator[Entry]:
         reader = csv.DictReader(file)
         names = reader.fieldnames or ()
         if step is not None and step not in names:
-            raise ValueError(f"it has no column {step!r}; it has {', '.join(names[:12])}")
+            raise ValueError(f"expected a column {step!r}, got {', '.join(names[:12])}")
         counts = step or next((name for name in _STEPS if name in names), None)
         for row in reader:
             numbers = {name: number for name, text in row.items() if name and (number := _number(text)) is not None}
@@ -107,15 +107,15 @@ def _wandb(path: Path, step: str | None) -> Iterator[Entry]:
 
 
 def _log_records(path: Path) -> Iterator[bytes]:
-    """Read the records of a log in LevelDB's format, as W&B keeps its offline runs, up to the last whole one.
+    """Read the records of a log in LevelDB's format, which W&B uses for offline runs, up to the last complete one.
 
-    Blocks of 32 KiB hold fragments: checksum (4 bytes), length (2), type (1: whole, 2: first, 3: middle, 4: last). W&B puts
-    seven bytes of its own before the first.
+    Blocks of 32 KiB hold fragments: checksum (4 bytes), length (2), type (1: whole, 2: first, 3: middle, 4: last). W&B
+    writes seven bytes of its own before the first block.
     Source: LevelDB, doc/log_format.md.
     """
     with path.open("rb") as file:
         if file.read(4) != b":W&B":
-            raise ValueError("it is not an offline run of W&B")
+            raise ValueError("is not an offline run of W&B")
         file.seek(0)
         parts: list[bytes] = []
         first = 7

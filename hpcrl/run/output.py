@@ -1,7 +1,7 @@
-"""A command's standard output on its way to the log, and the numbers that patterns take from its lines.
+"""Pass a command's standard output on to the log, and read numbers from its lines by patterns.
 
-A thread passes the bytes on as they come, unchanged. The lines are matched in the main thread, since only there a signal
-can end a match that takes too long.
+A thread passes the bytes on unchanged. The lines are matched in the main thread, because only there a signal can end a
+match that takes too long.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import IO, Any
 
-LONGEST_LINE = 4096  # bytes of a line that are matched
+LONGEST_LINE = 4096  # maximum bytes of a line that are matched
 MOST_VALUES = 2_000_000
 _CHUNK = 65_536
-_MOST_WAITING = 32 * 2**20  # bytes that wait to be matched; then the program waits
-_LINES = 64  # that are matched in one go
-_MATCH_SECONDS = 1.0  # of CPU time for these; a pattern that takes longer is given up
+_MOST_WAITING = 32 * 2**20  # maximum bytes that wait for a match; with more, the program waits
+_LINES = 64  # maximum lines that are matched together
+_MATCH_SECONDS = 1.0  # maximum CPU seconds for them; a slower pattern is no longer used
 _LOOK_SECONDS = 0.25
 _CLOSE_SECONDS = 10.0
 Entry = dict[str, Any]  # time (Unix seconds), step (or None), and the value by its name
 
 
 class _TooSlow(Exception):
-    """The time for some lines is over."""
+    """Some lines exceed their time limit."""
 
 
 class Output:
-    """Passes on what comes through a pipe, and gives the values in it.
+    """Passes on the bytes of a pipe, and gives the values in them.
 
     Args:
-        pipe: the end to read from; it is closed at the end.
-        patterns: of each value's name, with one group for the number and perhaps one named `step`.
-        note: is told, from any thread, what a reader of the values should know.
-        target: where the bytes go.
+        pipe: the reading end, which is closed at the end.
+        patterns: a regular expression by the name of the value, with one group for the number and optionally one named `step`.
+        note: called, from any thread, with sentences for the reader of the values.
+        target: the file for the bytes.
     """
 
     def __init__(
@@ -61,20 +61,20 @@ class Output:
         self._waiting: deque[tuple[float, bytes]] = deque()
         self._bytes = 0
         self._passed = 0
-        self._line = b""  # the beginning of a line whose end has not come
+        self._line = b""  # the beginning of an incomplete line
         self._cut = False
         self._left = MOST_VALUES
         self._trying = ""
         self._limited = threading.current_thread() is threading.main_thread()
         self._matching = False
-        if self._limited:  # it stays, for a signal may come late: a program that is started later gets the default
+        if self._limited:  # not reset, because a signal may come late; a program that is started later gets the default
             signal.signal(signal.SIGPROF, self._too_slow)
         self._ended, self._end = os.pipe()
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
 
     def values(self) -> Iterator[Entry]:
-        """Give the values of the lines that have come since the last look."""
+        """Give the values of the lines since the last call."""
         until = time.monotonic() + _LOOK_SECONDS
         while self._waiting and time.monotonic() < until:
             with self._room:
@@ -84,7 +84,7 @@ class Output:
             yield from self._match(at, self._lines(chunk))
 
     def close(self) -> Iterator[Entry]:
-        """Give the values of the rest; what a process that still holds the pipe writes from now on is not waited for."""
+        """Give the values of the remaining lines, without waiting for a process that still has the pipe open."""
         os.write(self._end, b".")
         deadline, passed = time.monotonic() + _CLOSE_SECONDS, self._passed
         while self._thread.is_alive():
@@ -93,7 +93,7 @@ class Output:
             if self._passed != passed:
                 deadline, passed = time.monotonic() + _CLOSE_SECONDS, self._passed
             elif time.monotonic() > deadline:
-                self._note("the end of the standard output could not be passed on: nobody reads it")
+                self._note("the end of the standard output could not be passed on, because its reader does not read")
                 break
         while self._waiting:
             yield from self.values()
@@ -107,7 +107,7 @@ class Output:
         ready = select.poll()
         ready.register(self._pipe, select.POLLIN)
         ready.register(self._ended, select.POLLIN)
-        left: int | None = None  # once the command has ended: what it has left in the pipe
+        left: int | None = None  # after the end of the command: the bytes that it left in the pipe
         while left is None or left > 0:
             events = dict(ready.poll())
             if left is None and self._ended in events:
@@ -140,7 +140,7 @@ class Output:
             rest = rest[written:]
 
     def _lines(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that end in a chunk, each no longer than what is matched; a carriage return ends a line, too."""
+        """Return the lines that end in a chunk, each cut to the maximum that is matched. A carriage return ends a line, too."""
         *lines, rest = (self._line + chunk).replace(b"\r", b"\n").split(b"\n")
         self._line = rest[: LONGEST_LINE + 1]
         return lines
@@ -157,7 +157,7 @@ class Output:
                 except _TooSlow:
                     self._patterns.pop(self._trying, None)
                     self._note(
-                        f"metrics.stdout.{self._trying}: takes more than {_MATCH_SECONDS:g} s for some lines: nothing more is taken by it"
+                        f"metrics.stdout.{self._trying}: the pattern needs more than {_MATCH_SECONDS:g} s for some lines and is no longer used: write a simpler one"
                     )
                     yield from self._counted(found)
                     continue
@@ -166,7 +166,7 @@ class Output:
 
     @contextmanager
     def _limit(self) -> Iterator[None]:
-        """Raise :class:`_TooSlow` after so much CPU time; only the main thread can."""
+        """Raise :class:`_TooSlow` after so much CPU time. Only the main thread can do this."""
         if not self._limited:
             yield
             return
@@ -188,7 +188,7 @@ class Output:
             if not self._cut:
                 self._cut = True
                 self._note(
-                    f"metrics.stdout: a line is longer than {LONGEST_LINE} bytes: what comes after is not looked at"
+                    f"metrics.stdout: expected lines of at most {LONGEST_LINE} bytes, got a longer one: its rest is not read"
                 )
         text = line.decode("utf-8", "replace")
         for name, (pattern, group) in self._patterns.items():
@@ -203,7 +203,7 @@ class Output:
     def _counted(self, found: list[Entry]) -> Iterator[Entry]:
         for entry in found:
             if self._left == 0:
-                self._note(f"metrics.stdout: more than {MOST_VALUES} values: the rest is left out")
+                self._note(f"metrics.stdout: expected at most {MOST_VALUES} values, got more: the others are left out")
                 self._patterns.clear()
                 return
             self._left -= 1
@@ -211,7 +211,7 @@ class Output:
 
 
 def _compiled(pattern: str) -> tuple[re.Pattern[str], int]:
-    """Return a pattern, and which of its groups is the number."""
+    """Return a pattern, and the index of the group with the number."""
     compiled = re.compile(pattern)
     step = compiled.groupindex.get("step")
     return compiled, 2 if step == 1 else 1
@@ -225,5 +225,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _available(pipe: int) -> int:
-    """Return how many bytes a pipe holds."""
+    """Return the number of bytes in a pipe."""
     return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0])

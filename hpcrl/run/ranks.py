@@ -1,4 +1,4 @@
-"""Start all ranks of a cell on this machine: through mpirun where MPI averages, else as plain processes."""
+"""Start all ranks of a cell on this machine: with mpirun if they use MPI, otherwise as plain processes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from typing import Any
 from hpcrl.errors import UsageError
 from hpcrl.telemetry.processes import name_runner
 
-# How long ranks may take to end after another has failed.
+# Seconds until the other ranks are ended after one has failed.
 _GRACE_SECONDS = 5.0
 
 
 def start_ranks(
     command: Sequence[str], ranks: int, framework: str, parallelism: str, attempt: str, launch: str | None = None
 ) -> int:
-    """Run a command once for each rank, to the end of all; when one fails, end the others within seconds. Return the first failure's code.
+    """Run a command once for each rank until all have ended, and return the exit code of the first failure. A failure ends the others.
 
-    Horovod goes over MPI where there is an mpirun, else, or where ``HOROVOD_CONTROLLER`` says so, over Gloo.
+    Horovod uses MPI if there is an mpirun. Otherwise, or if ``HOROVOD_CONTROLLER`` says so, it uses Gloo.
 
     Args:
-        launch: "mpi" where the ranks are those of one MPI program.
+        launch: "mpi" if the ranks belong to one MPI program.
 
     Raises:
-        UsageError: the cell needs MPI, and there is no mpirun here.
+        UsageError: the cell needs MPI, but there is no mpirun here.
     """
     name_runner()
     shared = {"HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt}
@@ -42,14 +42,14 @@ def start_ranks(
         if launch == "mpi":
             if not mpirun:
                 raise UsageError(
-                    "mpirun: not found on PATH: install or load an MPI library; the study says `launch: mpi`"
+                    "mpirun: not found on PATH, but the study has `launch: mpi`: install an MPI library, or load its module"
                 )
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and mpirun and not wants_gloo:
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and framework == "jax":
             raise UsageError(
-                "jax: has no Horovod binding and averages over MPI, and there is no mpirun here: install Open MPI "
+                "jax: has no Horovod binding and averages over MPI, but there is no mpirun here: install Open MPI "
                 "(openmpi-bin), or use parallelism native"
             )
         if parallelism == "horovod":
@@ -74,7 +74,7 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version:
         words += ["--bind-to", "none", "--oversubscribe"]
-        # All ranks are on this machine: they speak through shared memory, and listen nowhere.
+        # All ranks are on this machine: they communicate through shared memory, and do not listen.
         words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
         if os.geteuid() == 0:
             environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -82,7 +82,7 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
 
 
 def _gloo(stack: ExitStack, ranks: int) -> Callable[[int], dict[str, str]]:
-    """Serve Horovod's rendezvous, by which Gloo's ranks find each other; return each rank's variables."""
+    """Start Horovod's rendezvous server, which Gloo's ranks use to find each other. Return each rank's variables."""
     try:
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -130,7 +130,7 @@ def _watch(children: list[subprocess.Popen[bytes]]) -> int:
     import psutil
 
     def hand_on(number: int, frame: FrameType | None) -> None:
-        """Tell the ranks themselves: mpirun would end them at once."""
+        """Send a signal to the ranks themselves, because mpirun would end them at once."""
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(child.pid)

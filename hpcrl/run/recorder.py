@@ -1,4 +1,4 @@
-"""Collects what a rank measures and appends it to its record every few seconds."""
+"""Collect the measurements of a rank and append them to its record every few seconds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hpcrl.telemetry.meter import Meter, Usage
 from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock
 
 FLUSH_SECONDS = 5.0
-_VALUES = 200  # reported entries in one frame
+_VALUES = 200  # maximum reported entries in one frame
 
 
 class Recorder:
     """The reporter of a training loop, and the buffer between it, the sampler and the record.
 
-    The training loop and the thread that listens to the sampler both add to it, and both flush it.
+    Both the training loop and the thread that reads from the sampler add to it and flush it.
 
     Args:
-        cpu_before: CPU seconds from before the cell began that the sampler counts: the calibration's, imports.
-        wanted: the names of reported values of which the last one is asked for at the end.
+        cpu_before: CPU seconds before the start of the cell that the sampler counts: calibration and imports.
+        wanted: the names of the reported values whose last value is needed at the end.
     """
 
     def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()) -> None:
@@ -37,38 +37,38 @@ class Recorder:
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before
         self._clock = clock
-        self._lock = threading.Lock()  # of what has gathered, and of the writer
+        self._lock = threading.Lock()  # for the buffers and the writer
         self._flushing = threading.Lock()
         self._start = time.monotonic()
         self._last = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
-        self.last: dict[str, float] = {}  # reported value of each name that is looked for
+        self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
-        self._lost = 0  # frames that the disk did not take, and that nobody keeps for later
+        self._lost = 0  # frames that could not be written and are not kept
         self._evaluated = 0.0
-        self._earlier: dict[str, float] = {}  # what attempts before this one had spent at their checkpoint
+        self._earlier: dict[str, float] = {}  # seconds that earlier attempts had spent until their checkpoint
         self.resumed_step: int | None = None
         self.goal_time: float | None = None
         self.goal_wall_time: float | None = None
         self.sampler_cost: dict[str, float] = {}
-        self.meter: Meter | None = None  # of all processes that the samples are of
+        self.meter: Meter | None = None  # of all processes in the samples
         self._unreaped = False
 
     def header(self, facts: dict[str, Any]) -> None:
         self._append("header", facts | {"started": time.time()})
 
     def training_time(self) -> float:
-        """Return the seconds of training so far: all phases but those before the first step, and evaluations.
+        """Return the seconds of training so far: all phases except evaluations and those before the first step.
 
-        The time up to the checkpoint from which this attempt went on is in it.
+        The time until the checkpoint from which this attempt continued is included.
         """
         own = self._clock.total() - sum(self._clock.seconds[phase] for phase in NOT_TRAINING)
         return self._earlier.get("training_time", 0.0) + own
 
     def evaluation_time(self) -> float:
-        """Return the seconds of evaluations, counted likewise."""
+        """Return the seconds of evaluations, counted in the same way."""
         return self._earlier.get("evaluation_time", 0.0) + self._clock.seconds["evaluate"]
 
     def spent(self) -> dict[str, float | None]:
@@ -85,7 +85,7 @@ class Recorder:
         self.goal_time, self.goal_wall_time = spent.get("goal_time"), spent.get("goal_wall_time")
         self._earlier = {name: value for name, value in spent.items() if value is not None}
 
-    # What the training loop calls.
+    # Called by the training loop.
 
     def episode(self, step: int, value: float, length: int) -> None:
         self._add("episodes", (step, time.monotonic() - self._start, value, length))
@@ -96,7 +96,7 @@ class Recorder:
         self._add("evaluations", (step, self._evaluated, value))
 
     def confirmation(self, step: int, value: float, reached: bool) -> None:
-        """Take what other starts say of an evaluation, the last one, that reached the goal."""
+        """Add the result of other starts for the last evaluation, which reached the goal."""
         if reached:
             self.goal_time = self.training_time()
             self.goal_wall_time = self._earlier.get("wall_time", 0.0) + self._evaluated
@@ -108,13 +108,13 @@ class Recorder:
     def progress(self, step: int, total: int) -> None:
         row = (step, total, time.monotonic() - self._start)
         with self._lock:
-            self._rows["progress"] = [row]  # the last word before a flush is enough
+            self._rows["progress"] = [row]  # the last row before a flush is enough
         self.flush_if_due()
 
-    # What everything else calls.
+    # Called by everything else.
 
     def value(self, entry: dict[str, Any]) -> None:
-        """Take one reported entry of a user's command."""
+        """Add one reported entry of a user's command."""
         started = time.time() - (time.monotonic() - self._start)
         at = (entry.get("time") or time.time()) - started
         numbers = {name: float(number) for name, number in entry.items() if name not in ("time", "step")}
@@ -123,7 +123,7 @@ class Recorder:
             self._values.append({"time": at, "step": entry.get("step"), "values": numbers})
 
     def sample(self, reading: dict[str, Any]) -> None:
-        """Take one reading of the sampler; what it did not read is NaN."""
+        """Add one reading of the sampler. Values that it did not read are NaN."""
         if "cpu_seconds" in reading:
             self._unreaped |= bool(reading.get("unreaped"))
             seconds = max(0.0, reading["cpu_seconds"] - self._cpu_before)
@@ -142,7 +142,7 @@ class Recorder:
             }
 
     def known(self, used: Usage) -> dict[str, Any]:
-        """Return what is known of what the workload used; what is not is None, and noted."""
+        """Return the workload's usage. Values that are not known are None, with a note."""
         facts = {
             "own_cpu_seconds": used.cpu_seconds,
             "own_context_switches": used.context_switches,
@@ -158,7 +158,7 @@ class Recorder:
         return facts | {"own_cpu_seconds": seconds, "own_context_switches": None}
 
     def calibration(self, facts: dict[str, Any]) -> None:
-        """Take what a calibration of this node measured."""
+        """Add the result of this node's calibration."""
         self._append("calibration", facts)
 
     def event(self, text: str) -> None:
@@ -169,7 +169,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Append what has gathered; what the disk does not take is kept for the next time."""
+        """Append the buffered frames. Those that cannot be written are kept for the next time."""
         with self._flushing:
             self._last = time.monotonic()
             for kind in TABLES:
@@ -179,7 +179,7 @@ class Recorder:
                     break
                 with self._lock:
                     del self._values[: len(entries)]
-            # Whole each time, and the last one counts: a rank that is killed has those of its last flush.
+            # Written completely each time, and the last one is valid: a killed rank has those of its last flush.
             seconds, counts = self._clock.so_far()
             self._append("phases", {"seconds": seconds, "counts": counts}, kept=True)
 
@@ -194,7 +194,7 @@ class Recorder:
         payload = {"table": np.array(rows, np.float64)}
         for name in SAMPLE_LISTS if lists else ():
             widths = {len(each[name]) for each in lists} - {0}
-            if len(widths) == 1:  # a sample that only looked at memory has none: a row of NaN
+            if len(widths) == 1:  # a sample of memory only has none: a row of NaN
                 without = [math.nan] * widths.pop()
                 payload[name] = np.array([each[name] or without for each in lists], np.float32)
         if not self._append(kind, payload, kept=True):
@@ -207,7 +207,7 @@ class Recorder:
             self._rows[kind].append(row)
 
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> bool:
-        """Append the last frames and close the record; tell whether the disk took the footer."""
+        """Append the last frames and close the record. Tell whether the footer was written."""
         self.flush()
         self._lost += sum(bool(kept) for kept in (*self._rows.values(), self._values))
         content = {
@@ -228,16 +228,16 @@ class Recorder:
         if self._writer.problem and not self._warned:
             self._warned = True
             print(
-                f"hpcrl: the record cannot be written ({self._writer.problem}); the workload goes on",
+                f"hpcrl: the record cannot be written ({self._writer.problem}); the workload continues",
                 file=sys.stderr,
             )
         return done
 
 
 class Sampler:
-    """The sampler process of this node, and the thread that hands its readings to the recorder.
+    """The sampler process of this node, and the thread that passes its readings to the recorder.
 
-    `environment` is the node's: a rank may have narrowed its own to one GPU.
+    `environment` is that of the node, because a rank may have limited its own to one GPU.
     """
 
     def __init__(self, recorder: Recorder, root: int, interval: float, environment: Mapping[str, str]) -> None:

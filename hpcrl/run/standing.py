@@ -1,4 +1,4 @@
-"""Does an environment of the user's own have what hpcrl's process needs in it? ``python -m hpcrl.run.standing [FRAMEWORK...]``."""
+"""Check that a user's own environment has the modules of hpcrl's process: ``python -m hpcrl.run.standing [FRAMEWORK...]``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-# What hpcrl imports beside the framework, and the oldest versions that serve it.
+# Modules that hpcrl imports besides the framework, with their minimum versions.
 _LEAST = {"numpy": (1, 22), "psutil": (5, 9), "gymnasium": (1, 0)}
 
 
 def lacks(modules: Sequence[str] = ()) -> str | None:
-    """Say what this environment lacks of NumPy, psutil, gymnasium and further modules, None where it lacks nothing."""
+    """Say which of NumPy, psutil, gymnasium and further modules are missing in this environment; None if none is."""
     if not (missing := list(_missing(modules))):
         return None
     return f"{sys.prefix}: has no {' and no '.join(missing)}, which the cell needs: install it there, or name another environment"
@@ -27,7 +27,7 @@ def _missing(modules: Sequence[str]) -> Iterator[str]:
             try:
                 found = version(name)
                 old = tuple(int(part) for part in found.split(".")[:2]) < least
-            except (PackageNotFoundError, ValueError):  # installed in a way that says no version
+            except (PackageNotFoundError, ValueError):  # installed without a version
                 continue
             if old:
                 yield f"{name} {least[0]}.{least[1]} or newer (it has {found})"

@@ -1,7 +1,7 @@
-"""A rank that a signal kills cannot say so: the process that started it does.
+"""Watch a rank from its parent process, because a rank that a signal kills cannot report it.
 
-The ranks of a cell end together, and who went first is what a reader must know: the kernel that is out of memory, an
-administrator, a crash in a library. Only the parent of a process is told which signal ended it.
+The ranks of a cell end together, and the reader needs the first cause: a kernel out of memory, an administrator, a crash
+in a library. Only the parent of a process learns which signal ended it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hpcrl.telemetry.processes import die_with_parent, name_runner
 
 
 def fork_rank(ended: Callable[[dict[str, Any]], object]) -> int | None:
-    """Fork. The child is the rank, and goes on; the parent hands signals on to it and waits for it.
+    """Fork. The child is the rank, and continues. The parent passes signals on to it and waits for it.
 
-    Call it before there are threads.
+    Call it before the process has threads.
 
     Args:
-        ended: is told, in the parent, what a footer says of a rank that a signal has killed.
+        ended: called in the parent with the facts for the footer of a rank that a signal killed.
 
     Returns:
-        None in the rank; in the parent the exit code of the rank, 128 and the signal where one has killed it.
+        None in the rank. In the parent the exit code of the rank, or 128 plus the signal that killed it.
     """
     kills = oom_kills()
     rank = os.fork()
@@ -47,13 +47,13 @@ def fork_rank(ended: Callable[[dict[str, Any]], object]) -> int | None:
         return code
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     starved = name == "SIGKILL" and oom_kills() > kills
-    reason = f"killed by {name}" + (": the kernel was out of memory for it" if starved else "")
+    reason = f"killed by {name}" + (", because the kernel was out of memory" if starved else "")
     ended({"outcome": "oom" if starved else "failed", "reason": reason, "killed_by": name})
     return 128 - code
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel of this machine has ended for want of memory."""
+    """Return how many processes the kernel of this machine has ended for lack of memory."""
     try:
         found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:

@@ -1,4 +1,4 @@
-"""Steps that one rank of a cell runs for all: the others wait for marks in the plan directory."""
+"""Steps that one rank of a cell runs for all. The others wait for marker files in the plan directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Together:
-    """One rank among those of a start."""
+    """One rank of a start."""
 
     directory: Path
     start: Start
@@ -28,17 +28,17 @@ class Together:
         note_step(self.directory, self.start, mark)
 
     def wait_until_prepared(self, caught: Callable[[], str | None]) -> Ended | None:
-        """Wait for the first rank; return how this rank ended where the command is not to start."""
+        """Wait for the first rank. Return the end of this rank if the command must not start."""
         while not has_step(self.directory, self.start, PREPARED):
             if has_step(self.directory, self.start, FAILED):
                 return Ended("failed", "prepare: failed on the first rank", {})
             if signalled := caught():
-                return Ended("preempted", f"prepare: {signalled} came meanwhile, and the command was not started", {})
+                return Ended("preempted", f"{signalled} came during prepare, and the command was not started", {})
             time.sleep(_LOOK_SECONDS)
         return None
 
     def wait_for_all(self, caught: Callable[[], str | None]) -> bool:
-        """Wait until the command has ended on every rank; tell whether it ended well on all."""
+        """Wait until the command has ended on every rank. Tell whether it succeeded on all."""
         while not has_step(self.directory, self.start, FAILED):
             if all(has_step(self.directory, self.start, str(rank)) for rank in range(self.ranks)):
                 return True

@@ -1,4 +1,4 @@
-"""A cell of built-in training: from its configuration to a trained agent and the facts for its record."""
+"""Run a cell of built-in training: from its configuration to a trained agent and the facts for its record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hpcrl.telemetry.provenance import visible_gpus
 
 @dataclass(frozen=True)
 class Ended:
-    """How a workload ended, and what its record's footer says of it."""
+    """The outcome of a workload, its reason, and the facts for the footer of its record."""
 
     outcome: str
     reason: str | None
@@ -51,7 +51,7 @@ def train_cell(
     """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
 
     Raises:
-        UsageError: the cell cannot run here: framework not installed, no GPU for a GPU cell, wrong settings.
+        UsageError: the cell cannot run here: a framework is not installed, a GPU is missing, or settings are wrong.
         HpcrlError: the ranks do not find each other or do not agree.
     """
     import gymnasium
@@ -61,16 +61,14 @@ def train_cell(
     parallelism = str(resources.get("parallelism", "none"))
     on_gpus = "cuda" in frameworks()[framework].devices
     if resources.get("gpus") and (not on_gpus or not visible_gpus()):
-        what = (
-            "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} computes on the CPU only"
-        )
-        raise UsageError(f"this cell asks for {resources['gpus']} GPUs, and {what}: it does not run on the CPU instead")
+        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
+        raise UsageError(f"this cell asks for {resources['gpus']} GPUs, but {what}: run it on a node with GPUs")
     if group.ranks > 1 and parallelism == "none":
-        raise UsageError(f"this cell has {group.ranks} ranks and no parallelism: say horovod or native in the study")
-    if parallelism != "none" and group.ranks != resources["tasks"]:
         raise UsageError(
-            f"this cell has {resources['tasks']} ranks, and {group.ranks} was started: --ranks starts them all"
+            f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
         )
+    if parallelism != "none" and group.ranks != resources["tasks"]:
+        raise UsageError(f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks")
     known = names(DqnConfig)
     settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
     hyperparameters = DqnConfig.from_mapping(settings)
@@ -136,10 +134,10 @@ def train_cell(
 
 
 class TimedCollective:
-    """A collective whose averages are a phase of their own; outside of the training they stay part of what goes on.
+    """A collective that records its averages as their own phase; outside the training they belong to the current phase.
 
     Args:
-        wait: waits until a vector of the framework has been computed, so that computing is no part of the phase.
+        wait: waits until a vector of the framework has been computed, so that the phase does not include computing.
     """
 
     def __init__(self, collective: Collective, clock: PhaseClock, wait: Callable[[Any], None]) -> None:
@@ -171,7 +169,7 @@ class TimedCollective:
 
 
 def before_import(config: dict[str, Any], resources: dict[str, Any], group: Group) -> None:
-    """Settle by environment variables what a framework reads only once, at its import."""
+    """Set the environment variables that a framework reads only once, at its import."""
     framework = config.get("framework")
     if group.ranks > 1:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -179,13 +177,13 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
             named = ",".join(visible_gpus())
         if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
-        # Milliseconds between two looks for work; the default, 1, is longer than a whole update of a small network.
+        # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if framework in frameworks():
         os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
     if framework == "torch" and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        # Else the first cell on a machine would pay for compiling, and the others would not.
+        # Otherwise only the first cell on a machine would include the time of compiling.
         cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         atexit.register(shutil.rmtree, cache, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a study varies: its axes, axes whose keys go together (`zip`), and points drawn at random (`random`)."""
+"""The axes of a study, axes of several keys (`zip`), and points drawn at random (`random`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
 MAX_CELLS = 1_000_000
-_DIGITS = 6  # that drawn numbers keep: the last ones of a logarithm differ between machines
+_DIGITS = 6  # significant digits of drawn numbers, because the last digits of a logarithm differ between machines
 _TRIES = 1000
 
 
@@ -25,13 +25,13 @@ _Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 
 
 class Draw(Model):
-    """Where the values of a key are drawn from: one of these."""
+    """The distribution of a key's values: exactly one of these."""
 
-    uniform: tuple[float, float] | None = Field(None, description="least and largest number")
-    log_uniform: tuple[float, float] | None = Field(
-        None, description="least and largest number, whose logarithm is drawn"
+    uniform: tuple[float, float] | None = Field(None, description="minimum and maximum")
+    log_uniform: tuple[float, float] | None = Field(None, description="minimum and maximum; the logarithm is uniform")
+    integers: tuple[_Whole, _Whole] | None = Field(
+        None, description="minimum and maximum, whole numbers, both included"
     )
-    integers: tuple[_Whole, _Whole] | None = Field(None, description="least and largest whole number, both possible")
     choice: tuple[Scalar, ...] | None = Field(None, min_length=1, description="the values")
 
     def faults(self) -> Iterator[tuple[Key, str]]:
@@ -45,18 +45,18 @@ class Draw(Model):
             if len({repr(value) for value in values}) < len(values):
                 yield (kind,), "repeats a value"
         elif values[0] >= values[1]:
-            yield (kind,), f"expected the least value first, got [{values[0]}, {values[1]}]"
+            yield (kind,), f"expected the minimum first, got [{values[0]}, {values[1]}]"
         elif kind == "log_uniform" and values[0] <= 0:
             yield (kind,), f"expected numbers greater than 0, got {values[0]}"
 
     def size(self) -> float:
-        """Return how many values there are."""
+        """Return the number of possible values."""
         if self.choice is not None:
             return len(self.choice)
         return self.integers[1] - self.integers[0] + 1 if self.integers else math.inf
 
     def value(self, number: int) -> Scalar:
-        """Return the value that a random number of 256 bits stands for."""
+        """Return the value for a random number of 256 bits."""
         if self.choice is not None:
             return self.choice[number % len(self.choice)]
         if self.integers is not None:
@@ -71,11 +71,11 @@ class Draw(Model):
 
 
 class Random(Model):
-    """One more axis, of points drawn at random. The first points of a longer one are those of a shorter one."""
+    """One more axis, of points drawn at random. If `points` grows, the earlier points stay the same."""
 
     points: int = Field(ge=1, le=MAX_CELLS)
-    seed: int = Field(0, ge=0, lt=2**63, description="of the draws; it has nothing to do with the seeds of the cells")
-    draw: dict[str, Draw] = Field(min_length=1, description="key: where its values are drawn from")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the draws, independent of the cells' seeds")
+    draw: dict[str, Draw] = Field(min_length=1, description="key: the distribution of its values")
 
     def faults(self) -> Iterator[tuple[Key, str]]:
         before = len(
@@ -86,12 +86,15 @@ class Random(Model):
             return
         most = math.prod(each.size() for each in self.draw.values())
         if most < self.points:
-            yield ("points",), f"expected at most {int(most)}: there are no more different points, got {self.points}"
+            yield (
+                ("points",),
+                f"expected at most {int(most)}, which is the number of different points, got {self.points}",
+            )
         elif len(self.drawn()) < self.points:
-            yield ("points",), f"after {len(self.drawn())} points, {_TRIES} draws gave no new one: ask for fewer points"
+            yield ("points",), f"{_TRIES} draws gave no new point after {len(self.drawn())} points: reduce `points`"
 
     def drawn(self) -> list[dict[str, Scalar]]:
-        """Return the points, no two equal. Every machine and version of Python draws the same."""
+        """Return the points, which are all different. They are the same on every machine and version of Python."""
         found: dict[str, dict[str, Scalar]] = {}
         for place in range(self.points):
             for attempt in range(_TRIES):
@@ -109,14 +112,14 @@ class Random(Model):
 
 @dataclass(frozen=True)
 class Option:
-    """One position on an axis: the keys that it sets, and where the value of each stands."""
+    """One position on an axis: the keys that it sets, and the place of each value in the file."""
 
     values: Mapping[str, Any]
     paths: Mapping[str, Key]
 
 
 def options(study: Study) -> list[list[Option]]:
-    """Return the positions of each axis, in the order in which a study's cells are counted: axes, zipped ones, drawn ones."""
+    """Return the positions of each axis, in the order of a study's cells: axes, then `zip`, then `random`."""
     found: list[list[Option]] = []
     for axis, values in study.axes.items():
         found.append([])
@@ -144,7 +147,7 @@ def options(study: Study) -> list[list[Option]]:
 
 
 def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
-    """Give what is wrong with `zip` and `random` by themselves, and with keys that are set twice."""
+    """Give the faults of `zip` and `random`, and the keys that are set twice."""
     owners: dict[str, str] = {}
     for axis, values in study.axes.items():
         keys = {key for value in values for key in (value if isinstance(value, dict) else [axis])}
@@ -154,14 +157,14 @@ def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
         at: Key = ("zip", number)
         places += [((*at, key), key) for key in together]
         if len(together) < 2:
-            yield at, "expected at least two keys whose values go together"
+            yield at, "expected at least two keys, got fewer: make a single key an axis"
             continue
         lengths = {key: len(values) for key, values in together.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-            yield at, f"expected as many values of each key, got: {said}"
+            yield at, f"expected the same number of values for each key, got: {said}"
         elif 0 in lengths.values():
-            yield at, "has no values: give at least one of each key"
+            yield at, "has no values: give at least one for each key"
         elif len({repr(each) for each in zip(*together.values(), strict=True)}) < next(iter(lengths.values())):
             yield at, "repeats a combination of values"
     if study.random:
@@ -172,5 +175,5 @@ def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
         owners |= {key: "include" for key in extra if key in (study.computed or {})}
     for path, key in places:
         if key in owners:
-            yield path, f"{key} is set by {owners[key]} already"
+            yield path, f"{key} is already set by {owners[key]}: remove one of them"
         owners[key] = ".".join(map(str, path[:-1]))

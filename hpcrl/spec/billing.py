@@ -1,4 +1,4 @@
-"""A site's billing rule as a small arithmetic expression, evaluated without `eval`."""
+"""A site's billing rule: a small arithmetic expression, evaluated without `eval`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def evaluate(expression: str, values: Mapping[str, float]) -> float:
     """Evaluate numbers, names, ``+ - * /`` and ``min max ceil floor``.
 
     Raises:
-        ValueError: anything else stands in it, a name is unknown, or it divides by zero.
+        ValueError: it contains anything else, a name is unknown, or it divides by zero.
     """
     try:
         tree = ast.parse(expression, mode="eval")
@@ -49,5 +49,5 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
             return _FUNCTIONS[name](*(_value(argument, values) for argument in arguments))
         case _:
             raise ValueError(
-                f'"{ast.unparse(node)}" is not allowed: write numbers, names, + - * / and min max ceil floor'
+                f'"{ast.unparse(node)}" is not allowed: use numbers, names, + - * / and min max ceil floor'
             )

@@ -1,4 +1,4 @@
-"""The blocks of a template that extends another: each must exist there, or it would never be written."""
+"""Check the blocks of a template that extends another: a block that does not exist there would never be used."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def check_blocks(jinja: jinja2.Environment, template: str) -> None:
     """Check the syntax of a template and of all that it extends, and the names of their blocks.
 
     Raises:
-        SpecError: a template has a typo, extends itself, or overrides a block that does not exist, with file and line.
-        UsageError: there is no such template.
+        SpecError: a template is not valid, extends itself, or overrides a block that does not exist; with file and line.
+        UsageError: the template does not exist.
     """
     _blocks(jinja, template, ())
 
@@ -39,9 +39,7 @@ def _blocks(jinja: jinja2.Environment, template: str, below: tuple[str, ...]) ->
     base = str(extends.template.value)
     if base == template or base in below:
         raise SpecError(
-            [
-                f"{where}:{extends.lineno}: template: extends itself: the packaged one is packaged/{base.removeprefix('packaged/')}"
-            ]
+            [f"{where}:{extends.lineno}: template: extends itself: write packaged/{base.removeprefix('packaged/')}"]
         )
     known = _blocks(jinja, base, (*below, template))
     inner = {each.name for block in own for each in block.find_all(nodes.Block)}

@@ -1,4 +1,4 @@
-"""What a study's axes, rules and placeholders must agree on; each fault has its own place in the file."""
+"""Check that a study's axes, rules and placeholders agree. Each fault has its own place in the file."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _FIXED = {"framework", "execution", "seed", "seeds", "cell", "workdir"}
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the expressions of a study come to: the different values of each key, and the faults of those that come to none."""
+    """The results of a study's expressions: the different values of each key, and the faults of expressions without a value."""
 
     values: tuple[tuple[str, Any], ...] = ()
     faults: tuple[Fault, ...] = ()
 
 
 def study_faults(study: Study) -> Iterator[Fault]:
-    """Give the faults of a study besides what its algorithm and frameworks cannot do."""
+    """Give the faults of a study, except those of its algorithm and frameworks."""
     for at, axis in _named(study):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", axis):
             yield at, f"{axis!r} is not a name: use letters, digits and _"
         if axis in ("seed", "seeds"):
-            yield at, "`seeds` is not an axis: write `seeds:` at the top level"
+            yield at, f"`{axis}` is not an axis: write `seeds:` at the top level"
         if axis == "workdir":
-            yield at, "{workdir} is the directory of the code: choose another name"
+            yield at, "{workdir} already means the directory of the code: choose another name"
         if at[0] == "computed" and axis in _FIXED - {"seed", "seeds", "workdir"}:
-            yield at, f"{axis} cannot be computed: make it an axis"
+            yield at, f"{axis} cannot be computed: make it an axis instead"
     for axis, values in study.axes.items():
         at = ("axes", axis)
         if not values:
@@ -55,7 +55,7 @@ def study_faults(study: Study) -> Iterator[Fault]:
     yield from study.outcomes.faults
     for path, key, value in assignments(study):
         if isinstance(value, str) and "\0" in value:
-            yield path, "holds a NUL character"
+            yield path, "contains a NUL character"
         elif key in RESOURCES and (wrong := resource_fault(key, value)):
             yield path, wrong
     names = study.factors() | {"seed", "cell"}
@@ -67,22 +67,22 @@ def study_faults(study: Study) -> Iterator[Fault]:
                 yield ("exclude", number, key), f"no axis {key!r}; {suggestion(key, names)}"
     for number, seed in enumerate(study.seeds):
         if seed in study.seeds[:number]:
-            yield ("seeds",), f"has {seed} twice"
+            yield ("seeds",), f"repeats {seed}"
             break
     yield from _exclusion_faults(study)
     for path, text in study.workload.texts():
         if "\0" in text:
-            yield ("workload", *path), "holds a NUL character"
+            yield ("workload", *path), "contains a NUL character"
         for name in placeholders(text):
             if name not in {*names, *RESOURCES, "workdir"}:
                 words = f"{suggestion(name, {*names, *RESOURCES})} (write {{{{{name}}}}} for plain braces)"
-                yield ("workload", *path), f"no axis for {{{name}}}; {words}"
+                yield ("workload", *path), f"{{{name}}} is not an axis; {words}"
     yield from _goal_and_score(study)
     yield from _scaling_faults(study)
 
 
 def _scaling_faults(study: Study) -> Iterator[Fault]:
-    """Give what keeps the size of a problem from being a number of each cell, and a study of one number of cores."""
+    """Give the faults of `scaling`: a size that is not a number in each cell, or only one number of cores."""
     if study.scaling is None:
         return
     given = list(assignments(study))
@@ -92,13 +92,16 @@ def _scaling_faults(study: Study) -> Iterator[Fault]:
             yield ("scaling", "size"), f"no axis {name!r}; {suggestion(name, names)}"
         for path, key, value in given:
             if key == name and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                yield path, f"is the size of the problem (`scaling`): expected a number above 0, got {value!r}"
+                yield (
+                    path,
+                    f"expected a number above 0, because it is the size of the problem (`scaling`), got {value!r}",
+                )
     if not study.factors() & {"tasks", "cpus", "nodes"}:
-        yield ("scaling",), "needs several numbers of cores: make `tasks`, `cpus` or `nodes` an axis"
+        yield ("scaling",), "needs cells with different numbers of cores: make `tasks`, `cpus` or `nodes` an axis"
 
 
 def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
-    """Give each key that the axes and the included cells set: where it stands, its name, its value."""
+    """Give each key that the axes and the included cells set: its place, its name, its value."""
     for axis in options(study):
         for option in axis:
             for key, each in option.values.items():
@@ -111,7 +114,7 @@ def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
 
 
 def _named(study: Study) -> Iterator[tuple[Key, str]]:
-    """Give the place and the name of each axis, of each key of a further one, and of each computed value."""
+    """Give the place and the name of each axis, of each key of `zip` and `random`, and of each computed value."""
     for axis in study.axes:
         yield ("axes", axis), axis
     for number, together in enumerate(study.zip or ()):
@@ -124,7 +127,7 @@ def _named(study: Study) -> Iterator[tuple[Key, str]]:
 
 
 def computed_outcomes(study: Study) -> Outcomes:
-    """Evaluate the expressions of a study in all its cells, as far as the names in them tell these apart."""
+    """Evaluate the expressions of a study in all its cells. Cells with equal values of the names in them count once."""
     if not study.computed:
         return Outcomes()
     from hpcrl.spec.computed import ComputeError, computed_faults, names_in
@@ -145,7 +148,7 @@ def computed_outcomes(study: Study) -> Outcomes:
             except ComputeError as error:
                 faults[("computed", error.args[0]), error.args[1]] = None
             except (ValueError, UsageError):
-                continue  # a resource of the point is wrong, which is said of it
+                continue  # a resource of the point is wrong, which is a fault of its own
             else:
                 found |= {repr(item): item for item in values.items()}
     return Outcomes(tuple(found.values()), tuple(faults))
@@ -159,7 +162,7 @@ def _in_expressions(study: Study) -> set[str]:
 
 
 def _exclusion_faults(study: Study) -> Iterator[Fault]:
-    """Give the values of exclusion rules that no axis has: what was meant to be left out would run."""
+    """Give the values of exclusion rules that no axis has, because the rule would exclude nothing."""
     known: dict[str, set[str]] = {}
     for _, key, value in assignments(study):
         known.setdefault(key, set()).add(str(value))
@@ -169,7 +172,7 @@ def _exclusion_faults(study: Study) -> Iterator[Fault]:
                 if key in known and key not in RESOURCES and key != "execution" and str(value) not in known[key]:
                     yield (
                         ("exclude", number, key),
-                        f"no value {written(value)} on that axis; {suggestion(str(value), known[key])}",
+                        f"the axis has no value {written(value)}; {suggestion(str(value), known[key])}",
                     )
 
 
@@ -177,20 +180,20 @@ def _goal_and_score(study: Study) -> Iterator[Fault]:
     trains = study.workload.algorithm is not None
     for key in ("score", "better"):
         if trains and getattr(study, key):
-            yield (key,), f"`{key}` is for commands: built-in training is compared by its return"
+            yield (key,), f"`{key}` is for commands: remove it, because built-in training is compared by its return"
     if study.better and not study.score and not trains:
-        yield ("better",), "`better` needs a `score`: name the reported value, such as `score: loss`"
+        yield ("better",), "`score` is missing: name the reported value, such as `score: loss`"
     if trains and study.goal is None and (path := study.stops_at_goal()):
-        yield path, "`stop_at_goal` needs a goal: say at the study's top level which return counts as solved"
+        yield path, "`stop_at_goal` needs a `goal`: give the return that counts as solved at the study's top level"
     if trains and "framework" not in study.factors():
         yield ("axes",), f"`framework` is missing; {suggestion('framework', frameworks())}"
 
 
 def combinations(study: Study, keys: Collection[str]) -> Iterator[tuple[dict[str, Any], dict[str, Key]]]:
-    """Give the points of the matrix that no rule excludes, as far as the named keys tell them apart.
+    """Give the points of the matrix that no rule excludes. Points with equal values of the named keys count once.
 
-    Axes that set none of the keys, nor any key of a rule, are left out. Each point comes with the place of each value.
-    Nothing comes of a matrix that is too large to be planned.
+    Axes that set neither one of the keys nor a key of a rule are left out. Each point has the place of each value.
+    A matrix that is too large for a plan gives no points.
     """
     computed = study.computed or {}
     wanted = set(keys) | {key for rule in study.exclude for key in rule.model_extra or {}}
@@ -214,7 +217,7 @@ def combinations(study: Study, keys: Collection[str]) -> Iterator[tuple[dict[str
 def _points(study: Study, wanted: set[str]) -> Iterator[tuple[dict[str, Any], dict[str, Key]]]:
     """Give the points of the matrix and the included cells, without the axes that set none of the wanted keys.
 
-    Each comes with the place of each value. Nothing comes of a matrix that is too large to be planned.
+    Each point has the place of each value. A matrix that is too large for a plan gives no points.
     """
     axes = options(study)
     choices = [axis for axis in axes if any(wanted & set(option.values) for option in axis)]

@@ -1,7 +1,7 @@
-"""The claims of a paper: what it says, where, and the comparison of one's own runs that would show it.
+"""The claims of a paper: the text, its place in the paper, and the comparison of your own runs that tests it.
 
-One file for each paper, ``jobs/claims/NAME.yaml``, where NAME is what a study calls its ``paper``. The report judges
-them (:mod:`hpcrl.report.claims`).
+Each paper has one file, ``jobs/claims/NAME.yaml``; a study names it as its ``paper``. The report judges the claims
+(:mod:`hpcrl.report.claims`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Names = Annotated[
 
 
 class Place(Model):
-    """The resources that a paper's name for a place stands for. A key that is left out matches any value."""
+    """The resources that a paper means by the name of a place. A missing key matches any value."""
 
     device: Literal["cpu", "gpu"]
     parallelism: Literal["none", "horovod", "native"] | None = None
@@ -55,7 +55,7 @@ class Place(Model):
 
 
 class Selection(Model):
-    """Some of the paper's configurations. A key that is left out stands for all values that the file lists."""
+    """Some of the paper's configurations. A missing key means all values that the file lists."""
 
     framework: Names | None = None
     execution: Names | None = None
@@ -63,7 +63,7 @@ class Selection(Model):
 
 
 class Reaches(Model):
-    """Most runs of each configuration have an evaluation at the score (`expected: all`), or few have (`none`)."""
+    """Most runs of each configuration reach the score in an evaluation (`expected: all`), or few do (`none`)."""
 
     kind: Literal["reaches"]
     configurations: tuple[Selection, ...] = Field(min_length=1)
@@ -79,7 +79,7 @@ class Fails(Model):
 
 
 class Differs(Model):
-    """Each configuration has less (or more) of a measure than the one that differs from it by `than`."""
+    """Each configuration has less (or more) of a measure than the configuration that `than` replaces it by."""
 
     kind: Literal["less", "more"]
     measure: Measure
@@ -88,7 +88,7 @@ class Differs(Model):
 
 
 class Extreme(Model):
-    """Some configurations have the least (or the most) of a measure among others."""
+    """Some configurations have the minimum (or the maximum) of a measure among others."""
 
     kind: Literal["least", "most"]
     measure: Measure
@@ -97,7 +97,7 @@ class Extreme(Model):
 
 
 class Ranking(Model):
-    """The frameworks, from the least of a measure to the most, in each execution mode and place."""
+    """The order of the frameworks by a measure, lowest first, in each execution mode and place."""
 
     kind: Literal["ranking"]
     measure: Measure
@@ -106,7 +106,7 @@ class Ranking(Model):
 
 
 class Untestable(Model):
-    """Nothing that a dataset holds would show it."""
+    """No data of a dataset can test it."""
 
     kind: Literal["untestable"]
     why: Text
@@ -122,9 +122,9 @@ class Claim(Model):
     where: Text = Field(description="section, figure or page of the paper")
     shown_by: Test
     instead: Measure | None = Field(
-        None, description="the measure of the job's own that is shown where the machine's cannot be used"
+        None, description="the measure of the job that is shown if the machine's cannot be used"
     )
-    stand_ins: bool = Field(True, description="whether the file's stand-ins for places mean anything to this claim")
+    stand_ins: bool = Field(True, description="whether the file's substitutes for places apply to this claim")
 
 
 class Configuration(Model):
@@ -142,12 +142,12 @@ class Claims(Model):
     executions: Names
     places: dict[Text, Place] = Field(min_length=1)
     stand_ins: dict[Text, Place] = Field(
-        {}, description="place: what is shown beside the verdict where the place itself was not run"
+        {}, description="place: its substitute, shown beside the verdict if the place itself was not run"
     )
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     def configurations(self, *selections: Selection) -> list[Configuration]:
-        """Return what the selections stand for, in the order of the file, each once."""
+        """Return the configurations of the selections, in the order of the file, each once."""
         every = [
             Configuration(framework=framework, execution=execution, place=place)
             for each in selections
@@ -158,7 +158,7 @@ class Claims(Model):
         return list(dict.fromkeys(every))
 
     def pairs(self, test: Differs | Extreme | Ranking) -> list[tuple[Configuration, Configuration]]:
-        """Return the pairs of which the claim says that the first has less of the measure."""
+        """Return the pairs whose first member has less of the measure, by the claim."""
         if isinstance(test, Ranking):
             return [
                 (each.model_copy(update={"framework": low}), each.model_copy(update={"framework": high}))
@@ -182,7 +182,7 @@ def read_claims(document: Document) -> Claims:
     """Turn a document into claims.
 
     Raises:
-        SpecError: with one line for each fault, names that the file does not list among them.
+        SpecError: with one line for each fault, including names that the file does not list.
     """
     claims = validate(Claims, document)
     if problems := list(dict.fromkeys(_unknown_names(claims, document))):

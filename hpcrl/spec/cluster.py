@@ -1,6 +1,6 @@
-"""The cluster profile: what a site offers and what it insists on, as data.
+"""The cluster profile: the resources and the rules of a site, as data.
 
-Nothing personal stands here: account and e-mail come from the user (:mod:`hpcrl.spec.user`).
+A profile contains nothing personal: account and e-mail come from the user (:mod:`hpcrl.spec.user`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Model(BaseModel):
 
 def _flag(value: Any) -> Any:
     if value not in FLAGS:
-        raise ValueError(f"{value!r} is not an sbatch flag known here; {suggestion(str(value), FLAGS)}")
+        raise ValueError(f"{value!r} is not an sbatch flag that profiles know; {suggestion(str(value), FLAGS)}")
     return value
 
 
@@ -38,14 +38,14 @@ Flag = Annotated[str, BeforeValidator(_flag)]
 
 
 class GpuRequest(StrEnum):
-    """How a site wants GPUs to be asked for; :mod:`hpcrl.plan.requests` renders each."""
+    """The form in which jobs of a site request GPUs; :mod:`hpcrl.plan.requests` renders each."""
 
     GRES_TYPED = "gres_typed"  # --gres=gpu:a100:2
     GRES = "gres"  # --gres=gpu:2
     GPUS = "gpus"  # --gpus=2
     GPUS_TYPED = "gpus_typed"  # --gpus=a100:2
     CONSTRAINT = "constraint"  # --constraint=gpu --gpus=2
-    PARTITION_ONLY = "partition_only"  # the partition says it all
+    PARTITION_ONLY = "partition_only"  # the partition implies the GPUs
     NONE = "none"  # no GPUs here
 
 
@@ -59,22 +59,24 @@ class Gpus(Model):
     type: Name = Field(description="the name that Slurm and studies use, such as a100")
     count: int = Field(ge=1, description="GPUs that a job sees on one node")
     memory: MiB | None = None
-    request_counts: tuple[int, ...] | None = Field(None, description="the only numbers of GPUs a job may ask for")
-    cores_each: int | None = Field(None, ge=1, description="cores that come with each GPU, pro rata")
-    whole_node_beyond_one: bool = Field(False, description="more than one node means all GPUs, exclusively")
+    request_counts: tuple[int, ...] | None = Field(None, description="the only numbers of GPUs that a job may request")
+    cores_each: int | None = Field(None, ge=1, description="cores that a job gets for each GPU")
+    whole_node_beyond_one: bool = Field(
+        False, description="a job on more than one node gets whole nodes with all their GPUs"
+    )
 
 
 class NodeType(Model):
     count: int | None = Field(None, ge=1)
-    cores: int = Field(ge=1, description="cores of a node, hardware threads not counted")
-    reserved_cores: int = Field(0, ge=0, description="cores kept from jobs, such as 8 on Frontier")
+    cores: int = Field(ge=1, description="physical cores of a node, not hardware threads")
+    reserved_cores: int = Field(0, ge=0, description="cores that jobs cannot use, such as 8 on Frontier")
     memory: MiB
     arch: Literal["x86_64", "aarch64"] = "x86_64"
     cpu: str | None = None
     gpus: Gpus | None = None
-    features: tuple[Name, ...] = Field((), description="the features that the site gives such nodes")
+    features: tuple[Name, ...] = Field((), description="Slurm's features of these nodes")
     constraint: Name | None = Field(
-        None, description="the feature that only nodes of this type have: jobs ask for it by --constraint"
+        None, description="a feature that only nodes of this type have: jobs request it with --constraint"
     )
 
     @property
@@ -86,8 +88,8 @@ class Qos(Model):
     max_time: Seconds | None = None
     min_nodes: int = Field(1, ge=1)
     max_nodes: int | None = Field(None, ge=1)
-    max_cores: int | None = Field(None, ge=1, description="cores of one job")
-    max_gpus: int | None = Field(None, ge=1, description="GPUs of one job")
+    max_cores: int | None = Field(None, ge=1, description="maximum number of cores of one job")
+    max_gpus: int | None = Field(None, ge=1, description="maximum number of GPUs of one job")
     max_memory: MiB | None = None
     max_running: int | None = Field(None, ge=1)
     max_queued: int | None = Field(None, ge=1)
@@ -95,7 +97,7 @@ class Qos(Model):
     preemptable: bool = False
     on_request: bool = Field(False, description="never chosen unless the study or the user names it")
     overrides_partition_time: bool = Field(
-        False, description="max_time counts instead of the partition's (Slurm's flag PartitionTimeLimit)"
+        False, description="max_time replaces the partition's limit (Slurm's flag PartitionTimeLimit)"
     )
     note: str | None = None
 
@@ -115,9 +117,7 @@ class Partition(Model):
     default: bool = False
     on_request: bool = Field(False, description="never chosen unless the study or the user names it")
     gpu_jobs_only: bool = False
-    excludes_gpu_nodes: bool = Field(
-        False, description="the site itself keeps jobs that ask for no GPU off the nodes that have some"
-    )
+    excludes_gpu_nodes: bool = Field(False, description="the site does not start jobs without GPUs on nodes with GPUs")
     forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
     note: str | None = None
 
@@ -126,34 +126,37 @@ class Scheduler(Model):
     kind: Literal["slurm", "local"] = "slurm"
     version: str | None = None
     max_array_size: int = Field(1001, ge=2, description="MaxArraySize: array indices stay below it")
-    max_submitted: int | None = Field(None, ge=1, description="jobs of one user in the queue")
+    max_submitted: int | None = Field(None, ge=1, description="maximum number of jobs of one user in the queue")
     max_job_count: int | None = Field(
-        None, ge=2, description="MaxJobCount: jobs of all users; where it is reached, sbatch blocks"
+        None, ge=2, description="MaxJobCount: maximum number of jobs of all users; sbatch blocks when it is reached"
     )
     preempt_mode: Literal["REQUEUE", "CANCEL"] | None = Field(
-        None, description="PreemptMode: what happens to a preempted job; none: not known"
+        None, description="PreemptMode: what happens to a preempted job; default: not known"
     )
     preempt_exempt_time: Seconds | None = Field(
-        None, description="PreemptExemptTime: how long a job runs before it may be preempted"
+        None, description="PreemptExemptTime: minimum run time of a job before it may be preempted"
     )
     accounting_store_flags: tuple[Literal["job_comment", "job_env", "job_extra", "job_script"], ...] = Field(
-        (), description="AccountingStoreFlags: what accounting keeps; without job_comment no comment of a job"
+        (),
+        description="AccountingStoreFlags: what accounting stores; without job_comment it does not store the comments of jobs",
     )
     enforce_memory: bool | None = Field(
-        None, description="whether a job over its memory is ended (OUT_OF_MEMORY); none: not known"
+        None, description="whether Slurm ends a job that exceeds its memory (OUT_OF_MEMORY); default: not known"
     )
-    array_throttle: int | None = Field(None, ge=1, description="array tasks that run at once")
-    enforce_part_limits: bool = Field(False, description="whether sbatch itself refuses a time over the limit")
-    poll_interval: int = Field(30, ge=1, description="seconds between status requests that the site accepts")
+    array_throttle: int | None = Field(
+        None, ge=1, description="maximum number of array tasks that run at the same time"
+    )
+    enforce_part_limits: bool = Field(False, description="whether sbatch refuses a time above the limit")
+    poll_interval: int = Field(30, ge=1, description="minimum seconds between status requests")
     max_requeues: int = Field(3, ge=0)
     signal_lead: int = Field(120, ge=10, description="seconds before the time limit at which USR2 is sent")
 
 
 class Memory(Model):
-    """How memory is given: asked for, or in proportion to cores."""
+    """How a job gets memory: by request, or in proportion to its cores."""
 
     per_core: dict[Name, MiB] = Field(
-        {}, description="node type: memory that comes with each core, where --mem is forbidden"
+        {}, description="node type: memory that a job gets for each core, if --mem is forbidden"
     )
 
 
@@ -162,7 +165,9 @@ class Billing(Model):
     expression: str = Field(
         description="of cores, memory_gib, nodes, gpus, gpu_<type>, hours and charge_factor, for one job"
     )
-    unknown: tuple[Name, ...] = Field((), description="GPU types whose charge is not known: no number is made up")
+    unknown: tuple[Name, ...] = Field(
+        (), description="GPU types whose charge is not known: the plan gives no number for them"
+    )
 
 
 class Environments(Model):
@@ -172,16 +177,16 @@ class Environments(Model):
     )
     owners: tuple[Name, ...] = Field(
         (),
-        description="users whose environments are used besides one's own and root's, such as who keeps the shared ones",
+        description="other users whose environments may be used, such as the maintainer of the shared ones; your own and root's always may",
     )
     setup: tuple[str, ...] = Field((), description="shell lines before every use, such as `module load ...`")
     activate: str | None = Field(
-        None, description="shell line that activates $HPCRL_ENV; none: its bin/ goes to the front of PATH"
+        None, description="shell line that activates $HPCRL_ENV; default: its bin/ goes to the front of PATH"
     )
     channels: tuple[str, ...] = ("conda-forge",)
     build_partition: Name | None = None
     build_qos: Name | None = None
-    forbidden: tuple[str, ...] = Field((), description="commands the site asks not to run, such as `conda init`")
+    forbidden: tuple[str, ...] = Field((), description="commands that the site forbids, such as `conda init`")
 
 
 class Launch(Model):
@@ -210,7 +215,7 @@ class ClusterProfile(Model):
     forbidden_flags: dict[Flag, str] = Field({}, description="flag: why the site refuses it")
     allocation_unit: Literal["core", "node"] = "core"
     exclusive_beyond_one_node: bool = Field(
-        False, description="jobs of several nodes ask for whole nodes (--exclusive)"
+        False, description="jobs on several nodes request whole nodes (--exclusive)"
     )
     memory: Memory = Memory()
     node_types: dict[Name, NodeType] = Field(min_length=1)
@@ -258,16 +263,19 @@ class ClusterProfile(Model):
     def _script_faults(self) -> Iterator[tuple[Key, str]]:
         for flag in self.required_flags:
             if flag in self.forbidden_flags:
-                yield ("required_flags",), f"the flag {flag!r} is both required and forbidden"
+                yield ("required_flags",), f"the flag {flag!r} is both required and forbidden: remove it from one list"
         for key, value in self.script.directives.items():
             if key in ("account", "mail-user") and "%u" not in str(value):
-                yield ("script", "directives", key), "is personal: the user gives it, not the profile"
+                yield (
+                    ("script", "directives", key),
+                    "is personal: leave it out of the profile, because each user gives it",
+                )
         kept = any("SLURM_EXPORT_ENV=ALL" in line for line in self.script.lines)
         kept = kept or any(argument.startswith("--export=ALL") for argument in self.launch.arguments)
         if str(self.script.directives.get("export", "")).upper() in ("NONE", "NIL") and not kept:
             yield (
                 ("script", "directives", "export"),
-                "gives the steps of srun an empty environment too: add `export SLURM_EXPORT_ENV=ALL` to script.lines "
+                "gives an empty environment to the steps of srun, too: add `export SLURM_EXPORT_ENV=ALL` to script.lines "
                 "(`+lines:` adds to the lines of the profile that is extended)",
             )
 
@@ -291,7 +299,7 @@ class ClusterProfile(Model):
         return dict.fromkeys([*names, *(gpu_name(kind) for kind in self.gpu_types())], 1.0)
 
     def gpu_words(self) -> list[str]:
-        """Return each GPU type with its memory, where that is known: ``a100 (80G)``."""
+        """Return each GPU type with its memory, if it is known: ``a100 (80G)``."""
         found = {node.gpus.type: node.gpus.memory for node in self.node_types.values() if node.gpus}
         return [f"{kind} ({format_memory(memory)})" if memory else kind for kind, memory in found.items()]
 

@@ -1,7 +1,7 @@
-"""Values of a cell that are computed from its others: ``total_batch: tasks * batch_size``.
+"""Values of a cell that are computed from its other values: ``total_batch: tasks * batch_size``.
 
-An expression is Jinja's, in its sandbox, and of that a small part: numbers, texts, names, operators, comparisons,
-``a if b else c``, and a few filters. Nothing in it can take long or become large.
+Expressions are a small part of Jinja's, in its sandbox: numbers, texts, names, operators, comparisons,
+``a if b else c``, and a few filters. Their time and the size of their results are limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NODES = (
 
 
 class ComputeError(ValueError):
-    """An expression has no value; the message says why."""
+    """An expression has no value. The message says why."""
 
 
 class _Sandbox(SandboxedEnvironment):
@@ -43,7 +43,7 @@ class _Sandbox(SandboxedEnvironment):
         if operator == "+" and all(isinstance(each, str) for each in both):
             return _bounded(left + right)
         if not all(isinstance(each, int | float) for each in both):
-            raise ComputeError(f"{operator} needs numbers, got {_shown(left)} and {_shown(right)}")
+            raise ComputeError(f"{operator}: expected two numbers, got {_shown(left)} and {_shown(right)}")
         if operator == "**" and abs(left) > 1 and right * math.log2(abs(left)) > 1024:
             raise ComputeError("the result is too large")
         return _bounded(super().call_binop(context, operator, left, right))
@@ -54,7 +54,7 @@ _SANDBOX = _Sandbox(undefined=StrictUndefined, autoescape=False)
 
 @dataclass(frozen=True)
 class Expression:
-    """A compiled expression and the names in it."""
+    """A compiled expression and the names that it uses."""
 
     names: frozenset[str]
     evaluate: Callable[..., Any]
@@ -63,10 +63,10 @@ class Expression:
         """Return its value.
 
         Raises:
-            ComputeError: it has none, or one that is no number, text, true or false.
+            ComputeError: it has no value, or one that is not a number, text, true or false.
         """
         if missing := sorted(self.names - set(values)):
-            raise ComputeError(f"{missing[0]} has no value in some cells")
+            raise ComputeError(f"{missing[0]} is missing in some cells")
         try:
             found = self.evaluate(**{name: values[name] for name in self.names})
         except ZeroDivisionError:
@@ -84,14 +84,14 @@ def expression(text: str) -> Expression:
     """Compile an expression.
 
     Raises:
-        ComputeError: it is none, or has something that is not allowed.
+        ComputeError: the text is not an expression, or contains something that is not allowed.
     """
     if len(text) > _LONGEST:
         raise ComputeError(f"expected an expression of at most {_LONGEST} characters, got {len(text)}")
     if not text.strip():
         raise ComputeError("expected an expression, got an empty text")
     if any(mark in text for mark in ("{{", "}}", "{%", "{#", "\n")):
-        raise ComputeError("expected an expression alone, such as tasks * batch_size, without braces")
+        raise ComputeError("expected an expression without braces, such as tasks * batch_size")
     try:
         tree = _SANDBOX.parse("{{ (" + text + ") }}")
         (output,) = tree.body
@@ -108,7 +108,7 @@ def expression(text: str) -> Expression:
     except (ValueError, RecursionError, OverflowError, MemoryError, SyntaxError) as error:
         if isinstance(error, ComputeError):
             raise
-        raise ComputeError("is not an expression that can be read") from None
+        raise ComputeError("is not an expression, or is nested too deeply") from None
     return Expression(frozenset(names), evaluate)
 
 
@@ -123,7 +123,7 @@ def _check(node: nodes.Node) -> None:
 
 
 def computed_faults(computed: Mapping[str, str], known: set[str]) -> Iterator[tuple[Key, str]]:
-    """Give what is wrong with expressions as they stand: each may use the names that are known, and those before it."""
+    """Give the faults of expressions before they are evaluated. Each may use the known names and the expressions before it."""
     names = set(known)
     for name, text in computed.items():
         try:
@@ -141,7 +141,7 @@ def computed_values(computed: Mapping[str, str], values: Mapping[str, Any]) -> d
     """Return the computed values of a cell.
 
     Raises:
-        ComputeError: one has none; its first argument is the name.
+        ComputeError: an expression has no value; the first argument of the error is its name.
     """
     found: dict[str, Scalar] = {}
     for name, text in computed.items():
@@ -153,7 +153,7 @@ def computed_values(computed: Mapping[str, str], values: Mapping[str, Any]) -> d
 
 
 def names_in(computed: Mapping[str, str]) -> set[str]:
-    """Return the names in all expressions that are ones."""
+    """Return the names in all valid expressions."""
     found: set[str] = set()
     for text in computed.values():
         try:
@@ -165,13 +165,13 @@ def names_in(computed: Mapping[str, str]) -> set[str]:
 
 def _bounded(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
-        raise ComputeError(f"a text of more than {_LONGEST_TEXT} characters")
+        raise ComputeError(f"expected a text of at most {_LONGEST_TEXT} characters, got a longer one")
     if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise ComputeError("a whole number of more than 63 bits")
+        raise ComputeError("expected a whole number of at most 63 bits, got a larger one")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ComputeError("not a finite number")
+        raise ComputeError("is not a finite number")
     if isinstance(value, complex):
-        raise ComputeError("not a real number")
+        raise ComputeError("is not a real number")
     return value
 
 

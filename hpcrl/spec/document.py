@@ -1,7 +1,7 @@
-"""YAML files read so that every value knows its file, line and source.
+"""Read YAML files and keep the file, line and source of every value.
 
 A :class:`Document` is plain data plus, for each value's path, its :class:`Origin`. Documents merge
-(``extends:``), and a merged value still points at the file that it came from.
+(``extends:``), and a merged value keeps the origin in its own file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value stands, and where its author had it from."""
+    """The place of a value (file and line), and the source that its author named."""
 
     file: str
     line: int
@@ -64,12 +64,12 @@ class Document:
         return Origin("?", 0)
 
     def merged_over(self, base: Document) -> Document:
-        """Lay this document over `base`: mappings merge key by key, everything else is replaced.
+        """Merge this document over `base`: mappings merge key by key, every other value replaces the base's.
 
         A key ``+name`` adds its list to the base's list `name`.
 
         Raises:
-            SpecError: such a key holds no list, or the base has something else there.
+            SpecError: the value of such a key, or the base's, is not a list.
         """
         origins = dict(base.origins)
         added: dict[Key, int] = {}
@@ -85,7 +85,7 @@ class Document:
 def _merge(
     base: Mapping[str, Any], top: Mapping[str, Any], path: Key, origins: dict[Key, Origin], added: dict[Key, int]
 ) -> dict[str, Any]:
-    """Merge; `added` takes the path of each ``+name`` and how long the base's list is, -1 where one is no list."""
+    """Merge. `added` gets the path of each ``+name`` and the length of the base's list, -1 if one of the two is not a list."""
     merged = dict(base)
     for key, value in top.items():
         below = (*path, key)
@@ -105,7 +105,7 @@ def _merge(
 
 
 def _moved(path: Key, added: Mapping[Key, int]) -> Key:
-    """Return where a value of a ``+name`` stands in the merged list; any other path stays."""
+    """Return the path of a value of a ``+name`` in the merged list; any other path is unchanged."""
     for below, before in added.items():
         if path[: len(below)] == below:
             rest = path[len(below) :]
@@ -115,7 +115,7 @@ def _moved(path: Key, added: Mapping[Key, int]) -> Key:
 
 
 def display(path: Path) -> str:
-    """Return a path as people would write it: relative to the working directory where it lies below it."""
+    """Return a path for messages: relative to the working directory if it is below that."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -144,7 +144,7 @@ def read_document(path: Path) -> Document:
 
 
 def read_value(text: str, name: str) -> Any:
-    """Read one YAML value that has no file, such as an option's; `name` says in faults where it stood.
+    """Read one YAML value that is not in a file, such as an option's; `name` is its place in messages.
 
     Raises:
         SpecError: it is not YAML.
@@ -165,8 +165,8 @@ def _load(text: str, name: str) -> Any:
         raise SpecError([f"{where}: not valid YAML: {problem}"]) from None
     except YAMLError as error:
         raise SpecError([f"{name}: not valid YAML: {' '.join(str(error).split())}"]) from None
-    except ValueError:  # of more digits than Python reads, for one
-        raise SpecError([f"{name}: holds a number or a date that cannot be read"]) from None
+    except ValueError:  # for example a number with more digits than Python reads
+        raise SpecError([f"{name}: contains a number or a date that cannot be read"]) from None
     except RecursionError:
         raise SpecError([f"{name}: {_TOO_DEEP}"]) from None
 
@@ -193,18 +193,18 @@ def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems
     above = origins[path].line
     if len(origins) > _MOST_VALUES:
         raise SpecError(
-            [f"{name}:{above}: holds more than {_MOST_VALUES:,} values, aliases counted as often as they stand there"]
+            [f"{name}:{above}: expected at most {_MOST_VALUES:,} values (each use of an alias counts), got more"]
         )
     tag = getattr(getattr(node, "tag", None), "value", None)
     if tag is not None and str(tag) not in _TAGS:
-        problems.append(f"{name}:{above}: the tag {str(tag).replace(_STANDARD, '!!')} means nothing here: take it out")
+        problems.append(f"{name}:{above}: the tag {str(tag).replace(_STANDARD, '!!')} is not supported: remove it")
         return None
     if isinstance(node, dict):
         out = {}
         for key, value in node.items():
             line = _line(node, node.lc.data, key, above)  # type: ignore[attr-defined]
             if not isinstance(key, str):
-                problems.append(f"{name}:{line}: the key {key!r} is not a text: put it in quotes")
+                problems.append(f"{name}:{line}: the key {key!r} is not text: put it in quotes")
                 continue
             origins[(*path, key)] = Origin(name, line)
             out[key] = _plain(value, (*path, key), name, origins, problems)
@@ -222,13 +222,13 @@ def _plain(node: Any, path: Key, name: str, origins: dict[Key, Origin], problems
         if isinstance(node, kind):
             return kind(node)
     if type(node) is datetime.date:
-        return node.isoformat()  # a date stays the text that was written
-    problems.append(f"{name}:{origins[path].line}: {node!r} is not a text or a number: put it in quotes")
+        return node.isoformat()  # a date stays text
+    problems.append(f"{name}:{origins[path].line}: {node!r} is neither text nor a number: put it in quotes")
     return None
 
 
 def _line(node: Any, places: Mapping[Any, Any] | None, key: Any, above: int) -> int:
-    """Return the line of a key or item; one that a merge key (`<<`) brought has that of the node."""
+    """Return the line of a key or item; for one from a merge key (`<<`), the line of the node."""
     place = (places or {}).get(key)
     if place is not None:
         return int(place[0]) + 1
@@ -236,10 +236,10 @@ def _line(node: Any, places: Mapping[Any, Any] | None, key: Any, above: int) -> 
 
 
 def _with_sources(document: Document) -> Document:
-    """Resolve the ``source:`` keys of a profile: each stands for the mapping that holds it and all below.
+    """Resolve the ``source:`` keys of a profile: each applies to its mapping and everything below.
 
     ``source: D`` names an entry of the top-level ``sources:``; ``source: {max_time: S}`` names one for
-    single keys. The keys are taken out of the data: they describe values, they are none.
+    single keys. The ``source:`` keys are removed from the data, because they are not values.
     """
     table = document.data.get("sources")
     if not isinstance(table, dict):
@@ -319,7 +319,7 @@ def _problem(origin: Origin, path: Key, text: str) -> str:
 
 
 def _real_parts(data: Any, path: Key, last_is_absent: bool) -> Iterator[str | int]:
-    """Leave out of a pydantic location what is not in the data (names of union branches)."""
+    """Remove the parts of a pydantic location that are not in the data (names of union branches)."""
     for position, part in enumerate(path):
         inside = (isinstance(data, dict) and part in data) or (
             isinstance(data, list) and isinstance(part, int) and part < len(data)

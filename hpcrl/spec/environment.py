@@ -1,4 +1,4 @@
-"""The software environment: exact pins by flavour, from which conda YAML and requirements are rendered."""
+"""The software environment: exact pins by flavour. The conda YAML and the requirements are rendered from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from hpcrl.spec.quantities import Name
 
-# A pin may carry a marker; names and versions as PEP 508 has them. `==1.0` takes a `1.0+cpu` too, `===1.0` does not.
+# A pin may have a marker. Names and versions follow PEP 508. `==1.0` also matches `1.0+cpu`, `===1.0` does not.
 Pin = Annotated[
     str,
     StringConstraints(
@@ -21,7 +21,7 @@ Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
 
-# What a cell imports of its environment whatever it runs.
+# Modules that every cell imports from its environment.
 _OF_TELEMETRY = ("numpy", "psutil")
 
 
@@ -30,18 +30,20 @@ class Model(BaseModel):
 
 
 class Flavour(Model):
-    packages: tuple[Pin, ...] = Field(description="every package, dependencies included, pinned exactly")
-    find_links: tuple[str, ...] = Field((), description="pages with wheels that the package index lacks")
+    packages: tuple[Pin, ...] = Field(description="exact pins of every package, including dependencies")
+    find_links: tuple[str, ...] = Field((), description="pages with wheels that are not in the package index")
     libraries: dict[Directory, Directory] = Field(
         {},
-        description="package: directories, below site-packages (* allowed), whose shared libraries are linked into the package's own",
+        description="package: directories below site-packages (* allowed) whose shared libraries are linked into the package's directory",
     )
 
 
 class Horovod(Model):
-    """What Horovod cells need besides. `build` is a source distribution that is built against the environment."""
+    """Additional packages for Horovod cells. `build` is a source distribution that is built in the environment."""
 
-    packages: tuple[Pin, ...] = Field((), description="pins, dependencies included; what the build needs too")
+    packages: tuple[Pin, ...] = Field(
+        (), description="pins, including dependencies and the packages that the build needs"
+    )
     conda: tuple[Name, ...] = ()
     imports: tuple[str, ...] = ()
     build: Pin | None = None
@@ -57,10 +59,10 @@ class SoftwareEnvironment(Model):
     name: Name
     title: str
     framework: Name | None = Field(
-        None, description="framework whose built-in training must run for it to count as good"
+        None, description="framework whose built-in training must run before the environment is accepted"
     )
     python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
-    imports: tuple[str, ...] = Field((), description="modules that must import for the environment to count as good")
+    imports: tuple[str, ...] = Field((), description="modules that must import before the environment is accepted")
     packages: tuple[Pin, ...] = Field((), description="pins that every flavour shares")
     conda: tuple[Name, ...] = Field((), description="conda packages that the Python packages need, such as a compiler")
     horovod: Horovod | None = None
@@ -71,7 +73,7 @@ class SoftwareEnvironment(Model):
         flavour = self.flavours.get("cpu")
         for pin in (*self.packages, *(flavour.packages if flavour else ())):
             if _CUDA.match(pin):
-                raise ValueError(f"the cpu flavour must not pull CUDA packages: {pin}")
+                raise ValueError(f"the cpu flavour must not have CUDA packages: remove {pin}")
         return self
 
     @model_validator(mode="after")
@@ -80,7 +82,7 @@ class SoftwareEnvironment(Model):
             there = {re.split(r"[\[=]", pin)[0].lower() for pin in (*self.packages, *flavour.packages)}
             if missing := [package for package in _OF_TELEMETRY if package not in there]:
                 raise ValueError(
-                    f"packages: hpcrl's telemetry needs {' and '.join(missing)} in every environment, and flavour {name} has none: add a pin"
+                    f"packages: hpcrl's telemetry needs {' and '.join(missing)} in every environment, which flavour {name} lacks: add a pin"
                 )
         return self
 

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in hpcrl's words; and faults that know their own place below a model."""
+"""Translate pydantic's faults into hpcrl's words; and faults that carry their place below a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hpcrl.errors import suggestion, written
 
 Key = tuple[str | int, ...]
-# Type of pydantic's fault -> what was expected; {name} stands for a value of the fault's context.
+# Type of pydantic's fault -> the expected value; {name} is a value of the fault's context.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -37,7 +37,7 @@ _EXPECTED = {
     "literal_error": "{expected}",
     "enum": "{expected}",
 }
-# Patterns that people meet, in words.
+# Patterns in words.
 _PATTERNS = {
     r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$": "an e-mail address such as me@example.org",
     r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$": "a name of letters, digits, _ . + and -, with a letter or digit first",
@@ -47,7 +47,7 @@ _PATTERNS = {
 }
 
 
-# A fault of one kind of value, as :func:`in_words` says it.
+# A fault of one kind of value, as :func:`in_words` writes it.
 _ONE = re.compile(r"expected (.*), (got [^,;]*)(; .*)?")
 
 
@@ -64,7 +64,7 @@ def dotted(path: Key) -> str:
 
 
 def in_words(fault: Mapping[str, Any]) -> str:
-    """Return one fault of pydantic's as a sentence's end: what was expected, what was given."""
+    """Return one fault of pydantic's as the end of a sentence: expected X, got Y."""
     kind, context = fault["type"], fault.get("ctx") or {}
     if kind in ("value_error", "assertion_error"):
         return str(
@@ -92,7 +92,7 @@ def in_words(fault: Mapping[str, Any]) -> str:
 
 
 def as_one(texts: Sequence[str]) -> list[str]:
-    """Join what the kinds of value that a place may have each expected, so that one value is one fault."""
+    """Join the faults of one value that was tried as several kinds, so that the value has one fault."""
     matches = [_ONE.fullmatch(text) for text in texts]
     expected = [match[1] for match in matches if match]
     if len(expected) < 2 or len({match[2] for match in matches if match}) > 1:

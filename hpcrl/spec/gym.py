@@ -1,4 +1,4 @@
-"""What Gymnasium knows of an environment, where it is installed on the planning side."""
+"""Check an environment with Gymnasium, if it is installed on the planning side."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpcrl.errors import suggestion
 
 @cache
 def environment_fault(name: str, algorithm: str, actions: str, observations: str) -> str | None:
-    """Say why an algorithm cannot learn an environment, None where it can or where that cannot be known here.
+    """Say why an algorithm cannot learn an environment; None if it can, or if that is not known here.
 
-    An id such as ``module:Name-v0`` is left to the cell: to look it up would import the module.
+    An id such as ``module:Name-v0`` is checked in the cell only, because a look-up would import the module.
     """
     if ":" in name or find_spec("gymnasium") is None:
         return None
@@ -24,7 +24,7 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: str
         unversioned = {each.rpartition("-v")[0] for each in registry if "-v" in each}
         if name not in unversioned:
             return (
-                f"Gymnasium has no environment {name!r}; {suggestion(name, registry)} Write one of another package as "
+                f"Gymnasium has no environment {name!r}; {suggestion(name, registry)} Write an environment of another package as "
                 "module:Name-v0"
             )
     spaces = _spaces(name)
@@ -32,21 +32,21 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: str
         return None
     kind, shape = spaces
     if actions == "discrete" and kind != "discrete":
-        return f"{algorithm} needs discrete actions, and {name} has {kind} ones"
+        return f"{algorithm}: expected discrete actions, got {kind} ones of {name}"
     if observations == "vector" and (shape is None or len(shape) != 1):
-        return f"{algorithm} needs a vector of observations, and those of {name} have shape {shape}"
+        return f"{algorithm}: expected observations that are a vector, got shape {shape} of {name}"
     return None
 
 
 def _spaces(name: str) -> tuple[str, Any] | None:
-    """Return the kind of actions and the shape of observations; None where the environment cannot be made here."""
+    """Return the kind of actions and the shape of observations; None if the environment cannot be created here."""
     import gymnasium
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             environment = gymnasium.make(name)
-        except Exception:  # what it needs is not installed here, or it fails in its own way: the cell will say so
+        except Exception:  # a package is missing here, or it fails for another reason: the cell will report it
             return None
         space, shape = environment.action_space, environment.observation_space.shape
         environment.close()

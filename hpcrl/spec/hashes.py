@@ -11,7 +11,7 @@ from hpcrl.spec.document import display
 
 
 def read_hashes(file: Path) -> dict[str, tuple[str, ...]]:
-    """Read the SHA-256 digests that count for each pin, by ``name==version``.
+    """Read the allowed SHA-256 digests of each pin, by ``name==version``.
 
     Raises:
         SpecError: a line is not a pin with hashes, with file and line.
@@ -31,7 +31,7 @@ def read_hashes(file: Path) -> dict[str, tuple[str, ...]]:
                     raise ValueError(f"{each.pin}: expected --hash=sha256: and 64 hexadecimal digits")
             except ValueError as error:
                 raise SpecError(
-                    [f"{display(file)}:{number}: {error}: `hpcrl env lock` writes the file again"]
+                    [f"{display(file)}:{number}: {error}: write the file again with `hpcrl env lock`"]
                 ) from None
             found[name] = (*found.get(name, ()), *each.hashes)
         number += lines.count("\n") + 1

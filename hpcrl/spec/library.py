@@ -1,4 +1,4 @@
-"""Where profiles, studies, environments and templates are found: one search path, first hit wins."""
+"""Find profiles, studies, environments and templates along one search path. The first match is used."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Library:
     site's directory (``$HPCRL_SITE``, else /etc/hpcrl), the packaged ones.
 
     Raises:
-        UsageError: a named directory is none, or the working directory has such files of another user: what they say
-            would run as this one.
+        UsageError: a named directory is not a directory, or the working directory has such files of another user, whose
+            commands would run as this user.
     """
 
     def __init__(self, extra: Sequence[Path] = ()) -> None:
@@ -54,7 +54,7 @@ class Library:
         self.path = [*extra, *named, here, config_directory(), site, packaged()]
 
     def files(self, kind: Kind, suffix: str) -> dict[str, Path]:
-        """Return the winning file of each name, sorted by name."""
+        """Return the file of each name that the search finds first, sorted by name."""
         found: dict[str, Path] = {}
         for base in self.path:
             folder = base / kind
@@ -69,7 +69,7 @@ class Library:
         """Return the file of a name, or of a path to a YAML file; `skip` leaves out files already in use.
 
         Raises:
-            UsageError: there is none, with the nearest name.
+            UsageError: the file does not exist; the message gives the nearest name.
         """
         if name.endswith((".yaml", ".yml")):
             if not Path(name).is_file():
@@ -83,10 +83,10 @@ class Library:
         raise UsageError(f"no {_WORDS[kind]} {name!r}; {suggestion(name, known)}")
 
     def document(self, kind: Kind, name: str, _seen: tuple[Path, ...] = ()) -> Document:
-        """Read a file and everything that it extends; a file may extend the next one of its own name."""
+        """Read a file and all files that it extends. A file may extend the next file of the same name on the path."""
         file = self.find(kind, name, skip=_seen)
         if file.resolve() in _seen:
-            raise UsageError(f"{file} extends itself")
+            raise UsageError(f"{file} extends itself: name another file in `extends`")
         document = read_document(file)
         if "extends" not in document.data:
             return document
@@ -110,10 +110,10 @@ class Library:
         return validate(ClusterProfile, self.document("clusters", name))
 
     def study(self, name: str, settings: Sequence[str] = ()) -> Study:
-        """Read a study; `settings` are ``key=value`` texts that come before what the file says.
+        """Read a study. `settings` are ``key=value`` texts that replace values of the file.
 
-        The `workdir` of a command is absolute then, or None in a packaged study that names none; so are the path and the
-        image of an environment that stands already, but for variables, which are those of the cluster.
+        In the result, the `workdir` of a command is absolute, or None in a packaged study without one. The path and the image
+        of an existing environment are absolute, too, but keep their variables, which are expanded on the cluster.
         """
         document = overridden(self.document("jobs", name), settings)
         study = validate(Study, document)
@@ -137,7 +137,7 @@ class Library:
         return validate(SoftwareEnvironment, self.document("envs", name))
 
     def hashes(self, name: str) -> dict[str, tuple[str, ...]]:
-        """Return the SHA-256 digests that count for each pin of an environment (``envs/hashes/NAME.txt``), empty without such a file.
+        """Return the allowed SHA-256 digests of each pin of an environment (``envs/hashes/NAME.txt``), empty without that file.
 
         Raises:
             SpecError: a line of the file is not a pin with hashes.
@@ -146,7 +146,7 @@ class Library:
         return read_hashes(file) if file else {}
 
     def hash_file(self, name: str) -> Path:
-        """Return where the hashes of an environment are written: beside its own file."""
+        """Return the file for the hashes of an environment, which is beside the environment's own file."""
         return next(iter(self._hash_files(name)))
 
     def _hash_files(self, name: str) -> list[Path]:
@@ -162,7 +162,7 @@ class Library:
 
 
 def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
-    """Return the directory of a study's code: relative to the file that names it, else the study's own."""
+    """Return the directory of a study's code: relative to the file that names it; by default the study's directory."""
     if wanted is None and study.resolve().is_relative_to(packaged()):
         return None
     if wanted is None:
@@ -170,7 +170,7 @@ def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
     else:
         named_in = Path(document.origin(("workload", "workdir")).file)
         base = named_in.resolve().parent if named_in.is_file() else Path.cwd()  # --set
-    # A study in jobs/ belongs to the project that holds jobs/.
+    # The project of a study in jobs/ is the parent of jobs/.
     base = base.parent if base.name == "jobs" else base
     return os.path.normpath(base / Path(wanted or "").expanduser())
 
@@ -200,9 +200,9 @@ def _check_owner(here: Path) -> None:
         facts = [folder.lstat(), folder.stat()]
         if all(each.st_uid in (os.getuid(), 0) for each in facts) and not facts[1].st_mode & stat.S_IWOTH:
             continue
-        why = "everybody may write in it" if facts[1].st_mode & stat.S_IWOTH else "it belongs to another user"
+        why = "other users can write to it" if facts[1].st_mode & stat.S_IWOTH else "it belongs to another user"
         raise UsageError(
-            f"{folder}: {why}, and what it says would run as you: work in a directory of your own, or say --path . if you trust it"
+            f"{folder}: {why}, and its commands would run as you: work in a directory of your own, or give --path . if you trust it"
         )
 
 

@@ -11,7 +11,7 @@ from hpcrl.spec.explain import Key
 
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
-    """Lay ``key=value`` texts over a document, the last one on top; each value is YAML and keeps its text as its origin.
+    """Set values of a document from ``key=value`` texts, later ones last. Values are YAML, and the text becomes their origin.
 
     Raises:
         UsageError: a text is not ``key=value``, its value is not YAML, or its key leads into a list or a plain value.

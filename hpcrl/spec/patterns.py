@@ -1,4 +1,4 @@
-"""Patterns that take numbers from a command's standard output."""
+"""Regular expressions that read numbers from a command's standard output."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping
 from hpcrl.spec.explain import Key
 
 MOST_PATTERNS = 50
-# What an entry of reported values says besides its values.
+# The other keys of an entry of reported values.
 _RESERVED = ("step", "time")
 
 
 def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
-    """Give what is wrong with ``{name: pattern}``, each with the name as its place."""
+    """Give the faults of ``{name: pattern}``, each with the name as its place."""
     if not patterns:
         yield (), "expected at least one NAME: 'PATTERN'"
     if len(patterns) > MOST_PATTERNS:
         yield (), f"expected at most {MOST_PATTERNS} patterns, got {len(patterns)}"
     for name, pattern in patterns.items():
         if not name or name in _RESERVED:
-            yield (name,), f"{name!r} cannot be the name of a value: choose another name"
+            yield (name,), f"{name!r} is not allowed as the name of a value: choose another name"
         elif wrong := _fault(pattern):
             yield (name,), wrong
 
@@ -37,6 +37,4 @@ def _fault(pattern: str) -> str | None:
     if of_values == 1:
         return None
     got = "none" if of_values == 0 else str(of_values)
-    return (
-        f"expected one group ( ) around the number, got {got}: write other groups as (?: ), and a step's as (?P<step> )"
-    )
+    return f"expected one group ( ) around the number, got {got}: write other groups as (?: ), and the group of the step as (?P<step> )"

@@ -17,7 +17,7 @@ def parse_time(value: Any) -> int:
     """Return the seconds of a Slurm time: ``MM:SS`` (with minutes), ``HH:MM:SS``, ``D-HH[:MM[:SS]]``.
 
     Raises:
-        ValueError: it is none of these, with what to write instead.
+        ValueError: the text has another form; the message says what to write instead.
     """
     if isinstance(value, str) and (match := _TIME.fullmatch(value.strip())):
         days, first, second, third = match.groups()
@@ -32,7 +32,7 @@ def parse_time(value: Any) -> int:
             raise ValueError(f'"{value}" is not a Slurm time; try {format_time(60 * numbers[0])} for minutes')
         if _is_overfull(days, numbers, third is not None):
             raise ValueError(
-                f'"{value}" is not a Slurm time: hours after days go to 23, minutes and seconds to 59; try {format_time(seconds)}'
+                f'"{value}" is not a Slurm time: the maximum is 23 for hours after days, 59 for minutes and seconds; try {format_time(seconds)}'
             )
         if seconds <= 0:
             raise ValueError(f'"{value}" is zero; try 00:10:00')
@@ -41,7 +41,7 @@ def parse_time(value: Any) -> int:
 
 
 def _is_overfull(days: str | None, numbers: list[int], of_hours: bool) -> bool:
-    """Tell whether a part of a time but its first is more than the part before it can hold."""
+    """Tell whether a part of a time, except the first, is above its maximum (23 or 59)."""
     most = [23, 59, 59] if days is not None else [math.inf, 59, 59 if of_hours else 0]
     return any(number > limit for number, limit in zip(numbers, most, strict=True))
 
@@ -67,7 +67,7 @@ def parse_memory(value: Any) -> int:
     """Return the MiB of a memory such as ``512G``, ``1.5T`` or ``4000M`` (powers of 1024, as in Slurm).
 
     Raises:
-        ValueError: it has no unit, or another one.
+        ValueError: the unit is missing or unknown.
     """
     if isinstance(value, str) and (match := _MEMORY.fullmatch(value.strip())):
         mib = int(float(match[1]) * _MIB[match[2].upper()])
@@ -84,5 +84,5 @@ def format_memory(mib: int) -> str:
 
 Seconds = Annotated[int, BeforeValidator(parse_time, json_schema_input_type=str)]
 MiB = Annotated[int, BeforeValidator(parse_memory, json_schema_input_type=str)]
-# What becomes part of file names, job names and #SBATCH lines.
+# Names that become part of file names, job names and #SBATCH lines.
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]

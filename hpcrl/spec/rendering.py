@@ -2,8 +2,8 @@
 
 Every ``{{ value }}`` is quoted for the shell unless a filter says otherwise, the way autoescape does for HTML:
 
-    {{ value }}                       one shell word, whatever it holds
-    {{ lines | trusted }}             as it is: shell text that a profile's author wrote
+    {{ value }}                       one shell word, whatever it contains
+    {{ lines | trusted }}             unchanged: shell text that a profile's author wrote
     {{ root | expandable }}           inside "...": only $NAME and ${NAME} are expanded
     {{ name | directive(value) }}     an #SBATCH option
     {{ value | bare }}                a name or number that needs no quotes, or an error
@@ -66,8 +66,8 @@ class Renderer:
         """Render one template.
 
         Raises:
-            SpecError: the template has a typo, or a value cannot stand where it is put, with file and line.
-            UsageError: there is no such template, or the text would hold a secret.
+            SpecError: the template is not valid, or a value is not allowed in its place; the message gives file and line.
+            UsageError: the template does not exist, or the text would contain a secret.
         """
         self.check(template)
         try:
@@ -77,7 +77,7 @@ class Renderer:
             raise SpecError([f"{where}:{error.lineno}: template: {error.message}"]) from None
         except SecurityError as error:
             raise SpecError(
-                [f"{_where(error, template)}: template: {error}: templates only read the values they are given"]
+                [f"{_where(error, template)}: template: {error}: a template may only read the values that it is given"]
             ) from None
         except (jinja2.UndefinedError, ValueError, TypeError, OverflowError) as error:
             message = str(error)
@@ -87,7 +87,7 @@ class Renderer:
         for name in _ASSIGNMENT.findall(text):
             if looks_secret(name):
                 raise UsageError(
-                    f"{template}: would write {name} into a file, and its name says secret: export it in your shell instead"
+                    f"{template}: would write {name} into a file, and the name looks like a secret: export it in your shell instead"
                 )
         return text
 
@@ -116,7 +116,7 @@ def _quote(value: Any) -> Any:
         return str(value)  # raises: StrictUndefined
     text = str(value)
     if "\0" in text:
-        raise ValueError("a value holds a NUL character, which no shell can take")
+        raise ValueError("a value contains a NUL character, which a shell cannot take")
     return Markup(shlex.quote(text))
 
 
@@ -138,13 +138,13 @@ def _expandable(value: str) -> Markup:
 
 def _escaped(text: str) -> str:
     if _CONTROL.search(text):
-        raise ValueError(f"{text!r} holds a control character")
+        raise ValueError(f"{text!r} contains a control character")
     return re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _requirement(value: str) -> Markup:
     if _CONTROL.search(value):
-        raise ValueError(f"{value!r} holds a control character")
+        raise ValueError(f"{value!r} contains a control character")
     return Markup(value)
 
 
@@ -153,7 +153,7 @@ def _directive(name: str, value: Any) -> Markup:
         return Markup(f"#SBATCH --{name}")
     text = str(value)
     if _CONTROL.search(text):
-        raise ValueError(f"--{name}: {text!r} holds a control character, which no #SBATCH line can take")
+        raise ValueError(f"--{name}: {text!r} contains a control character, which an #SBATCH line cannot take")
     if not _SAFE.fullmatch(text) or not text:
         text = '"' + re.sub(r'([\\"])', r"\\\1", text) + '"'
     return Markup(f"#SBATCH --{name}={text}")

@@ -1,4 +1,4 @@
-"""What a cell may ask for, and the base of all models of a study."""
+"""The resources that a cell may request, and the base class of all models of a study."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ class Model(BaseModel):
 
 
 class Resources(Model):
-    """What a cell asks for unless an axis says otherwise. Cores and memory are for each task."""
+    """The resources of a cell unless an axis sets others. Cores and memory are per task, `memory` in MiB, `time` in seconds."""
 
     cpus: int = Field(1, ge=1)
     gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
     gpu_type: Name | None = None
     nodes: int = Field(1, ge=1)
-    tasks: int | None = Field(None, ge=1, description="ranks; by default one, or with a parallelism one for each GPU")
+    tasks: int | None = Field(
+        None, ge=1, description="number of ranks; default: one, or with a parallelism one for each GPU"
+    )
     memory: MiB = 4096
     time: Seconds = 3600
     parallelism: Literal["none", "horovod", "native"] = Field(
@@ -35,7 +37,7 @@ class Resources(Model):
 
 
 def resource_fault(key: str, value: object) -> str | None:
-    """Say what is wrong with the value of one resource, None where nothing is."""
+    """Say what is wrong with the value of one resource; None if it is valid."""
     given: dict[str, Any] = {key: value}
     try:
         Resources.model_validate(given)
@@ -45,10 +47,10 @@ def resource_fault(key: str, value: object) -> str | None:
 
 
 def settled(resources: Resources, point: Mapping[str, Any]) -> Resources:
-    """Return what the cell of a point asks for: a study's resources, those that the point sets, and its number of ranks.
+    """Return the resources of a point's cell: the study's, replaced by those that the point sets, with the number of ranks.
 
     Raises:
-        ValueError: the point's time or memory is none.
+        ValueError: the point's time or memory is invalid.
     """
     asked = {key: point[key] for key in RESOURCES if key in point}
     if "time" in asked:

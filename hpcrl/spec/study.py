@@ -1,4 +1,4 @@
-"""The study: which cells there are, what each runs, and what it asks for. It names resources, never partitions."""
+"""The study: its cells, their workload, and their resources. It names resources, never partitions."""
 
 from __future__ import annotations
 
@@ -35,51 +35,51 @@ from hpcrl.spec.resources import Scalar, settled
 from hpcrl.spec.surroundings import EnvironmentOfStudy, surroundings_faults
 from hpcrl.spec.training import training_faults
 
-# What a workload may say of a command only.
+# Keys of a workload that are allowed with a command only.
 _OF_COMMANDS = frozenset({"workdir", "copy_workdir", "start_in", "metrics", "launch", "prepare", "check"})
 
 
 class MetricFiles(Model):
-    """Values that an unmodified program writes: into files, which are read when it has ended, or on its standard output.
+    """Where an unmodified program writes values: to files, which are read after its end, or to standard output.
 
-    Paths are relative to where the command starts, and may hold placeholders.
+    Paths are relative to the directory where the command starts, and may contain placeholders.
     """
 
     tensorboard: str | None = Field(None, min_length=1, description="a directory of TensorBoard event files")
     csv: str | None = Field(None, min_length=1, description="a CSV file with a header")
     step: str | None = Field(
-        None, min_length=1, description="the CSV column that counts steps; default: one of the usual names"
+        None, min_length=1, description="the CSV column with the step; default: one of the usual names"
     )
-    wandb: str | None = Field(None, min_length=1, description="the directory where W&B keeps its offline runs: wandb")
+    wandb: str | None = Field(None, min_length=1, description="the directory of W&B's offline runs, such as wandb")
     stdout: dict[str, str] | None = Field(
         None,
-        description="name: a regular expression with one group, the number; each match in a line of the command's standard output is a "
-        "value of that name, with the step that a group named `step` gives",
+        description="name: a regular expression with one group, the number; each match in a line of standard output is a "
+        "value of that name; a group named `step` gives its step",
     )
 
     def paths(self) -> dict[str, str]:
         return {name: path for name in ("tensorboard", "csv", "wandb") if (path := getattr(self, name))}
 
     def faults(self, own_directory: bool) -> Iterator[tuple[Key, str]]:
-        """Give what is wrong: nothing to read, or a file that two cells can have."""
+        """Give the faults: nothing to read, or a file that two cells would share."""
         paths = self.paths()
         if not paths and self.stdout is None:
             yield ("metrics",), "name at least one of tensorboard, csv, wandb, stdout"
         for below, wrong in pattern_faults(self.stdout) if self.stdout is not None else ():
             yield ("metrics", "stdout", *below), wrong
         if self.step and not self.csv:
-            yield ("metrics", "step"), "needs `csv`: it names a column of that file"
+            yield ("metrics", "step"), "names a column of `csv`, which is missing: add `csv`, or remove `step`"
         for name, path in paths.items():
             if not own_directory and "cell" not in placeholders(path):
                 yield (
                     ("metrics", name),
-                    f"cells that run side by side would share {path}: add `start_in: cell`, or {{cell}} to the path",
+                    f"cells that run at the same time would share {path}: add `start_in: cell`, or {{cell}} to the path",
                 )
 
 
 # Plans, logs and reports hold the command line, and others read them.
 _NO_SECRET = (
-    "looks like a secret: export it in your shell and let the program read the variable, never write it into a study"
+    "looks like a secret: remove it from the study, export it in your shell and let the program read the variable"
 )
 
 
@@ -89,23 +89,27 @@ class Workload(Model):
     algorithm: Name | None = None
     environment: str | None = Field(None, description="a Gymnasium environment id")
     max_episode_steps: int | None = Field(None, ge=1)
-    hyperparameters: dict[str, Any] = Field({}, description="of the algorithm; an axis of the same name comes first")
+    hyperparameters: dict[str, Any] = Field(
+        {}, description="settings of the algorithm; an axis of the same name replaces one"
+    )
     command: tuple[str, ...] | None = Field(
         None, description="argv; {axis}, {seed} and {cell} are replaced by the cell's values"
     )
     prepare: tuple[str, ...] | None = Field(
-        None, min_length=1, description="argv of a step before `command`, such as compiling; placeholders as there"
+        None,
+        min_length=1,
+        description="argv of a step before `command`, such as compiling; the same placeholders as in `command`",
     )
     check: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="argv of a step after a `command` that ended well: it tells whether the result is right",
+        description="argv of a step after a successful `command`; it checks the result",
     )
-    env: dict[str, str] = Field({}, description="environment variables; values may hold {axis} too")
+    env: dict[str, str] = Field({}, description="environment variables; values may contain {axis}, too")
     workdir: str | None = Field(
         None,
         min_length=1,
-        description="the directory of the code, where commands start: relative to the study's directory, or absolute; default: the study's "
+        description="the directory of the code, where commands start: absolute, or relative to the study's directory; default: the study's "
         "directory. {workdir} in a command names it",
     )
     copy_workdir: bool = Field(
@@ -113,24 +117,25 @@ class Workload(Model):
     )
     start_in: Literal["workdir", "cell"] = Field(
         "workdir",
-        description="`cell`: each cell starts in a directory of its own, empty at first; {workdir} names the code's",
+        description="`cell`: each cell starts in its own directory, which is empty at first; {workdir} is the directory of the code",
     )
-    metrics: MetricFiles | None = Field(None, description="files with values that the program writes by itself")
+    metrics: MetricFiles | None = Field(None, description="where the program itself writes values")
     launch: Literal["mpi"] | None = Field(
         None,
         description="`mpi`: the cell's tasks are the ranks of one MPI program, started by srun, or without Slurm by mpirun; default: "
-        "tasks are processes that know nothing of each other",
+        "the tasks are independent processes",
     )
     on_warning: Literal["USR2", "TERM", "none"] | None = Field(
-        None, description="the signal that a command takes before its time limit, to save its state; default: none"
+        None,
+        description="the signal to send to a command before its time limit, so that it saves its state; default: none",
     )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Workload:
         if (self.command is None) == (self.algorithm is None):
-            raise ValueError("give either `algorithm` (built-in training) or `command` (your own program)")
+            raise ValueError("expected either `algorithm` (built-in training) or `command` (your own program)")
         if self.command is not None and not self.command:
-            raise ValueError("`command` is empty: give at least the program")
+            raise ValueError("`command` is empty: name at least the program")
         if faults := list(self._faults()):
             raise Faults(faults)
         return self
@@ -150,21 +155,24 @@ class Workload(Model):
                     "`on_warning` is for commands: built-in training always saves its state on USR2",
                 )
             for key in sorted(_OF_COMMANDS & self.model_fields_set):
-                yield (key,), f"`{key}` is for commands: built-in training reads and writes no files of yours"
+                yield (
+                    (key,),
+                    f"`{key}` is for commands: remove it, because built-in training neither reads nor writes your files",
+                )
         if self.metrics:
             yield from self.metrics.faults(self.start_in == "cell")
         for name, value in self.env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                yield ("env", name), f"{name!r} is not a variable's name"
+                yield ("env", name), f"{name!r} is not a valid name of a variable"
             if looks_secret(name):
-                yield ("env", name), f"{name} looks like a secret: export it in your shell, never in a study"
+                yield ("env", name), f"{name} looks like a secret: remove it from the study and export it in your shell"
             if found := secret_among([value]):
                 yield ("env", name), f"{found} {_NO_SECRET}"
             if "\0" in value:
-                yield ("env", name), f"the value of {name} holds a NUL character"
+                yield ("env", name), f"the value of {name} contains a NUL character"
 
     def warning(self) -> str | None:
-        """Return the signal to send before the time limit: USR2 to built-in training, to a command what it takes."""
+        """Return the signal to send before the time limit: USR2 to built-in training, `on_warning` to a command."""
         if self.algorithm is not None:
             return "USR2"
         return None if self.on_warning in (None, "none") else self.on_warning
@@ -177,7 +185,7 @@ class Workload(Model):
         return {name for _, text in self.texts() for name in placeholders(text)}
 
     def texts(self) -> Iterator[tuple[Key, str]]:
-        """Give every text that may hold placeholders, with its place."""
+        """Give every text that may contain placeholders, with its place."""
         for step, words in self.steps().items():
             for index, word in enumerate(words):
                 yield (step, index), word
@@ -210,7 +218,7 @@ class Pin(Model):
 def _seeds(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise ValueError("a study needs at least one seed: give a number from 1 on, or a list of seeds")
+            raise ValueError("expected a number of at least 1, or a list of seeds")
         if value > MAX_CELLS:
             raise ValueError(f"expected at most {MAX_CELLS:,} seeds, got {value:,}")
         return list(range(1, value + 1))
@@ -233,19 +241,19 @@ Factor = Annotated[
 
 
 class Again(Model):
-    """How a cell that ended for one cause runs again: with how much more time and memory, and how often at most."""
+    """How a cell that ended for one cause runs again: factors for time and memory, and the maximum number of attempts."""
 
-    time: Factor | None = Field(None, description="what multiplies the time limit, such as x2")
-    memory: Factor | None = Field(None, description="what multiplies the memory, such as x1.5")
-    at_most: int = Field(1, ge=0, le=100, strict=True, description="further attempts for this cause")
+    time: Factor | None = Field(None, description="factor for the time limit, such as x2")
+    memory: Factor | None = Field(None, description="factor for the memory, such as x1.5")
+    at_most: int = Field(1, ge=0, le=100, strict=True, description="maximum number of further attempts for this cause")
 
 
 class AgainElsewhere(Again):
-    exclude_node: bool = Field(False, description="whether the node that failed is left out")
+    exclude_node: bool = Field(False, description="whether the next attempt avoids the node that failed")
 
 
 class Retry(Model):
-    """What `hpcrl submit --retry` runs again, by cause; a cause that is not named is not retried."""
+    """What `hpcrl submit --retry` runs again, by cause. A cause without an entry is not retried."""
 
     timeout: Again | None = None
     oom: Again | None = None
@@ -268,7 +276,7 @@ def _notify(value: Any) -> Any:
             "expected an http(s) URL, or a command as a list of words, such as [mail, -s, hpcrl, me@example.org]"
         )
     if any("\0" in word for word in value):
-        raise ValueError("a word of the command holds a NUL character")
+        raise ValueError("a word of the command contains a NUL character")
     if found := secret_among(value):
         raise ValueError(f"{found} {_NO_SECRET}")
     return tuple(value)
@@ -305,13 +313,13 @@ def _keys(value: Any) -> Any:
 
 
 class Scaling(Model):
-    """What the report of a study needs to tell weak scaling from strong."""
+    """The axes that give the size of the problem. With them the report finds weak scaling."""
 
     size: Annotated[
         tuple[str, ...], Field(min_length=1), BeforeValidator(_keys, json_schema_input_type=str | list[str])
     ] = Field(
-        description="the axes whose product is the work of a cell: cells of equal size on more cores are strong scaling, cells of equal "
-        "size for each core are weak scaling"
+        description="the axes whose product is the size of a cell's problem; strong scaling: cells of equal size on more cores; weak "
+        "scaling: cells of equal size per core"
     )
 
 
@@ -322,14 +330,14 @@ class Study(Model):
     workload: Workload
     axes: dict[str, tuple[Scalar | dict[str, Scalar], ...]] = Field(
         {},
-        description="axis: values; a value that is a mapping sets several keys at once; without axes, a study has the cells of "
+        description="axis: values; a value that is a mapping sets several keys together; a study without axes has the cells of "
         "`include`, or one cell for each seed",
     )
     zip: tuple[dict[str, tuple[Scalar, ...]], ...] | None = Field(
         None,
-        description="further axes, of keys whose values go together: each mapping is one axis, key: values, all equally many",
+        description="further axes of several keys whose values belong together: each mapping `key: values` is one axis; all its lists have the same length",
     )
-    random: Random | None = Field(None, description="one more axis, of points that are drawn at random")
+    random: Random | None = Field(None, description="one more axis, with points drawn at random")
     computed: dict[str, str] | None = Field(
         None,
         description="key: an expression over the cell's other values (axes, resources, seed, hyperparameters), such as tasks * batch_size",
@@ -340,40 +348,46 @@ class Study(Model):
     resources: Resources = Resources()
     environment: EnvironmentOfStudy | None = Field(
         None,
-        description="software environment of every cell: a name, `none`, or one that stands already; default: the cell's framework",
+        description="software environment of every cell: a name, `none`, or an existing one; default: the cell's framework",
     )
     chain: Literal["parallel", "sequential", "staged"] = "staged"
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
-    placement: dict[Name, Pin] = Field({}, description="cluster: a partition or QOS fixed by hand")
+    placement: dict[Name, Pin] = Field({}, description="cluster: the partition or QOS to use there")
     retry: Retry = Field(Retry(), description="what `hpcrl submit --retry` runs again, by cause")
     notify: Notify | None = Field(
-        None, description="what gets the summary at the end, as JSON: a command (a list of words) on stdin, or a URL"
+        None,
+        description="receiver of the summary (JSON) at the end: a command (a list of words), which reads it from stdin, or a URL",
     )
     goal: float | None = Field(
-        None, description="the return that counts as solved, once episodes from 30 other starts confirm it"
+        None, description="the return that counts as solved, after episodes from 30 other starts confirm it"
     )
     score: str | None = Field(
-        None, min_length=1, description="the reported value that a command's runs are compared by; default: its return"
+        None,
+        min_length=1,
+        description="the reported value by which the runs of a command are compared; default: its return",
     )
     better: Literal["higher", "lower"] | None = Field(
-        None, description="which values of `score` are better; default: higher ones"
+        None, description="whether higher or lower values of `score` are better; default: higher"
     )
     scaling: Scaling | None = Field(
-        None, description="which axes are the size of the problem, for weak scaling; strong scaling needs no word"
+        None, description="the axes that are the size of the problem, for weak scaling; strong scaling does not need it"
     )
     expect: dict[str, Expectation] | None = Field(
         None,
-        description="what the last reported value of a name should be: `{value: 25000, within: 5 %}`, `{at_least: X}`, `{at_most: Y}`; "
-        "a run that ended well and has another one has failed",
+        description="name: the expected last reported value: `{value: 25000, within: 5 %}`, `{at_least: X}`, `{at_most: Y}`; "
+        "a run with another value has failed",
     )
     precise_phases: bool = Field(
-        False, description="wait for the device after every update, so that no phase does another's work"
+        False, description="wait for the device after every update, so that each phase includes its own work only"
     )
     sample_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds between samples of machine, processes, GPUs"
     )
     calibration_seconds: float = Field(
-        10.0, ge=0, le=600, description="how long the first cell on each node measures how fast the node is; 0: not"
+        10.0,
+        ge=0,
+        le=600,
+        description="seconds for which the first cell on each node measures the node's speed; 0: no measurement",
     )
 
     @model_validator(mode="after")
@@ -392,17 +406,17 @@ class Study(Model):
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """What the expressions of `computed` come to in the cells, and which come to nothing."""
+        """The values of the `computed` expressions in the cells, and the faults of those without a value."""
         return computed_outcomes(self)
 
     def stops_at_goal(self) -> Key | None:
-        """Return where it says that some cells end where they reach the goal, None where nothing does."""
+        """Return the place of the setting that ends cells at the goal; None if there is none."""
         if self.workload.hyperparameters.get("stop_at_goal"):
             return ("workload", "hyperparameters", "stop_at_goal")
         return next((path for path, key, value in assignments(self) if key == "stop_at_goal" and value), None)
 
     def with_defaults(self, point: dict[str, Any]) -> dict[str, Any]:
-        """Return a point with the defaults that a cell must show: the framework's execution mode."""
+        """Return a point with the default that a cell must show: the framework's execution mode."""
         framework = frameworks().get(str(point.get("framework"))) if self.workload.algorithm else None
         if framework is None or "execution" in point:
             return point
@@ -414,7 +428,7 @@ class Study(Model):
         return found
 
     def known_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters of every cell that no axis sets: the workload's, and the algorithm's defaults."""
+        """Return the hyperparameters that no axis sets: the workload's, and the algorithm's defaults."""
         algorithm = algorithms().get(self.workload.algorithm or "")
         defaults = {each.name: each.default for each in fields(algorithm.settings)} if algorithm else {}
         known = {**defaults, **self.workload.hyperparameters}
@@ -435,7 +449,7 @@ class Study(Model):
         return computed_values(self.computed, {**self.known_hyperparameters(), **point, **asked, "seed": seed})
 
     def excludes(self, values: dict[str, Any]) -> bool:
-        """Tell whether a rule takes out the cell of these values; rules that name seeds count only where a seed is given."""
+        """Tell whether a rule excludes the cell of these values. Rules with seeds apply only if a seed is given."""
         return any(
             rule.matches(values) for rule in self.exclude if "seed" in values or "seed" not in (rule.model_extra or {})
         )

@@ -1,4 +1,4 @@
-"""`environment` of a study where it is not the name of one of hpcrl's: a directory, modules, a container, or none."""
+"""`environment` of a study if it does not name one of hpcrl's: a directory, modules, a container, or none."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Module = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+/:=
 
 
 class Standing(Model):
-    """An environment that stands already: one of `path`, `modules`, `container`."""
+    """An existing environment: exactly one of `path`, `modules`, `container`."""
 
     path: str | None = Field(
         None, min_length=1, description="a venv or conda environment; relative to the study's file, or absolute"
     )
-    modules: tuple[Module, ...] | None = Field(None, description="environment modules, loaded in this order")
+    modules: tuple[Module, ...] | None = Field(None, description="environment modules to load, in this order")
     container: str | None = Field(
         None, min_length=1, description="an image for `apptainer exec`: a file, or an address such as docker://..."
     )
@@ -45,20 +45,20 @@ class Standing(Model):
         if self.modules == ():
             yield ("modules",), "is empty: name at least one, or write `environment: none`"
         if self.options and self.container is None:
-            yield ("options",), "are of a `container`, and there is none"
+            yield ("options",), "are for a `container`, which is missing: remove them"
         for name in ("path", "container"):
             text = getattr(self, name) or ""
             if "\0" in text:
-                yield (name,), "holds a NUL character"
+                yield (name,), "contains a NUL character"
             if text.startswith("-"):
                 yield (name,), f"{text} would be read as an option: write ./{text}"
         if self.path and ":" in self.path:
-            yield ("path",), f"{self.path} holds a colon, which no entry of PATH may hold"
+            yield ("path",), f"{self.path} contains a colon, which PATH does not allow: choose another directory"
         if found := secret_among(self.options):
-            yield ("options",), f"{found} looks like a secret: export it in your shell, never write it into a study"
+            yield ("options",), f"{found} looks like a secret: remove it from the study and export it in your shell"
         for number, option in enumerate(self.options):
             if "\0" in option:
-                yield ("options", number), "holds a NUL character"
+                yield ("options", number), "contains a NUL character"
             elif not option:
                 yield ("options", number), "is empty"
 
@@ -73,20 +73,20 @@ EnvironmentOfStudy = Annotated[
 
 
 def surroundings_of(environment: str | Standing | None) -> Surroundings | None:
-    """Return what a study's commands are entered into, None where that is an environment of hpcrl's."""
+    """Return the environment in which a study's commands run; None if it is one of hpcrl's."""
     return read_surroundings(
         environment.model_dump(exclude_none=True) if isinstance(environment, Standing) else environment
     )
 
 
 def surroundings_faults(study: Study) -> Iterator[tuple[Key, str]]:
-    """Give what built-in training cannot run in: hpcrl's own process would have to be in it."""
+    """Give the fault of an environment that built-in training cannot use, because hpcrl's own process must run in it."""
     how = surroundings_of(study.environment)
     if study.workload.algorithm is None or how is None or how.path:
         return
     at: Key = ("environment",) if how.kind == NONE else ("environment", how.kind)
     yield (
         at,
-        f"`{how.kind}` is for commands: built-in training runs inside hpcrl's own process: leave `environment` out, or name a "
+        f"`{how.kind}` is for commands, and built-in training runs in hpcrl's own process: remove `environment`, or name a "
         "venv or conda environment with `path`",
     )

@@ -1,4 +1,4 @@
-"""Built-in training against the catalogue: what the algorithm, the frameworks and the environment can do."""
+"""Check a training study against the catalogue: algorithm, frameworks and environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def training_faults(study: Study) -> Iterator[Fault]:
-    """Give what is wrong with hyperparameters, axes, frameworks, modes and environment of a training study."""
+    """Give the faults in hyperparameters, axes, frameworks, modes and environment of a training study."""
     workload = study.workload
     if workload.algorithm is None or workload.environment is None:
         return
@@ -74,16 +74,16 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
 
 
 def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Give each key whose value cannot be, the keys that a rule against it names besides, and why."""
+    """Give each key with a value that is not possible, the other keys of a rule that excludes it, and the reason."""
     execution, parallelism = values["execution"], values["parallelism"]
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
         if values[key] not in known:
             yield (
                 key,
                 ("framework",),
-                f"{framework.name} has no {key} {written(values[key])} (it has {', '.join(known)})",
+                f"{framework.name}: {key}: expected one of {', '.join(known)}, got {written(values[key])}",
             )
     if execution in framework.one_process and parallelism != "none":
-        yield "parallelism", ("execution",), f"{execution} supports one process only"
+        yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if values["gpus"] and "cuda" not in framework.devices:
-        yield "gpus", ("framework",), f"{framework.title} computes on the CPU only"
+        yield "gpus", ("framework",), f"{framework.title} supports the CPU only"

@@ -1,4 +1,4 @@
-"""What is the user's own and stands in no profile: account, e-mail, where environments go."""
+"""The user's own settings, which are in no profile: account, e-mail, directory of environments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config_directory() -> Path:
 
 
 def read_settings() -> UserSettings:
-    """Read the user's settings; without a file, the empty ones."""
+    """Read the user's settings. They are empty if the file does not exist."""
     path = config_directory() / "config.yaml"
     return validate(UserSettings, read_document(path)) if path.is_file() else UserSettings()
 
@@ -46,11 +46,11 @@ def account_for(cluster: str, given: str | None, settings: UserSettings) -> str 
     """Choose the account: the option, ``$HPCRL_ACCOUNT``, then the settings.
 
     Raises:
-        UsageError: it cannot be an account's name.
+        UsageError: the text is not a valid name of an account.
     """
     account = given or os.environ.get("HPCRL_ACCOUNT") or settings.accounts.get(cluster)
     if account is not None and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,128}", account):
-        raise UsageError(f"account {account!r}: not a Slurm account's name: use letters, digits and _ . @ + -")
+        raise UsageError(f"account {account!r}: not a valid Slurm account: use letters, digits and _ . @ + -")
     return account
 
 

@@ -1,4 +1,4 @@
-/* Heat in a plate: Jacobi's iteration on a grid, split by rows among MPI ranks. What the study `scaling` runs.
+/* Heat in a plate: Jacobi's iteration on a grid, split by rows among MPI ranks. The program of the study `scaling`.
  *
  *   heat ROWS COLUMNS ITERATIONS
  *
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
 
-  /* The first ranks have one row more where the rows cannot be shared evenly. One halo row above, one below. */
+  /* If the rows cannot be shared evenly, the first ranks have one more row. One halo row above, one below. */
   long own = rows / ranks + (rank < rows % ranks), width = columns + 2;
   int above = rank > 0 ? rank - 1 : MPI_PROC_NULL, below = rank < ranks - 1 ? rank + 1 : MPI_PROC_NULL;
   double *old = calloc((size_t)(own + 2) * width, sizeof *old), *new = calloc((size_t)(own + 2) * width, sizeof *new);

@@ -61,9 +61,9 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("plan", "--study", "none.yaml"): "none.yaml: no such file",
         ("plan", "--study", "empty-axis.yaml"): "axes.variant: has no values: give at least one",
         ("plan", "--study", "nothing.yaml"): "no cell is left",
-        ("plan", "--study", "huge.yaml"): "10,000,000 cells, and 1,000,000 is the most",
+        ("plan", "--study", "huge.yaml"): "expected at most 1,000,000 cells, got 10,000,000",
         ("plan", "--study", "broken.yaml"): "broken.yaml:2: not valid YAML",
-        ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a Slurm account's name",
+        ("plan", "--cluster", "cirrus", "--account", "a b"): "account 'a b': not a valid Slurm account",
         (
             "plan",
             "--cluster",
@@ -79,7 +79,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("status",): "plan: is not a plan directory",
         ("collect", "nowhere"): "nowhere: is not a plan directory",
         ("report", "nowhere"): "nowhere: is not a dataset",
-        ("env", "create"): "give the name of an environment, or --plan PLAN",
+        ("env", "create"): "expected the name of an environment, or --plan PLAN",
         ("env", "show", "troch"): "no environment 'troch'; did you mean 'torch'?",
         ("env", "show", "numpy", "--flavour", "cuda"): "environment numpy: has no cuda flavour",
         ("template", "show", "sbatch/cell"): "no template 'sbatch/cell'; did you mean",
@@ -112,7 +112,7 @@ def test_a_full_disk_leaves_nothing(hpcrl: Call, in_tmp: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "write_bytes", full)
     shown = hpcrl("plan")
     assert shown.code == 1
-    assert "No space left on device; nothing was left half-written" in shown.err
+    assert "No space left on device; the directory was not created" in shown.err
     assert list(in_tmp.iterdir()) == []
 
 
@@ -126,7 +126,8 @@ def test_plan_says_what_it_costs_and_what_has_no_place(hpcrl: Call, in_tmp: Path
     data = json.loads(again.out)
     assert data["totals"]["unplaced"] == 130
     assert (
-        "already holds this plan" in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
+        "already contains this plan"
+        in hpcrl("plan", "--cluster", "cirrus", "--study", "sol-dqn", "--account", "z01").out
     )
 
 
@@ -159,7 +160,7 @@ def test_profiles_without_sources_are_found(hpcrl: Call, in_tmp: Path) -> None:
     )
     shown = hpcrl("cluster", "check", "x.yaml")
     assert shown.code == 1
-    assert "x.yaml:7: node_types.n.cores: has no source" in shown.err
+    assert "x.yaml:7: node_types.n.cores: `source` is missing" in shown.err
     assert hpcrl("cluster", "check").code == 0
 
 
@@ -276,4 +277,4 @@ def test_closed_standard_output_is_one_sentence(in_tmp: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m hpcrl study list >&-"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (2, "hpcrl: standard output is closed: send it to /dev/null instead\n")
+    assert (done.returncode, done.stderr) == (2, "hpcrl: standard output is closed: redirect it to /dev/null instead\n")

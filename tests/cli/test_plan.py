@@ -25,11 +25,11 @@ def test_a_plan_is_extended_where_it_stands(hpcrl: Call, in_tmp: Path) -> None:
     assert "Plan written to p. Next: hpcrl submit p" in shown.out
     again = hpcrl(*arguments, "--json")
     assert json.loads(again.out)["generation"] == 2
-    assert "p already holds this plan" in hpcrl(*arguments).out
+    assert "p already contains this plan" in hpcrl(*arguments).out
     write_yaml(in_tmp / "s.yaml", command_study(["true"], name="other"))
     shown = hpcrl(*arguments)
     assert shown.code == 2
-    assert "p: holds a plan of study mine on sol, not of study other on sol: choose another directory" in shown.err
+    assert "p: contains a plan of study mine on sol, not of study other on sol: choose another directory" in shown.err
     # What is only looked at needs no directory of its own.
     (in_tmp / "p").rename("plan")
     assert hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--dry-run").code == 0
@@ -38,14 +38,14 @@ def test_a_plan_is_extended_where_it_stands(hpcrl: Call, in_tmp: Path) -> None:
 def test_the_limits_of_the_site_are_said(hpcrl: Call, in_tmp: Path) -> None:
     write_yaml(in_tmp / "s.yaml", command_study(["true"], seeds=600))
     arguments = ("plan", "--cluster", "cirrus", "--account", "z01", "--study", "s.yaml", "--dry-run")
-    expected = "256 jobs may wait in QOS standard: 3 cells run after one another in each array task"
+    expected = "256 jobs may wait in QOS standard: 3 cells run one after another in each array task"
     assert f"\n{expected}.\n" in hpcrl(*arguments).out
     assert json.loads(hpcrl(*arguments, "--json").out)["notes"][0] == expected
     chosen = expected.replace("3 cells", "5 cells")
     assert f"\n{chosen}.\n" in hpcrl(*arguments, "--cells-per-task", "5").out
     refused = hpcrl(*arguments, "--cells-per-task", "500")
     assert refused.code == 2
-    assert "288 is the most that fits" in refused.err
+    assert "give at most 288" in refused.err
     assert hpcrl(*arguments, "--cells-per-task", "0").code == 2
 
 
@@ -61,7 +61,7 @@ def test_what_is_reused_is_counted(hpcrl: Call, in_tmp: Path) -> None:
     assert set(read_plan(in_tmp / "new").reused.values()) == {"old"}
     missing = hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", "--reuse", "nowhere", "-o", "newer")
     assert missing.code == 2
-    assert "--reuse nowhere: is neither a plan directory nor a dataset" in missing.err
+    assert "--reuse nowhere: expected a plan directory or a dataset" in missing.err
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_many_bad_records_are_summed_up(tmp_path: Path, plan: Path, hpcrl: Any) 
     found = hpcrl("collect", plan, "-o", tmp_path / "d")
     told = [line for line in found.err.splitlines() if "quarantined" in line]
     assert len(told) == 2
-    assert "is not a record of this format (wrong first line) (and 298 records like it)" in told[0]
+    assert "is not a record of this format (wrong first line) (and 298 similar records)" in told[0]
     assert len(json.loads((tmp_path / "d/quarantine.json").read_text())) == 300
 
 

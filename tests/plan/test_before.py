@@ -156,7 +156,7 @@ def test_another_way_of_measuring_is_said(plan: Path, extend: Extend) -> None:
     files = extend(sample_interval=0.5, precise_phases=True)
     assert files.changes
     assert files.changes.in_words(2)[1].startswith(
-        "precise_phases and sample_interval differ from generation 1: completed cells keep what they measured"
+        "precise_phases and sample_interval differ from generation 1: completed cells keep their measurements"
     )
 
 
@@ -166,7 +166,9 @@ def test_only_the_same_study_on_the_same_cluster_extends_a_plan(plan: Path, exte
         ({"cluster": "cirrus"}, "not of study mine on cirrus"),
         ({"name": "other"}, "not of study other on sol"),
     ]:
-        with pytest.raises(UsageError, match=f"holds a plan of study mine on sol, {other}: choose another directory"):
+        with pytest.raises(
+            UsageError, match=f"contains a plan of study mine on sol, {other}: choose another directory"
+        ):
             extend(**changes)
 
 
@@ -175,7 +177,7 @@ def test_what_was_planned_for_another_state_of_the_directory_is_not_written(plan
     late = extend(seeds=2, write=False)
     extend(seeds=3)
     before = content(plan)
-    with pytest.raises(UsageError, match="holds another plan"):
+    with pytest.raises(UsageError, match="contains another plan"):
         write_plan(late, plan)
     assert content(plan) == before
 

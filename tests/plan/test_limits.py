@@ -48,7 +48,7 @@ def test_a_plan_over_the_limit_of_its_qos_runs_several_cells_in_a_task(tmp_path:
     assert files.plan.totals["core_hours"] == 100
     assert files.plan.limits == {"submitted": None, "queued": {"standard": 256}}
     assert in_words(files.plan) == [
-        "256 jobs may wait in QOS standard: 3 cells run after one another in each array task"
+        "256 jobs may wait in QOS standard: 3 cells run one after another in each array task"
     ]
 
 
@@ -77,7 +77,7 @@ def test_cells_too_long_to_share_a_task_are_fed_in_parts(tmp_path: Path) -> None
     plan = planned_on(tmp_path, "cirrus", seeds=300, resources=of_time("1-00:00:01")).plan
     # One of the 256 is the job that feeds the next part.
     assert [(job.count, job.cells_per_task) for job in plan.cell_jobs()] == [(255, 1), (45, 1)]
-    assert in_words(plan) == ["256 jobs may wait in QOS standard, and the plan has 300: it is fed in parts"]
+    assert in_words(plan) == ["256 jobs may wait in QOS standard, and the plan has 300: it is submitted in parts"]
     staged = planned_on(tmp_path, "cirrus", seeds=300, resources=of_time("1-12:00:00"), chain="staged").plan
     assert [job.count for job in staged.cell_jobs()] == [252, 48]
 
@@ -86,7 +86,7 @@ def test_the_scheduler_s_own_limit(tmp_path: Path) -> None:
     site = {"extends": "sol", "scheduler": {"max_submitted": 100}}
     plan = planned_on(tmp_path, site, seeds=250, resources=of_time("01:00:00")).plan
     assert [job.cells_per_task for job in plan.cell_jobs()] == [3]
-    assert in_words(plan) == ["100 jobs may wait: 3 cells run after one another in each array task"]
+    assert in_words(plan) == ["100 jobs may wait: 3 cells run one after another in each array task"]
     assert plan.limits == {"submitted": 100, "queued": {}}
 
 
@@ -95,7 +95,7 @@ def test_short_cells_make_room_for_long_ones(tmp_path: Path) -> None:
     plan = planned_on(tmp_path, "cirrus", **times).plan
     assert [(job.cells_per_task, job.tasks) for job in plan.cell_jobs()] == [(4, 50), (1, 200)]
     assert in_words(plan) == [
-        "256 jobs may wait in QOS standard: up to 4 cells run after one another in each array task"
+        "256 jobs may wait in QOS standard: up to 4 cells run one after another in each array task"
     ]
 
 
@@ -103,16 +103,16 @@ def test_a_number_given_by_hand(tmp_path: Path) -> None:
     htc = {"placement": {"sol": {"partition": "htc"}}}
     files = planned_on(tmp_path, "sol", 4, seeds=10, resources=of_time("00:30:00"))
     assert (directives(files)["array"], directives(files)["time"]) == ("0-2", "02:00:00")
-    assert in_words(files.plan) == ["4 cells run after one another in each array task"]
+    assert in_words(files.plan) == ["4 cells run one after another in each array task"]
     # No more than there are: the rest of the time would be asked for in vain.
     assert directives(planned_on(tmp_path, "sol", 400, seeds=2, resources=of_time("00:30:00")))["time"] == "01:00:00"
     with pytest.raises(
         UsageError,
-        match=r"--cells-per-task 9: 9 cells of 00:30:00 take 04:30:00, but partition htc, QOS public, stops at 04:00:00: 8 is the most",
+        match=r"--cells-per-task 9: 9 cells of 00:30:00 need 04:30:00, but the maximum of partition htc, QOS public, is 04:00:00: give at most 8",
     ):
         planned_on(tmp_path, "sol", 9, seeds=10, resources=of_time("00:30:00"), **htc)
     fed = planned_on(tmp_path, "cirrus", 1, seeds=300).plan
-    assert "it is fed in parts" in in_words(fed)[0]
+    assert "it is submitted in parts" in in_words(fed)[0]
 
 
 def test_a_limit_too_small_for_one_part(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_limit_too_small_for_one_part(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"seeds": 10, "resources": of_time("1-12:00:00")}
     with pytest.raises(
         UsageError,
-        match=r"QOS standard lets 4 jobs of one user wait, and one array task with its stage jobs "
+        match=r"QOS standard lets 4 jobs of one user wait, but one array task with its stage jobs "
         r"\(environments, feed, collect, report\) needs 5: plan with --chain parallel, choose another QOS",
     ):
         planned_on(tmp_path, tiny, chain="staged", **asked)

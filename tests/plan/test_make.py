@@ -162,7 +162,7 @@ def test_arrays_are_split_at_the_site_s_limit(tmp_path: Path) -> None:
 
 def test_what_a_site_forbids_stays_out_of_its_scripts(tmp_path: Path) -> None:
     profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"+lines": ["conda init bash"]}})
-    with pytest.raises(UsageError, match="would run `conda init`, which Arizona State University, Sol asks not to do"):
+    with pytest.raises(UsageError, match="would run `conda init`, which Arizona State University, Sol forbids"):
         make_plan(Library(), str(profile), None, CHOICES)
 
 
@@ -175,7 +175,7 @@ def test_a_plan_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", command_study(["true"]))
     files = make_plan(Library(), "workstation", str(tmp_path / "p-study/study.yaml"), CHOICES)
     assert write_plan(files, plan) is False
-    with pytest.raises(UsageError, match="holds another plan"):
+    with pytest.raises(UsageError, match="contains another plan"):
         planned(tmp_path / "p", command_study(["false"]))
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "x").touch()

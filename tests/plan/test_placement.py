@@ -58,7 +58,7 @@ def test_cells_that_may_mix_cpus_are_said_to() -> None:
     assert found.node_types == ("standard", "gpu-a100", "gpu-a30", "highmem")
     assert notes(PROFILES["sol"], [found, found]) == [
         "cells in partition htc may start on different CPUs, whose times do not compare (2 x AMD EPYC 7713 on "
-        "standard, highmem or 2 x AMD EPYC 7413 on gpu-a100, gpu-a30): sol has no way to ask for one"
+        "standard, highmem or 2 x AMD EPYC 7413 on gpu-a100, gpu-a30): sol has no option to choose one"
     ]
 
 
@@ -88,12 +88,21 @@ def test_several_nodes_of_cirrus_are_had_whole() -> None:
 
 
 def test_what_partition_and_qos_of_a_site_really_allow() -> None:
-    assert "stops at 2-00:00:00" in refused("cirrus", Pin(partition="highmem"), time="3-00:00:00").reason
+    assert (
+        "QOS standard allows at most 2-00:00:00"
+        in refused("cirrus", Pin(partition="highmem"), time="3-00:00:00").reason
+    )
     assert "does not take QOS long" in refused("cirrus", Pin(partition="highmem", qos="long")).reason
     # The 14 days of Sol's QOS `long` count instead of the partition's seven.
     assert placed("sol", Pin(partition="public", qos="long"), time="10-00:00:00").qos == "long"
-    assert "stops at 14-00:00:00" in refused("sol", Pin(partition="public", qos="long"), time="15-00:00:00").reason
-    assert "stops at 7-00:00:00" in refused("sol", Pin(partition="public"), time="10-00:00:00").reason
+    assert (
+        "QOS long allows at most 14-00:00:00"
+        in refused("sol", Pin(partition="public", qos="long"), time="15-00:00:00").reason
+    )
+    assert (
+        "the maximum of partition public is 7-00:00:00"
+        in refused("sol", Pin(partition="public"), time="10-00:00:00").reason
+    )
 
 
 def test_memory_that_comes_with_cores_is_the_least_that_a_node_may_bring() -> None:
@@ -109,11 +118,11 @@ ARM = Pin(partition="arm")
 def test_environments_are_built_for_the_nodes_that_use_them() -> None:
     found = refused("sol", ARM, gpus=1, gpu_type="gh200")
     assert found.reason == (
-        "gracehopper nodes are aarch64, and software environments are built on x86_64 (partition lightwork): they would "
-        "not run there (a profile of your own can name another environments.build_partition)"
+        "gracehopper nodes are aarch64, but software environments are built on x86_64 (partition lightwork) and would "
+        "not run there: name another environments.build_partition in your own profile"
     )
     unpinned = refused("sol", gpus=1, gpu_type="gh200")
-    assert "which only partition arm has, and that is used only where it is pinned" in unpinned.reason
+    assert "which only partition arm has: name it in the study's `placement`" in unpinned.reason
 
 
 def test_a_charge_that_is_not_known_is_not_made_up() -> None:
@@ -122,7 +131,7 @@ def test_a_charge_that_is_not_known_is_not_made_up() -> None:
     found = placed(profile, ARM, gpus=1, gpu_type="gh200")
     assert cost(profile, found, asked(gpus=1, gpu_type="gh200")).billed is None
     assert notes(profile, [found]) == [
-        "what sol charges for cells with gh200 is not known: they are not in the sum of CHE"
+        "the charge of sol for cells with gh200 is not known: they are not in the sum of CHE"
     ]
     a100 = placed("sol", gpus=1, gpu_type="a100")
     assert cost(PROFILES["sol"], a100, asked(gpus=1, gpu_type="a100")).billed == 27
@@ -156,14 +165,19 @@ def test_horovod_gpus_on_a_cluster_without_any() -> None:
 @pytest.mark.parametrize(
     ("profile", "changes", "reason", "nearest"),
     [
-        ("sol", {"gpus": 1, "gpu_type": "h100"}, "has none of that type (it has a100, a30, gh200)", "gpu_type: a100"),
+        (
+            "sol",
+            {"gpus": 1, "gpu_type": "h100"},
+            "but Arizona State University, Sol has only a100, a30, gh200",
+            "gpu_type: a100",
+        ),
         ("sol", {"gpus": 8, "gpu_type": "a100"}, "8 GPUs per node, but gpu-a100 nodes have 4", "gpus: 4"),
         ("sol", {"time": "30-00:00:00"}, "asks for 30-00:00:00", "time: 7-00:00:00"),
         ("sol", {"memory": "3T"}, "asks for 3072G per node, but standard nodes have 512G", "memory: 2048G"),
         ("cirrus", {"cpus": 300}, "standard nodes have 288", "cpus: 288"),
         ("cirrus", {"nodes": 1000}, "asks for 1000 nodes", "nodes: "),
-        ("cirrus-legacy", {"gpus": 3}, "gives 1, 2, 4", "gpus: 2"),
-        ("cirrus-legacy", {"gpus": 4, "nodes": 2}, "means all 4 GPUs of each", "nodes: 1"),
+        ("cirrus-legacy", {"gpus": 3}, "accepts 1, 2, 4", "gpus: 2"),
+        ("cirrus-legacy", {"gpus": 4, "nodes": 2}, "request all 4 GPUs of each", "nodes: 1"),
     ],
 )
 def test_why_not_and_what_instead(profile: str, changes: dict[str, Any], reason: str, nearest: str) -> None:

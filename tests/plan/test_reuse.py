@@ -93,12 +93,12 @@ def test_nothing_is_left_to_plan(tmp_path: Path) -> None:
     done = planned(tmp_path / "done", STUDY)
     for cell in cells_of(done):
         write_record(done, cell)
-    with pytest.raises(UsageError, match=r"all its 4 cells are completed in .*done: nothing is left to plan"):
+    with pytest.raises(UsageError, match=r"all its 4 cells are completed in .*done: leave out --reuse"):
         reusing(tmp_path, done)
 
 
 def test_neither_a_plan_nor_a_dataset(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--reuse .*: is neither a plan directory nor a dataset"):
+    with pytest.raises(UsageError, match=r"--reuse .*: expected a plan directory or a dataset, got neither"):
         completed_cells([tmp_path])
 
 
@@ -114,5 +114,5 @@ def test_a_goal_is_part_of_what_a_cell_computes_only_where_the_training_stops_at
 
 def test_stopping_at_the_goal_needs_one(tmp_path: Path) -> None:
     study = dqn_study(goal=None, axes={"framework": ["numpy"], "stop_at_goal": [False, True]})
-    with pytest.raises(SpecError, match="`stop_at_goal` needs a goal: say at the study's top level"):
+    with pytest.raises(SpecError, match="`stop_at_goal` needs a `goal`: give the return"):
         planned(tmp_path / "p", study)

@@ -30,10 +30,10 @@ def test_nothing_is_said_of_what_is_used_well() -> None:
     [
         ({"cpu_utilisation": 0.3}, "30% of the 2 cores in use"),
         ({"gpus": 1, "gpu_percent": 4.0}, "the GPUs are busy 4% of the time"),
-        ({"memory": 0.5 * GIB}, "at most 0.5 of the 4 GiB of memory asked for in use"),
-        ({"wall_time": 300.0, "cpu_seconds": 540.0}, "over after 5.0 of the 60 minutes asked for"),
-        ({"machine_cpu_percent": 95.0}, "others used 50% of the machine"),
-        ({"setup_time": 1500.0}, "75% of the time passes before the first step"),
+        ({"memory": 0.5 * GIB}, "at most 0.5 of the 4 GiB of requested memory in use"),
+        ({"wall_time": 300.0, "cpu_seconds": 540.0}, "ended after 5.0 of the 60 minutes requested"),
+        ({"machine_cpu_percent": 95.0}, "other jobs used 50% of the machine"),
+        ({"setup_time": 1500.0}, "75% of the time is before the first step"),
     ],
 )
 def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
@@ -58,9 +58,11 @@ def test_small_things_are_left_alone(changes: dict[str, Any]) -> None:
 def test_the_same_advice_is_given_once() -> None:
     several = [cells(cpu_utilisation=0.3 + 0.01 * number, what=f"jax {number}") for number in range(4)]
     assert advice(pd.concat(several[:2])) == [
-        "jax 0 (2 cores) and jax 1 (2 cores): 30% to 31% of the 2 cores in use: ask for fewer."
+        "jax 0 (2 cores) and jax 1 (2 cores): 30% to 31% of the 2 cores in use: request fewer cores."
     ]
-    assert advice(pd.concat(several)) == ["All 4 configurations: 30% to 33% of the 2 cores in use: ask for fewer."]
+    assert advice(pd.concat(several)) == [
+        "All 4 configurations: 30% to 33% of the 2 cores in use: request fewer cores."
+    ]
     assert advice(pd.concat([*several, cells()])) == [
-        "4 of 5 configurations: 30% to 33% of the 2 cores in use: ask for fewer."
+        "4 of 5 configurations: 30% to 33% of the 2 cores in use: request fewer cores."
     ]

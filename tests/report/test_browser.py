@@ -144,7 +144,7 @@ def test_the_first_screen_answers_the_question(page: Path) -> None:
             "Figures",
             "The paper's figures",
             "Problems",
-            "What was measured, on what",
+            "Machines and software",
         )
         assert [each for each in headings if each in order] == list(order)
         for link in browser.find_elements(By.CSS_SELECTOR, ".contents a"):

@@ -145,7 +145,7 @@ MISSED = {"goal_step": float("nan"), "best_score": 150.0}
         (0, 5, "none", "agrees", "0 of 5 (at most 45 % of all, at 95 %)"),
         (0, 5, "all", "contradicted", "0 of 5"),
         (4, 1, "all", "no difference shown", "4 of 5 (at least 34 % of all"),
-        (4, 0, "all", "cannot be tested here", "has too few runs (4 of 4 did): 5 could show it"),
+        (4, 0, "all", "cannot be tested here", "has too few runs (4 of 4 did): the minimum is 5"),
     ],
 )
 def test_reaches(tmp_path: Path, reached: int, missed: int, expected: str, word: str, said: str) -> None:
@@ -165,10 +165,10 @@ def test_a_run_that_was_cut_off_says_nothing_of_its_score(tmp_path: Path) -> Non
     cut = runs("torch", "lazy", *[10.0] * 5, **MISSED, outcome="timeout")
     found = verdict(tmp_path, REACHES, *cut)
     assert (found.verdict, found.measured) == (
-        "cannot be tested here", "Not tested: PyTorch lazy on CPU did not end (5 runs).",
+        "cannot be tested here", "Not tested: PyTorch lazy on CPU did not complete (5 runs).",
     )  # fmt: skip
     found = verdict(tmp_path, REACHES, *cut, *runs("torch", "lazy", *[10.0] * 5))
-    assert found.verdict == "agrees" and "besides 5 that did not end" in found.measured
+    assert found.verdict == "agrees" and "and 5 did not complete" in found.measured
 
 
 def test_fails(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_scores_are_compared_by_ranks(tmp_path: Path) -> None:
     swapped = [each | {"execution": "eager" if each["execution"] == "lazy" else "lazy"} for each in [*low, *high]]
     assert verdict(tmp_path, test, *swapped).verdict == "contradicted"
     few = verdict(tmp_path, test, *low[:3], *high[:3])
-    assert few.verdict == "cannot be tested here" and "so few runs cannot show a difference" in few.measured
+    assert few.verdict == "cannot be tested here" and "there are too few runs to show a difference" in few.measured
 
 
 MACHINE = {"kind": "less", "measure": "machine_cpu", "this": LAZY | ON_CPU, "than": {"execution": "eager"}}
@@ -203,9 +203,9 @@ def test_a_measure_of_the_machine_needs_the_machine_alone(tmp_path: Path) -> Non
     eager[0]["shared"] = True
     found = verdict(tmp_path, MACHINE, *lazy, *eager, instead="memory")
     assert (found.verdict, found.measured) == (
-        "cannot be tested here", "Not tested: two cells ran on one machine at once.",
+        "cannot be tested here", "Not tested: two cells ran on one machine at the same time.",
     )  # fmt: skip
-    assert found.beside.startswith("With stand-ins (the job's own RAM for the machine's): agrees.")
+    assert found.beside.startswith("With substitutes (the job's own RAM for the machine's): agrees.")
     eager[0]["shared"] = False
     eager[1]["machine_cpu_percent"] = 60.0
     found = verdict(tmp_path, MACHINE, *lazy, *eager)
@@ -218,7 +218,9 @@ def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:
     ranks = runs("torch", "lazy", *FAST, parallelism="horovod", tasks=2, where="2 × 1 core, horovod")
     found = verdict(tmp_path, test, *rows, *ranks)
     assert (found.verdict, found.measured) == ("cannot be tested here", "Not tested: GPU was not run.")
-    assert found.beside.startswith("With stand-ins (2 × 1 core, horovod for GPU): agrees. Training time: PyTorch lazy")
+    assert found.beside.startswith(
+        "With substitutes (2 × 1 core, horovod for GPU): agrees. Training time: PyTorch lazy"
+    )
     assert not verdict(tmp_path, test, *rows, *ranks, stand_ins=False).beside
     real = runs("torch", "lazy", *SLOW, gpus=1, where="1 core, 1 GPU")
     found = verdict(tmp_path, test, *rows, *ranks, *real)
@@ -228,7 +230,7 @@ def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:
 def test_configurations_that_a_place_does_not_tell_apart(tmp_path: Path) -> None:
     rows = [*runs("torch", "lazy", *FAST), *runs("torch", "lazy", *FAST, where="4 cores")]
     found = verdict(tmp_path, LESS, *rows, *runs("torch", "eager", *SLOW))
-    assert found.measured == "Not tested: PyTorch lazy on CPU stands for 2 configurations of this study."
+    assert found.measured == "Not tested: PyTorch lazy on CPU means 2 configurations of this study."
 
 
 def test_each_cluster_has_its_own_verdict(tmp_path: Path) -> None:

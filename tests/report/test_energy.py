@@ -17,14 +17,14 @@ def rows(*cells: dict[str, Any]) -> pd.DataFrame:
 
 
 def test_what_nobody_counted_is_said_once() -> None:
-    assert in_words(rows({}, {}), 400.0).startswith("Energy is not measurable here")
+    assert in_words(rows({}, {}), 400.0).startswith("Energy was not measured")
 
 
 def test_packages_and_gpus_are_added_and_emissions_only_when_asked_for() -> None:
     cells = rows({"cpu_energy": 2 * KWH, "energy": 3 * KWH}, {"cpu_energy": 1 * KWH}, {})
     text = "Energy: 3 kWh by processor packages of whole nodes (RAPL) (2 cells), 3 kWh by GPUs (NVML) (1 cell)."
-    assert in_words(cells, None) == f"{text} Of 1 cell nothing is known."
-    assert "At 500 g CO2e/kWh that is about 3 kg CO2e" in in_words(cells, 500.0)
+    assert in_words(cells, None) == f"{text} The energy of 1 cell is not known."
+    assert "At 500 g CO2e/kWh this is about 3 kg CO2e" in in_words(cells, 500.0)
 
 
 def test_slurm_s_account_of_a_node_is_the_whole_of_it() -> None:

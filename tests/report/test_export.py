@@ -69,4 +69,4 @@ def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
 def test_what_exists_is_kept(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
     shown = hpcrl("export", dataset, "--to", "csv", "-o", dataset)
     assert shown.code == 2
-    assert "exists already: choose another directory" in shown.err
+    assert "already exists: choose another directory" in shown.err

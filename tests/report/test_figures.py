@@ -160,7 +160,7 @@ def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd
     assert found.late.after(found.steps) == pytest.approx(found.early.after(found.steps))
     figure = drawn(dataset, one)["break-even"]
     crossing = figure.panels[0].values.iloc[0]
-    assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy pays beside PyTorch eager", 5500)
+    assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy takes less time than PyTorch eager", 5500)
     assert "about 5,500 steps" in str(found)
 
 
@@ -215,7 +215,7 @@ def test_of_many_configurations_those_that_matter_are_drawn_and_the_rule_is_said
     assert some["final_score"].nlargest(2).tolist() == [36, 36]
     assert {1.0, 100.0} <= set(some["training_time"])  # the fastest and the slowest
     assert rule.startswith(
-        "20 of 100 configurations are drawn: the 8 of the best median scores, the 8 next that train fastest"
+        "20 of 100 configurations are drawn: the 8 with the best median scores, the 8 others that train fastest"
     )
     fewer, nothing = chosen(rows.head(20))
     assert (len(fewer), nothing) == (20, "")

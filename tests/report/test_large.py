@@ -68,7 +68,7 @@ def test_a_heat_map_of_two_axes(section: Section) -> None:
 def test_what_is_drawn_line_by_line_is_chosen_by_a_rule_in_the_caption(section: Section) -> None:
     (wall,) = [figure for figure in section.figures.own if figure.name == "wall-time"]
     assert len(wall.panels[0].values) == 20
-    assert "20 of 200 configurations are drawn: the 8 of the best median scores" in wall.text
+    assert "20 of 200 configurations are drawn: the 8 with the best median scores" in wall.text
 
 
 def test_the_table_knows_the_axes_of_its_rows(section: Section) -> None:

@@ -53,7 +53,9 @@ def test_a_report_under_a_limit_of_memory_has_all_but_its_figures(dataset: Path)
     done = reported(dataset, "--figures", "png")
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("hpcrl: ") and "has no figures: the process that draws figures (V8) was ended by SIG" in line
+    assert (
+        line.startswith("hpcrl: ") and "has no figures: the process that draws figures (V8) was killed by SIG" in line
+    )
     assert "4.0 GiB (ulimit -v)" in line and "--figures none" in line
     report = dataset.parent / "report"
     page = (report / "report.html").read_text()
@@ -78,7 +80,7 @@ def test_it_is_started_again_for_the_next_figure() -> None:
         assert renderer.draw(SPEC, "svg").startswith(b"<svg")
         assert renderer._child is not None
         os.kill(renderer._child.pid, signal.SIGKILL)
-        with pytest.raises(RendererError, match="was ended by SIGKILL: it needs more memory"):
+        with pytest.raises(RendererError, match="was killed by SIGKILL: run the report with more memory"):
             renderer.draw(SPEC, "svg")
         assert renderer.draw(SPEC, "svg").startswith(b"<svg")
 

@@ -43,7 +43,7 @@ def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
     assert line.final is not None
     assert (line.cells, line.final.value) == (2, 200.0)
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
-    assert "run in several plans, of which the newest run counts (2 cells)" in page
+    assert "run in several plans; the latest run counts (2 cells)" in page
 
 
 def hardware(cpu: str, host: str) -> str:
@@ -183,8 +183,8 @@ def test_failed_cells_stay_in_the_report(tmp_path: Path) -> None:
         (
             {"sampler_cpu": 0.02, "sampler_memory": 20.0 * 2**20, "phase_time": 0.01},
             -0.0021,
-            "the sampler took 0.50% of one core of each node, its start included, and at most 20 MiB; timing phases took 0.25% of "
-            "the wall time; nodes' clocks were at most 2.1 ms apart, for which samples' times are corrected.",
+            "the sampler took 0.50% of one core of each node, including its start, and at most 20 MiB; timing phases took 0.25% of "
+            "the wall time; the nodes' clocks differed by at most 2.1 ms, and the times of samples are corrected for it.",
         ),
     ],
 )
@@ -194,7 +194,7 @@ def test_what_measuring_cost_is_said(facts: dict[str, float], offset: float | No
         with rewritten(write_record(plan, cell), clock_offset=offset) as writer:
             writer.write("footer", {"outcome": "completed", "wall_time": 4.0, **facts})
     collect([plan], tmp_path / "d", no_slurm())
-    assert f"What measuring cost: {said}" in html.unescape(
+    assert f"Cost of measuring: {said}" in html.unescape(
         write_report(tmp_path / "d", None, tmp_path / "r").html.read_text()
     )
 

@@ -91,7 +91,7 @@ def test_without_either_there_is_no_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"better": "lower"}, "`better` is of a `score`"),
+        ({"better": "lower"}, "`score` is missing"),
         ({"score": "loss", "better": "less"}, "better"),
         (
             {

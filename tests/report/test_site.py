@@ -44,7 +44,7 @@ def test_studies_of_one_name_are_told_apart_by_their_datasets(tmp_path: Path, hp
     first, second = dataset(tmp_path / "a", "one"), dataset(tmp_path / "b", "one")
     shown = hpcrl("report", first, second, "--site", tmp_path / "site")
     assert shown.code == 2
-    assert "another dataset of that name has a study 'one'" in shown.err
+    assert "another dataset with this name has a study 'one'" in shown.err
     second = second.rename(tmp_path / "b/newer")
     assert hpcrl("report", first, second, "--site", tmp_path / "site").code == 0
     assert {path.parent.name for path in (tmp_path / "site").glob("*/index.html")} == {"one-dataset", "one-newer"}
@@ -52,7 +52,7 @@ def test_studies_of_one_name_are_told_apart_by_their_datasets(tmp_path: Path, hp
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [((), "expected one dataset"), (("--site", "s", "--baseline", "b"), "--baseline: works for one report only")],
+    [((), "expected one dataset"), (("--site", "s", "--baseline", "b"), "--baseline: is for a single report")],
 )
 def test_what_does_not_go_together(
     tmp_path: Path, hpcrl: Callable[..., Any], options: tuple[str, ...], text: str

@@ -136,7 +136,7 @@ def test_what_outlives_a_command_is_its_own_and_is_ended(tmp_path: Path) -> None
     assert data.footer["own_cpu_seconds"] > 0.5
     assert data.footer["own_context_switches"] > 0
     assert [text for text in data.events if "outlived" in text] == [
-        f"ended after the workload, which they outlived: 1 process ({Path(sys.executable).name[:15]})"
+        f"1 process outlived the workload and had to be ended ({Path(sys.executable).name[:15]})"
     ]
 
 
@@ -234,7 +234,7 @@ def test_a_gpu_cell_never_runs_on_the_cpu(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", study, "sol")
     done = run_task(plan, "short-torch-cuda-1", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    assert "this cell asks for 1 GPUs, and no NVIDIA GPU is visible here: it does not run on the CPU" in done.stderr
+    assert "this cell asks for 1 GPUs, but no NVIDIA GPU is visible here: run it on a node with GPUs" in done.stderr
     footer = only_record(plan).footer
     assert footer is not None
     assert footer["outcome"] == "failed"
@@ -251,14 +251,14 @@ def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "tasks": [2]}))
     done = run_task(plan, JOB, 0, "--ranks", "2")
     assert done.returncode == 1
-    assert "this cell has 2 ranks and no parallelism" in done.stderr
+    assert "this cell has 2 ranks, but `parallelism` is none" in done.stderr
 
 
 def test_one_rank_does_not_pass_for_two(tmp_path: Path) -> None:
     study = dqn_study(axes={"framework": ["torch"], "parallelism": ["horovod"]})
     done = run_task(planned(tmp_path / "p", study, "sol"), "short-torch-cpu-horovod-1")
     assert done.returncode == 1
-    assert "this cell has 2 ranks, and 1 was started: --ranks starts them all" in done.stderr
+    assert "expected 2 ranks, got 1: start all of them with --ranks" in done.stderr
 
 
 def test_an_environment_that_is_not_the_locked_one(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_an_environment_that_is_not_the_locked_one(tmp_path: Path) -> None:
     (tmp_path / "hpcrl-environment.json").write_text(json.dumps({"key": "numpy-cpu-0000"}))
     done = run_task(plan, JOB, HPCRL_ENV=str(tmp_path))
     assert done.returncode == 2
-    assert "is numpy-cpu-0000, and the plan's lock asks for numpy-cpu-" in done.stderr
+    assert "(the plan's lock), got numpy-cpu-0000: run" in done.stderr
 
 
 def test_a_framework_whose_environment_is_missing(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_an_offline_run_of_wandb(tmp_path: Path) -> None:
 def test_files_that_were_not_written_or_are_rubbish(tmp_path: Path, metrics: dict[str, str]) -> None:
     notes: list[str] = []
     assert list(read_metric_files(metrics, {}, tmp_path, 0, notes.append)) == []
-    assert notes[0].endswith("no such file was written")
+    assert notes[0].endswith("the command wrote no such file")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/events.out.tfevents.1").write_bytes(b"rubbish" * 100)
     (tmp_path / "wandb").mkdir()
@@ -119,7 +119,7 @@ def test_a_column_that_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("frame,x\n1,2\n")
     notes: list[str] = []
     assert list(read_metric_files({"csv": "a.csv", "step": "global"}, {}, tmp_path, 0, notes.append)) == []
-    assert notes[0].endswith("it has no column 'global'; it has frame, x")
+    assert notes[0].endswith("expected a column 'global', got frame, x")
     found = list(read_metric_files({"csv": "a.csv", "step": "frame"}, {}, tmp_path, 0, notes.append))
     assert found == [{"step": 1, "time": None, "x": 2.0}]
 
@@ -127,5 +127,5 @@ def test_a_column_that_does_not_exist(tmp_path: Path) -> None:
 def test_an_environment_without_the_library_is_refused(tmp_path: Path) -> None:
     study = command_study(["true"])
     study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
-    with pytest.raises(UsageError, match="environment numpy has no tensorboard to read the files with: add the pin"):
+    with pytest.raises(UsageError, match="environment numpy lacks tensorboard, which reads the files: add its pin"):
         planned(tmp_path / "plan", study)

@@ -88,7 +88,9 @@ def test_a_long_line_is_cut_for_matching_only() -> None:
     found, passed, notes = read(data, {"x": r"x=(\d+)"})
     assert passed == data
     assert found == [("x", None, 1.0), ("x", None, 4.0)]
-    assert notes == [f"metrics.stdout: a line is longer than {LONGEST_LINE} bytes: what comes after is not looked at"]
+    assert notes == [
+        f"metrics.stdout: expected lines of at most {LONGEST_LINE} bytes, got a longer one: its rest is not read"
+    ]
 
 
 def test_many_lines_at_once() -> None:
@@ -104,7 +106,7 @@ def test_a_pattern_that_never_ends_is_given_up_and_the_others_go_on() -> None:
     found, passed, notes = read(data, {"bad": r"(a+)+$".replace("(a+)+", "(?:a+)+(b)"), "x": r"x=(\d)"})
     assert passed == data
     assert found == [("x", None, 5.0)]
-    assert len(notes) == 1 and notes[0].startswith("metrics.stdout.bad: takes more than 1 s")
+    assert len(notes) == 1 and notes[0].startswith("metrics.stdout.bad: the pattern needs more than 1 s")
     os.kill(os.getpid(), signal.SIGPROF)  # one that comes late does no harm
 
 
@@ -198,7 +200,7 @@ def test_without_patterns_the_program_has_the_log_itself(tmp_path: Path) -> None
         ({"x": r"\d+"}, r"metrics.stdout.x: expected one group \( \) around the number, got none"),
         ({"x": r"(\d)(\d)"}, "expected one group .* got 2"),
         ({"x": r"(?P<step>\d+)"}, "expected one group .* got none"),
-        ({"step": r"(\d)"}, "'step' cannot be the name of a value"),
+        ({"step": r"(\d)"}, "'step' is not allowed as the name of a value"),
         ({}, "metrics.stdout: expected at least one NAME"),
         ({f"x{n}": r"(\d)" for n in range(51)}, "expected at most 50 patterns, got 51"),
     ],

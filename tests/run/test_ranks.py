@@ -122,7 +122,7 @@ def test_ranks_that_disagree_on_shapes(tmp_path: Path) -> None:
 def test_jax_without_mpi_says_what_to_do(tmp_path: Path) -> None:
     done = start(tmp_path, study("horovod", "jax"), PATH="/nonexistent")
     assert done.returncode == 2
-    assert "jax: has no Horovod binding and averages over MPI, and there is no mpirun here" in done.stderr
+    assert "jax: has no Horovod binding and averages over MPI, but there is no mpirun here" in done.stderr
 
 
 @pytest.mark.parametrize("framework", ["jax", "mxnet"])

@@ -155,7 +155,7 @@ def test_steps_are_part_of_a_cells_id_where_they_are_given(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (["mpicc", "{varant}"], "workload.prepare.1: no axis for {varant}; did you mean 'variant'"),
+        (["mpicc", "{varant}"], "workload.prepare.1: {varant} is not an axis; did you mean 'variant'"),
         ([], "at least 1"),
         (["x", "--token=ghp_0123456789abcdefghijABCDEFGHIJ012345"], "prepare: .*looks like a secret"),
     ],

@@ -253,7 +253,7 @@ def test_a_container_sees_gpus_where_the_cell_has_some_and_odd_directories(tmp_p
 
 def test_no_program_for_containers(tmp_path: Path) -> None:
     (tmp_path / "image.sif").touch()
-    with pytest.raises(UsageError, match="there is neither apptainer nor singularity on"):
+    with pytest.raises(UsageError, match="neither apptainer nor singularity found on"):
         enter(Surroundings(container=str(tmp_path / "image.sif")), ["true"], {"PATH": str(tmp_path)}, tmp_path)
 
 
@@ -368,7 +368,7 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").write_text("#!/bin/sh\necho 'it has Python 3.6' >&2\nexit 1\n")
     (tmp_path / "bin/python").chmod(0o755)
-    with pytest.raises(HpcrlError, match=r"hpcrl needs Python 3\.11 or newer: it has Python 3\.6"):
+    with pytest.raises(HpcrlError, match=r"expected Python 3\.11 or newer: it has Python 3\.6"):
         check_training(tmp_path)
     plan = planned(tmp_path / "p", dqn_study(environment={"path": str(tmp_path)}))
     done = script(plan, tmp_path)

@@ -67,7 +67,7 @@ def test_a_script_beside_its_study_runs_there(
     assert data.values[0]["values"] == {"value": 1.0}
     assert data.header["code"]["workdir"] == str(project)
     assert any(
-        f"commands start in {project}: the nodes must see it" in note for note in read_plan(plan).totals["notes"]
+        f"commands start in {project}: it must exist on the nodes" in note for note in read_plan(plan).totals["notes"]
     )
 
 
@@ -115,7 +115,7 @@ def test_a_changed_copy_is_a_new_generation_with_the_same_cells(
 def test_what_is_too_large_is_not_copied(project: Path, tmp_path: Path) -> None:
     with (project / "data.bin").open("wb") as file:
         file.truncate(100 * 2**20)
-    with pytest.raises(UsageError, match="has more than 5000 files or 64 MiB: keep data elsewhere"):
+    with pytest.raises(UsageError, match="expected at most 5000 files and 64 MiB, got more: keep data elsewhere"):
         planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
     assert not (tmp_path / "plan").exists()
 
@@ -152,11 +152,11 @@ def test_a_working_directory_that_is_gone(project: Path, tmp_path: Path) -> None
     [
         (
             {"metrics": {"tensorboard": "runs"}},
-            "cells that run side by side would share runs: add `start_in: cell`",
+            "cells that run at the same time would share runs: add `start_in: cell`",
         ),
         ({"metrics": {}}, "name at least one of tensorboard, csv, wandb"),
         ({"metrics": {"csv": "{cell}.csv", "stepp": "x"}}, "stepp"),
-        ({"command": ["echo", "{oops}"]}, r"no axis for {oops}.*\(write {{oops}} for plain braces\)"),
+        ({"command": ["echo", "{oops}"]}, r"{oops} is not an axis.*\(write {{oops}} for plain braces\)"),
     ],
 )
 def test_faults_of_a_study(project: Path, workload: dict[str, Any], message: str) -> None:
@@ -215,7 +215,7 @@ def test_plans_with_different_code_differ(project: Path, tmp_path: Path, hpcrl: 
     assert "- workdir-" in shown.out
     assert "+ workdir-" in shown.out
     again = hpcrl("plan", "--study", file, "-o", tmp_path / "a")
-    assert "The commands' code differs from generation 1: completed cells keep what they measured" in again.out
+    assert "The commands' code differs from generation 1: completed cells keep their measurements" in again.out
 
 
 def test_links_that_a_copy_lacks_are_named(project: Path, tmp_path: Path) -> None:
@@ -224,4 +224,4 @@ def test_links_that_a_copy_lacks_are_named(project: Path, tmp_path: Path) -> Non
     os.mkfifo(project / "pipe")
     plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
     (note,) = read_plan(plan).totals["notes"]
-    assert note.endswith("or no files: data, gone, pipe")
+    assert note.endswith("or to nothing: data, gone, pipe")

@@ -166,7 +166,7 @@ def test_without_requeues_it_is_a_timeout_with_its_partial_curve(sol: Cluster, t
     status = sol.wait(plan)
     assert status.counts() == {"TIMEOUT": 1}
     (cause,) = status.causes()
-    assert "the time limit came near after 0 requeues" in cause
+    assert "the time limit was near after 0 requeues" in cause
     (row,) = sol.collected(plan).to_dict("records")
     assert row["outcome"] == "timeout"
     assert row["steps"] > 1000

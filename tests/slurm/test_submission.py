@@ -100,7 +100,7 @@ def test_more_seeds_and_a_larger_request_run_only_the_difference(
     assert "eneration 2: 2 cells new, 2 as before" in shown.out
     assert first < ids(tmp_path / "plan")
     shown = hpcrl("submit", tmp_path / "plan")
-    assert "2 cells submitted in 1 job; 2 were there already." in shown.out
+    assert "2 cells submitted in 1 job; 2 were already submitted." in shown.out
     assert sol.wait(tmp_path / "plan").counts() == {"COMPLETED": 4}
     assert sorted((tmp_path / "ran").read_text().split()) == sorted(ids(tmp_path / "plan"))
     rows = sol.collected(tmp_path / "plan")

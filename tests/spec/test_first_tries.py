@@ -37,14 +37,14 @@ def test_a_value_of_the_wrong_kind_is_one_fault(tmp_path: Path, value: Any) -> N
 def test_a_value_that_is_to_be_left_out_must_be_there(tmp_path: Path) -> None:
     study = dqn_study(exclude=[{"framework": "troch"}])
     study["axes"]["framework"] = ["numpy", "torch"]
-    assert faults(tmp_path, study) == ["exclude.0.framework: no value 'troch' on that axis; did you mean 'torch'?"]
+    assert faults(tmp_path, study) == ["exclude.0.framework: the axis has no value 'troch'; did you mean 'torch'?"]
     study["exclude"] = [{"framework": "torch", "execution": "eager"}]
     assert faults(tmp_path, study) == []
 
 
 def test_a_seed_twice_and_a_nul_character(tmp_path: Path) -> None:
-    assert faults(tmp_path, command_study(["true"], seeds=[1, 2, 1])) == ["seeds: has 1 twice"]
-    assert faults(tmp_path, command_study(["a\0b"])) == ["workload.command.0: holds a NUL character"]
+    assert faults(tmp_path, command_study(["true"], seeds=[1, 2, 1])) == ["seeds: repeats 1"]
+    assert faults(tmp_path, command_study(["a\0b"])) == ["workload.command.0: contains a NUL character"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_secrets_on_command_lines(words: list[str]) -> None:
         ({"workload": {"command": "sleep 5"}}, "workload.command: expected a list, got 'sleep 5'; put it in brackets"),
         ({"title": True}, "title: expected a text, got true; put it in quotes"),
         ({"seeds": 2.5}, "seeds: expected a number of seeds or a list of them, got 2.5"),
-        ({"exclude": [{"variant": False}]}, "exclude.0.variant: no value false on that axis; there are: a"),
+        ({"exclude": [{"variant": False}]}, "exclude.0.variant: the axis has no value false; there are: a"),
     ],
 )
 def test_a_wrong_value_is_said_as_it_is_written(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
@@ -113,7 +113,7 @@ def test_a_wrong_hyperparameter_is_said_as_it_is_written(tmp_path: Path) -> None
 def test_a_study_that_extends_itself(tmp_path: Path) -> None:
     file = write_yaml(tmp_path / "mine.yaml", command_study(["true"]))
     file.write_text(f"extends: {file}\n" + file.read_text())
-    with pytest.raises(SpecError, match=r"mine\.yaml:1: extends: .*mine\.yaml extends itself$"):
+    with pytest.raises(SpecError, match=r"mine\.yaml:1: extends: .*mine\.yaml extends itself: name another file"):
         Library().study(str(file))
 
 

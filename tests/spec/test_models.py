@@ -56,9 +56,9 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"axes": {"cpus": [0]}}, "axes.cpus.0: expected a number of at least 1, got 0"),
         ({"axes": {"time": ["1 h"]}}, '"1 h" is not a Slurm time; try 01:00:00'),
         ({"axes": {"variant": ["a", "a"]}}, "axes.variant: repeats a value"),
-        ({"axes": {"seed": [1]}}, "`seeds` is not an axis"),
+        ({"axes": {"seed": [1]}}, "`seed` is not an axis"),
         ({"axes": {"a b": [1]}}, "'a b' is not a name"),
-        ({"seeds": 0}, "a study needs at least one seed"),
+        ({"seeds": 0}, "seeds: expected a number of at least 1"),
         ({"retry": {"timeuot": {}}}, "retry.timeuot: unknown key; did you mean 'timeout'?"),
         ({"retry": {"oom": {"memroy": "x2"}}}, "retry.oom.memroy: unknown key; did you mean 'memory'?"),
         (
@@ -81,9 +81,9 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
             "workload.on_warning: expected 'USR2', 'TERM' or 'none', got 'HUP'",
         ),
         ({"exclude": [{"varant": "a"}]}, "exclude.0.varant: no axis 'varant'; did you mean 'variant'?"),
-        ({"workload": {"command": ["x", "{varant}"]}}, "no axis for {varant}; did you mean 'variant'?"),
+        ({"workload": {"command": ["x", "{varant}"]}}, "{varant} is not an axis; did you mean 'variant'?"),
         ({"workload": {"command": ["x"], "env": {"WANDB_API_KEY": "1"}}}, "WANDB_API_KEY looks like a secret"),
-        ({"workload": {}}, "give either `algorithm`"),
+        ({"workload": {}}, "expected either `algorithm`"),
         ({"workload": {"command": []}}, "`command` is empty"),
         ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4G'),
         ({"resources": {"tme": "1:00"}}, "resources.tme: unknown key; did you mean 'time'?"),
@@ -117,11 +117,11 @@ def test_faults_of_a_study(tmp_path: Path, changes: dict[str, Any], expected: st
         ),
         (
             {"framework": ["numpy", "torch"], "execution": ["lazy"]},
-            "axes.execution.0: numpy has no execution 'lazy' (it has eager): leave",
+            "axes.execution.0: numpy: execution: expected one of eager, got 'lazy': leave",
         ),
         (
             {"framework": ["numpy"], "gpus": [0, 1]},
-            "axes.gpus.1: NumPy computes on the CPU only: leave it out with `exclude: [{framework: numpy, gpus: 1}]`",
+            "axes.gpus.1: NumPy supports the CPU only: leave it out with `exclude: [{framework: numpy, gpus: 1}]`",
         ),
     ],
 )
@@ -139,9 +139,9 @@ def test_faults_of_a_training_study(tmp_path: Path, axes: dict[str, Any], expect
         ({"hyperparameters": {"hidden": [0]}}, "expected a list of whole numbers from 1 to 1,000,000, got [0] (default [256, 256])"),
         ({"algorithm": "dnq"}, "workload.algorithm: no algorithm 'dnq'; did you mean 'dqn'?"),
         ({"environment": "CartPole-v11"}, "workload.environment: Gymnasium has no environment 'CartPole-v11'; did you mean 'CartPole-v1'?"),
-        ({"environment": "Pendulum-v1"}, "DQN needs discrete actions, and Pendulum-v1 has continuous ones"),
-        ({"environment": "FrozenLake-v1"}, "DQN needs a vector of observations, and those of FrozenLake-v1 have shape ()"),
-        ({"env": {"FLAG": "{learning_rte}"}}, "workload.env.FLAG: no axis for {learning_rte}"),
+        ({"environment": "Pendulum-v1"}, "DQN: expected discrete actions, got continuous ones of Pendulum-v1"),
+        ({"environment": "FrozenLake-v1"}, "DQN: expected observations that are a vector, got shape () of FrozenLake-v1"),
+        ({"env": {"FLAG": "{learning_rte}"}}, "workload.env.FLAG: {learning_rte} is not an axis"),
     ],
 )  # fmt: skip
 def test_faults_of_a_training_workload(tmp_path: Path, workload: dict[str, Any], expected: str) -> None:
@@ -186,13 +186,16 @@ def test_faults_name_their_own_lines(tmp_path: Path) -> None:
     [
         ({"partitions": {"htc": {"node_types": ["standrd"]}}}, "no node type 'standrd'; did you mean 'standard'?"),
         ({"partitions": {"htc": {"qos": ["pubic"]}}}, "no QOS 'pubic'; did you mean 'public'?"),
-        ({"required_flags": ["partiton"]}, "'partiton' is not an sbatch flag known here; did you mean 'partition'?"),
+        (
+            {"required_flags": ["partiton"]},
+            "'partiton' is not an sbatch flag that profiles know; did you mean 'partition'?",
+        ),
         (
             {"billing": {"unit": "x", "expression": "cors * 2"}},
             "unknown name 'cors' in a billing expression; did you mean 'cores'?",
         ),
         ({"gpu_request": "gress"}, "gpu_request: expected 'gres_typed', "),
-        ({"script": {"directives": {"account": "me"}}}, "is personal: the user gives it"),
+        ({"script": {"directives": {"account": "me"}}}, "is personal: leave it out"),
         ({"environments": {"build_partition": "lightwrok"}}, "no partition 'lightwrok'; did you mean 'lightwork'?"),
         ({"qos": {"debug": {"max_time": None, "overrides_partition_time": True}}}, "needs a max_time"),
         ({"billing": {"unknown": ["gh2000"]}}, "billing.unknown: no GPU type 'gh2000'; did you mean 'gh200'?"),
@@ -214,7 +217,7 @@ def test_an_environment_must_pin_exactly_and_keep_cuda_off_the_cpu(tmp_path: Pat
     with pytest.raises(SpecError, match=r"flavours\.cpu\.packages\.0: expected an exact pin such as torch==2"):
         LIBRARY.environment(str(write_yaml(tmp_path / "x.yaml", spec)))
     spec["flavours"] = {"cpu": {"packages": ["nvidia-cublas-cu12==12.1"]}}
-    with pytest.raises(SpecError, match="the cpu flavour must not pull CUDA packages"):
+    with pytest.raises(SpecError, match="the cpu flavour must not have CUDA packages"):
         LIBRARY.environment(str(write_yaml(tmp_path / "x.yaml", spec)))
 
 

@@ -43,7 +43,9 @@ def test_no_slurm_time(value: object, hint: str) -> None:
     [("99:99:99", "4-04:40:39"), ("1-24", "2-00:00:00"), ("10:60", "00:11:00"), ("1-01:60", "1-02:00:00")],
 )
 def test_a_part_of_a_time_that_is_too_large(text: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=f"hours after days go to 23, minutes and seconds to 59; try {hint}"):
+    with pytest.raises(
+        ValueError, match=f"the maximum is 23 for hours after days, 59 for minutes and seconds; try {hint}"
+    ):
         parse_time(text)
 
 

@@ -123,7 +123,7 @@ def test_what_others_may_write_is_not_taken_from_the_working_directory(
     else:
         pytest.skip("only root can give a directory to another user")
     with pytest.raises(
-        UsageError, match=rf"{kind}: (everybody may write in it|it belongs to another user), and what it says"
+        UsageError, match=rf"{kind}: (other users can write to it|it belongs to another user), and its commands"
     ):
         Library()
     assert Library([Path()]).path[0] == Path()
@@ -139,7 +139,7 @@ def test_a_template_that_is_not_there(tmp_path: Path) -> None:
     ["export WANDB_API_KEY=abc", "HF_TOKEN=x run", "#SBATCH --export=NONE,DB_PASSWORD=x", "env A=1 MY_PASSWORD_2=x"],
 )
 def test_secrets_are_refused(tmp_path: Path, line: str) -> None:
-    with pytest.raises(UsageError, match="its name says secret"):
+    with pytest.raises(UsageError, match="the name looks like a secret"):
         renderer(tmp_path, "t.j2", line).render("t.j2", {})
 
 
@@ -172,7 +172,7 @@ def test_a_block_that_exists_nowhere_is_a_fault(tmp_path: Path) -> None:
         renderer.check("sbatch/cells.sbatch.j2")
     mine.write_text('{% extends "sbatch/cells.sbatch.j2" %}\n')
     with pytest.raises(
-        SpecError, match=r"cells\.sbatch\.j2:1: template: extends itself: .* packaged/sbatch/cells\.sbatch\.j2"
+        SpecError, match=r"cells\.sbatch\.j2:1: template: extends itself: write packaged/sbatch/cells\.sbatch\.j2"
     ):
         renderer.check("sbatch/cells.sbatch.j2")
     mine.write_text(

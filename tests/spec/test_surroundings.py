@@ -26,13 +26,16 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
             "environment: expected one of path, modules, container, got path and modules",
         ),
         ({"pth": "a"}, "environment.pth: unknown key; did you mean 'path'?"),
-        ({"path": "/a:b"}, "environment.path: /a:b holds a colon"),
-        ({"path": "a\0b"}, "environment.path: holds a NUL character"),
+        ({"path": "/a:b"}, "environment.path: /a:b contains a colon"),
+        ({"path": "a\0b"}, "environment.path: contains a NUL character"),
         ({"path": ""}, "environment.path: expected a text of at least 1 characters"),
         ({"container": "-B"}, "environment.container: -B would be read as an option"),
         ({"container": "a", "options": [""]}, "environment.options.0: is empty"),
         ({"container": "a", "options": ["--env", "API_TOKEN=abc"]}, "environment.options: "),
-        ({"path": "a", "options": ["--nv"]}, "environment.options: are of a `container`, and there is none"),
+        (
+            {"path": "a", "options": ["--nv"]},
+            "environment.options: are for a `container`, which is missing: remove them",
+        ),
         ({"modules": []}, "environment.modules: is empty: name at least one"),
         ({"modules": "gcc"}, "environment.modules: expected a list, got 'gcc'"),
         ({"modules": ["gcc/12; rm -rf ~"]}, "environment.modules.0: expected "),
@@ -51,5 +54,5 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, environment: Any, e
 @pytest.mark.parametrize("environment", ["none", {"modules": ["gcc"]}, {"container": "a.sif"}])
 def test_built_in_training_runs_in_an_environment_of_hpcrl_s_or_a_path(tmp_path: Path, environment: Any) -> None:
     found = fault_of(tmp_path, dqn_study(environment=environment))
-    assert "is for commands: built-in training runs inside hpcrl's own process" in found
+    assert "is for commands, and built-in training runs in hpcrl's own process" in found
     assert "with `path`" in found

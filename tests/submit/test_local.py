@@ -66,7 +66,7 @@ def test_staged_to_the_report_without_another_command(hpcrl: Call, ready: Callab
     assert (plan / "report" / "report.html").is_file()
     again = hpcrl("submit", plan)
     assert again.code == 0
-    assert "0 cells submitted in 0 jobs; 3 were there already." in again.out
+    assert "0 cells submitted in 0 jobs; 3 were already submitted." in again.out
 
 
 def gpu_study(gpus: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -123,11 +123,11 @@ def test_failed_cells_are_honest_and_submitted_again(
     assert cells[2]["state"] == "FAILED"
     for words in ([plan, "--cell", cells[2]["id"][:6]], [cells[2]["id"], "--plan", plan]):
         assert f"hpcrl: cell {cells[2]['id']} begins (attempt 1)" in hpcrl("logs", *words).out
-    assert "say which cell: hpcrl logs" in hpcrl("logs", plan).err
+    assert "--cell is missing: give one of the cells" in hpcrl("logs", plan).err
     (tmp_path / "mended").touch()
     shown = hpcrl("submit", plan, "--wait")
     assert shown.code == 0
-    assert "1 cell submitted in 1 job; 1 was there already." in shown.out
+    assert "1 cell submitted in 1 job; 1 was already submitted." in shown.out
     assert states(hpcrl, plan) == {"COMPLETED": 2}
     hpcrl("collect", plan, "-o", tmp_path / "d")
     import hpcrl as package

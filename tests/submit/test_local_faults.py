@@ -96,7 +96,7 @@ def test_a_ledger_lost_with_its_submissions_starts_no_living_cell_again(
     (plan / "ledger.sqlite").unlink()
     shutil.rmtree(plan / "submissions")
     shown = hpcrl("submit", plan)
-    assert "1 cell submitted in 1 job; 1 was there already." in shown.out, shown
+    assert "1 cell submitted in 1 job; 1 was already submitted." in shown.out, shown
     time.sleep(2)
     assert len(ran(tmp_path)) == 1
     (tmp_path / "go").touch()
@@ -233,7 +233,7 @@ def test_a_cell_that_never_began_has_no_attempts_to_miss(hpcrl: Call, ready: Rea
 def test_slurm_is_not_asked_about_a_local_plan(hpcrl: Call, ready: Ready) -> None:
     shown = hpcrl("submit", ready(command_study(["true"])), "--test-only")
     assert shown.code == 2
-    assert "--test-only asks Slurm" in shown.err
+    assert "--test-only needs Slurm" in shown.err
 
 
 def test_a_log_is_followed_from_before_it_is_there_to_the_end(hpcrl: Call, ready: Ready, tmp_path: Path) -> None:

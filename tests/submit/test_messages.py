@@ -75,7 +75,7 @@ def test_somebody_holds_the_ledger(hpcrl: Call, done: Path, monkeypatch: pytest.
     held = sqlite3.connect(done / FILE, isolation_level=None)
     held.execute("BEGIN EXCLUSIVE")
     told = hpcrl("status", done).err
-    assert f"no answer for 0 s yet: Slurm is busy, or another hpcrl holds the ledger of {done}" in told
+    assert f"no answer for 0 s: Slurm is busy, or another hpcrl uses the ledger of {done}; still waiting" in told
     assert "database is locked: another hpcrl uses it, or a host died" in told
     held.close()
 
@@ -99,7 +99,7 @@ def test_nothing_is_submitted_that_must_fail(hpcrl: Call, ready: Ready, tmp_path
     plan = ready(command_study(["true"], notify=["no-such-command", "x"]))
     told = hpcrl("submit", plan)
     assert told.code == 2
-    assert "notify: no-such-command: no such command on this machine, so that the message would be lost" in told.err
+    assert "notify: no-such-command: no such command on this machine, and the message would be lost" in told.err
     shutil.rmtree(tmp_path / "environments")
     told = hpcrl("submit", plan)
     assert told.code == 1

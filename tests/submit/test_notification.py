@@ -68,7 +68,7 @@ def server() -> Iterator[Server]:
 def test_a_url_gets_json_by_post(hpcrl: Call, tmp_path: Path, server: Server) -> None:
     plan = planned(tmp_path / "p", command_study(["true"], notify=server.url))
     shown = hpcrl("notify", plan)
-    assert (shown.code, shown.out) == (0, f"told {server.url}\n")
+    assert (shown.code, shown.out) == (0, f"notified {server.url}\n")
     ((kind, content),) = server.posted
     assert kind == "application/json"
     assert (content["study"], content["counts"]) == ("mine", {"NOT SUBMITTED": 1})

@@ -1,8 +1,8 @@
-"""``python tools/mutants [AREA ...] [--only WORDS]``: does a test notice each of the mistakes that are kept in this directory?
+"""``python tools/mutants [AREA ...] [--only WORDS]``: check that the tests notice each of the mistakes in this directory.
 
-Each mistake is planted alone in a copy of the tree, and the tests that are named beside it must fail then. First all of
-these tests must pass on the copy as it is. The exit code is 1 where a mistake survives, where a text is no longer found
-exactly once, or where tests fail by themselves.
+Each mistake is planted alone in a copy of the tree. At least one of the tests that are named beside it must then fail. All
+of these tests must first pass on the unchanged copy. The exit code is 1 if a mistake survives, if its text does not occur
+exactly once, or if tests fail without a mistake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# A mistake may make a test wait for ever; that is noticed too.
+# A mistake may make a test wait for ever; a timeout detects it.
 SECONDS = 600
 OTHERS = (
     "pytest",
@@ -45,12 +45,12 @@ OTHERS = (
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mistake: `old`, which the file holds exactly once, becomes `new`.
+    """A mistake: `old`, which occurs exactly once in the file, is replaced by `new`.
 
     Args:
-        area: the list that it stands in.
+        area: the list that contains it.
         breaks: what it breaks, in words.
-        tests: what pytest is given; at least one of these tests must fail.
+        tests: arguments for pytest; at least one of these tests must fail.
     """
 
     area: str
@@ -61,18 +61,18 @@ class Mutant:
     tests: tuple[str, ...]
 
     def problem(self, root: Path = ROOT) -> str | None:
-        """Say why it cannot be planted; None where it can."""
+        """Say why it cannot be planted; None if it can."""
         path = root / self.file
         if not path.is_file():
             return f"{self.file}: no such file"
         text = path.read_text(encoding="utf-8")
         if (found := text.count(self.old)) != 1:
-            return f"{self.file}: the text stands there {found} times: {self.old!r}"
+            return f"{self.file}: expected the text once, got {found} times: {self.old!r}"
         if path.suffix == ".py":
             try:
                 compile(text.replace(self.old, self.new), self.file, "exec")
             except SyntaxError as error:
-                return f"{self.file}: what becomes of it is no Python: {error}"
+                return f"{self.file}: the result is not valid Python: {error}"
         return None
 
 
@@ -86,16 +86,16 @@ def kept() -> Iterator[Mutant]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plant what is asked for, print what became of each, and return the exit code."""
+    """Plant the chosen mistakes, print the result of each, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python tools/mutants", description=__doc__.partition("\n")[0])
     areas = sorted(path.stem for path in HERE.glob("*.yaml"))
     parser.add_argument(
         "areas", nargs="*", metavar="AREA", help=f"lists to plant from: {', '.join(areas)}; default: all"
     )
     parser.add_argument(
-        "--only", metavar="WORDS", default="", help="those whose area, file or description has all words"
+        "--only", metavar="WORDS", default="", help="only mistakes whose area, file or description contains all words"
     )
-    parser.add_argument("--list", action="store_true", help="say which there are, and plant none")
+    parser.add_argument("--list", action="store_true", help="list the mistakes, and plant none")
     options = parser.parse_args(arguments)
     if unknown := set(options.areas) - set(areas):
         parser.error(f"no area {min(unknown)!r}; there are: {', '.join(areas)}")
@@ -159,17 +159,17 @@ def _copy(copy: Path) -> None:
         if not name.startswith("docs/results/") and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    # A file that is changed and put back within a second must not pass for the one that was compiled.
+    # A file that is changed and restored within a second must not count as the compiled one.
     compileall.compile_dir(copy, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
 
 def _failure(copy: Path, tests: Sequence[str], seconds: float, keep: bool = False) -> str | None:
-    """Run tests in a child of this process; return what they print where one fails, None where all pass.
+    """Run tests in a child of this process. Return their output if one fails, None if all pass.
 
-    The child finds other people's packages imported already, and hpcrl's not: starting would take longer than testing.
+    The child has third-party packages already imported, but not hpcrl, because the imports would take longer than the tests.
 
     Args:
-        keep: whether what is compiled of the tests is kept for later calls.
+        keep: whether to keep the compiled tests for later calls.
     """
     with tempfile.TemporaryFile() as output:
         child = os.fork()
@@ -205,7 +205,7 @@ def _failure(copy: Path, tests: Sequence[str], seconds: float, keep: bool = Fals
 
 
 def _import_others() -> None:
-    """Import what tests need of other people's packages, so that each child has it."""
+    """Import the third-party packages of the tests, so that each child has them."""
     os.environ["PYTHONDONTWRITEBYTECODE"] = os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for name in OTHERS:
         importlib.import_module(name)

@@ -20,7 +20,7 @@ _CORES = ("cores", "ranks", "nodes")  # axes that are made of numbers of cores
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one study: ours, scaling's, its paper's with those that are empty; `head` is that of the first screen."""
+    """The figures of one study: hpcrl's own, those of scaling, those of its paper, and empty ones; `head` is on the first screen."""
 
     head: Figure | None
     own: list[Figure]
@@ -42,7 +42,7 @@ def figures(
     score: Score | None = None,
     series: Sequence[Series] = (),
 ) -> Figures:
-    """Draw every figure that the data of one study allow.
+    """Draw every figure for which one study has data.
 
     Args:
         rows: attempts with the columns of `with_groups`, and `shared` (see `machines.side_by_side`); the other tables are
@@ -64,10 +64,10 @@ def figures(
     ]
     ours = [_told(figure, rule) for figure in lines if figure is not None]
     every_axis = axes_of(rows)
-    if series and not score.trains:  # scaling's figures tell more of these
+    if series and not score.trains:  # the figures of scaling show more
         every_axis = every_axis.drop(columns=[*_CORES, *sizes(study)], errors="ignore")
     whole = [figure for figure in axes.figures(rows, every_axis, score) if figure is not None]
-    if rule:  # a large study is told by its axes first
+    if rule:  # the axes come first in a large study
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
         ours += whole
@@ -84,7 +84,7 @@ def _told(figure: Figure, rule: str) -> Figure:
 
 
 def _of_repeats(figure: Figure) -> Figure:
-    """Call the runs of one configuration repeats where nothing is trained."""
+    """Name the runs of one configuration "repeats" if nothing is trained."""
     panels = tuple(
         replace(panel, values=panel.values.rename(columns={"seeds": "repeats", "share of seeds": "share of repeats"}))
         for panel in figure.panels
@@ -93,6 +93,6 @@ def _of_repeats(figure: Figure) -> Figure:
 
 
 def _ordered(found: list[Figure]) -> list[Figure]:
-    """Put first what a reader asks first: wall time, score, time to the goal."""
+    """Put the main figures first: wall time, score, time to the goal."""
     first = ("wall-time", "final-score", "time-to-goal")
     return sorted(found, key=lambda figure: first.index(figure.name) if figure.name in first else len(first))

@@ -87,7 +87,7 @@ def _against(
     others = [each.replace("_", " ") for each in axes.columns if each not in (axis, "framework", "execution")]
     text = (
         f"Lines are medians over all runs with the same {label}"
-        + (f", whatever their {', '.join(others)} and seed" if others else " over seeds")
+        + (f", over all values of {', '.join(others)} and seed" if others else " over seeds")
         + "; bands go from the lower to the upper quartile of these runs."
     )
     return Figure(
@@ -134,7 +134,7 @@ def _map(
         table = middle[["x", "y", "value"]].set_axis([first, second, f"{title}, median"], axis=1)
         panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, each))
     scheme = [Key(f"{in_short(low)} (dark)", "#00224e"), Key(f"{in_short(high)} (bright)", "#fee838")]
-    text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, whatever else they differ in."
+    text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, over all other axes."
     if logarithmic:
         text += " Colours are logarithmic."
     return Figure(
@@ -143,6 +143,6 @@ def _map(
 
 
 def _heading(title: str) -> str:
-    """Return a figure's title of an axis's: a capital, and no unit."""
+    """Return a figure's title from that of an axis: with a capital, without the unit."""
     words = title.partition(" (")[0]
     return f"{words[:1].upper()}{words[1:]}"

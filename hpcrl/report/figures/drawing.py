@@ -1,4 +1,4 @@
-"""What all figures share: panels of Vega-Lite, drawn at the page's width in the HTML, and side by side as PNG, SVG and PDF."""
+"""Functions for all figures: Vega-Lite panels, at the page's width in HTML, side by side in PNG, SVG and PDF."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcrl.report.design import DASHES, FRAMEWORKS, dash, in_short, natural
 ROW = 26  # pixels of a line of the comparison
 HEIGHT = 260  # pixels of a panel with curves
 _PAPER_WIDTH = 460  # of a panel, in pixels, in the files
-_FAR = 20  # times as large a value makes an axis logarithmic
+_FAR = 20  # ratio of the values from which an axis is logarithmic
 MOST_VALUES = 150  # rows of a figure's table
 
 
@@ -28,10 +28,10 @@ class Key:
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a figure, with the values that it shows.
+    """A part of a figure, with its values.
 
     Args:
-        rows: lines of the comparison one above the other; 0 where the panel has none.
+        rows: number of lines of the comparison below each other; 0 if the panel has none.
     """
 
     chart: alt.TopLevelMixin
@@ -42,7 +42,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: file name, what it shows in words, its panels and its legend."""
+    """One figure: file name, title, caption, panels and legend."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ class Figure:
 
 
 def ordered(names: pd.Series[Any]) -> list[str]:
-    """Return the names of lines, modes or colours in the order of every figure: naturally, frameworks as the table has them."""
+    """Return the names of lines, modes or colours in the order of all figures: natural order, frameworks as in the table."""
     known = [name for name, _ in FRAMEWORKS.values()]
     unique = {str(name) for name in names}
     if unique <= set(known):
@@ -61,7 +61,7 @@ def ordered(names: pd.Series[Any]) -> list[str]:
 
 
 def colour(rows: pd.DataFrame, title: str = "") -> alt.Color:
-    """Encode the colour that `with_groups` has given each row."""
+    """Encode the colours from `with_groups`."""
     names = ordered(rows["colour"])
     hues = dict(zip(rows["colour"], rows["hex"], strict=True))
     return alt.Color(
@@ -70,7 +70,7 @@ def colour(rows: pd.DataFrame, title: str = "") -> alt.Color:
 
 
 def stroke(rows: pd.DataFrame) -> dict[str, Any]:
-    """Return the encoding that tells modes of execution apart, none where there are none."""
+    """Return the encoding of execution modes; none if there are no modes."""
     names = _modes(rows)
     if not names:
         return {}
@@ -79,7 +79,7 @@ def stroke(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def legend(rows: pd.DataFrame, lines: bool = False) -> tuple[Key, ...]:
-    """Return the entries for what is drawn: its colours, and of lines its modes."""
+    """Return the legend's entries: colours and, for lines, modes."""
     names = ordered(rows["colour"])
     hues = dict(zip(rows["colour"], rows["hex"], strict=True))
     keys = [Key(name, colour=hues[name]) for name in names] if len(names) > 1 else []
@@ -94,7 +94,7 @@ def _modes(rows: pd.DataFrame) -> list[str]:
 
 
 def scale_of(values: pd.Series[Any], zero: bool = True) -> tuple[alt.Scale, bool]:
-    """Return the scale for values and whether it is logarithmic: where the largest is more than 20 times the smallest."""
+    """Return the scale for values, and whether it is logarithmic: if the maximum is more than 20 times the minimum."""
     known = values.dropna()
     if len(known) and known.min() > 0 and known.max() > _FAR * known.min():
         return alt.Scale(type="log", nice=True), True
@@ -110,13 +110,13 @@ def y_lines(names: list[str]) -> alt.Y:
 
 
 def by_place(data: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split what is drawn into the places that get a panel each; the cluster is named where there are several."""
+    """Split the data by place, one panel each. The cluster is named if there are several."""
     places = data["cluster"] + ", " + data["where"] if data["cluster"].nunique() > 1 else data["where"]
     return [(name if places.nunique() > 1 else "", data[places == name]) for name in sorted(set(places), key=natural)]
 
 
 def rounded(data: pd.DataFrame, digits: int = 5) -> pd.DataFrame:
-    """Round numbers to the digits that a figure can show: the page is smaller for it."""
+    """Round numbers to the digits that a figure can show, which makes the page smaller."""
     floats = data.select_dtypes("float").columns
     return data.assign(**{name: [_round(value, digits) for value in data[name]] for name in floats})
 
@@ -126,7 +126,7 @@ def _round(value: float, digits: int) -> float:
 
 
 def thinned(data: pd.DataFrame, by: list[str], points: int = 11) -> pd.DataFrame:
-    """Keep some points of each curve for the table of values, its first and its last among them."""
+    """Keep some points of each curve for the table of values, including the first and the last."""
     kept = [
         group.iloc[sorted({round(place * (len(group) - 1) / (points - 1)) for place in range(points)})]
         for _, group in data.groupby(by, sort=False)
@@ -189,12 +189,12 @@ _CONFIG: dict[str, Any] = {
 
 
 def for_screen(panel: Panel, description: str = "") -> dict[str, Any]:
-    """Return the specification that follows the width of the element it is drawn in; the page draws the legend."""
+    """Return the specification that follows the width of its HTML element. The page draws the legend."""
     spec = _specification(panel)
     spec["description"] = description
     spec["width"] = "container"
     if panel.rows:
-        spec["height"] = panel.rows * ROW  # a step would not do: Vega-Lite warns of it beside a width that fits
+        spec["height"] = panel.rows * ROW  # not a step: Vega-Lite warns of it together with a width that fits
     spec["autosize"] = {"type": "fit-x" if panel.rows else "fit", "contains": "padding"}
     spec["config"] = {name: each for name, each in _CONFIG.items() if name != "text"} | {"legend": {"disable": True}}
     spec["usermeta"] = {"rows": panel.rows}
@@ -210,7 +210,7 @@ def for_paper(figure: Figure) -> dict[str, Any]:
             part["title"] = panel.title
         parts.append(part)
     config = _CONFIG
-    if any(panel.rows for panel in figure.panels):  # values stand to the right of the rows
+    if any(panel.rows for panel in figure.panels):  # values are to the right of the rows
         config = _CONFIG | {"legend": _CONFIG["legend"] | {"offset": 64}}
     if len(parts) == 1:
         return {**parts[0], "config": config}
@@ -231,7 +231,7 @@ def for_paper(figure: Figure) -> dict[str, Any]:
 
 
 def _share_scales(parts: list[dict[str, Any]]) -> None:
-    """Give all panels one scale of colours and one of dashes: Vega-Lite unites their domains, and keeps the first range."""
+    """Give all panels one scale of colours and one of dashes, because Vega-Lite unites their domains and keeps the first range."""
     for channel in ("color", "strokeDash"):
         scales = [scale for part in parts for scale in _scales(part, channel)]
         values = {name: value for scale in scales for name, value in zip(scale["domain"], scale["range"], strict=True)}
@@ -240,7 +240,7 @@ def _share_scales(parts: list[dict[str, Any]]) -> None:
 
 
 def _scales(spec: Any, channel: str) -> list[dict[str, Any]]:
-    """Return the scales of a channel, in all layers, that name their values one by one."""
+    """Return the scales of a channel, in all layers, that list their values."""
     if isinstance(spec, list):
         return [scale for each in spec for scale in _scales(each, channel)]
     if not isinstance(spec, dict):
@@ -254,6 +254,8 @@ def _scales(spec: Any, channel: str) -> list[dict[str, Any]]:
 
 def _specification(panel: Panel) -> dict[str, Any]:
     with alt.data_transformers.enable("default", max_rows=None):  # else 5,000
-        spec: dict[str, Any] = panel.chart.to_dict(validate=False)  # the tests validate; it takes most of the time
+        spec: dict[str, Any] = panel.chart.to_dict(
+            validate=False
+        )  # only the tests validate, because it takes most of the time
     spec.pop("config", None)
     return spec

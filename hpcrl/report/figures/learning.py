@@ -1,4 +1,4 @@
-"""What was learnt, and how soon: scores, learning curves, evaluations, time to the goal."""
+"""Figures of learning: scores, learning curves, evaluations, time to the goal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _time_to_goal(rows: pd.DataFrame, goal: float | None) -> Figure | None:
     notes = {str(line): "no seed reached it" for line, number in missed.items() if number == 0}
     panel = dots(known, "from_start", _AXES["time"], "median", names=ordered(rows["line"]), notes=notes)
     text = (
-        f"Time at the first evaluation that reached {goal:,g}, from the start of the record: imports and compiling are in it. "
+        f"Time at the first evaluation that reached {goal:,g}, from the start of the record, including imports and compiling. "
         f"Only seeds that reached it are drawn. {in_words(known, 'from_start', 'median')}"
     )
     if count := len(rows) - len(known):
@@ -61,7 +61,7 @@ def _time_to_goal(rows: pd.DataFrame, goal: float | None) -> Figure | None:
 
 
 def axis_of(by: By, score: Score) -> str:
-    """Return the title of a curve's x: a command's steps need not be an environment's."""
+    """Return the title of a curve's x axis. The steps of a command may not be those of an environment."""
     if score.command and by != "time":
         return {"step": "steps", "episode": "report"}[by]
     return _AXES[by]
@@ -96,9 +96,9 @@ def _evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float
         return None
     panels = bands(data, _AXES[by], "return of evaluations", goal, logarithmic=by == "time")
     title = {"step": "environment steps", "time": "time", "episode": "episodes"}[by]
-    text = f"Mean returns of the greedy policy, evaluated in the course of training. {band_in_words(data)}{_start(by)}"
+    text = f"Mean returns of the greedy policy, evaluated during training. {band_in_words(data)}{_start(by)}"
     return Figure(f"evaluation-by-{by}", f"Evaluations against {title}", text, panels, legend(data, lines=True))
 
 
 def _start(by: By) -> str:
-    return " Imports and compiling come before the first step, where a line can begin." if by == "time" else ""
+    return " A line can begin only at the first step, after imports and compiling." if by == "time" else ""

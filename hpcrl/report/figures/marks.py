@@ -1,4 +1,4 @@
-"""The three kinds of panel that most figures are made of: dots with intervals, stacked bars, and curves with bands."""
+"""The three kinds of panel of most figures: dots with intervals, stacked bars, and curves with bands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcrl.report.figures.drawing import (
 from hpcrl.report.statistics import geometric_mean, median
 
 Centre = Literal["geometric mean", "median"]
-_BEYOND = 3  # times beyond the seeds that a drawn interval may reach; the table has it whole
+_BEYOND = 3  # maximum length of a drawn interval, relative to the seeds; the table has the complete interval
 _VALUE_WIDTH = 62  # pixels for the values beside the dots
 
 
@@ -41,15 +41,15 @@ def dots(
     panel: str = "",
     domain: list[float] | None = None,
 ) -> Panel:
-    """Draw each seed as a dot, and the centre over seeds with its interval; the centre's value stands beside.
+    """Draw each seed as a dot, and the centre over seeds with its interval, with the centre's value beside it.
 
     Args:
         data: `line`, `colour`, `hex`, `seed` and the column.
-        centre: of positive values a geometric mean, with t on logarithms; else a median, with order statistics.
-        rule: where a dashed line goes.
+        centre: for positive values a geometric mean, with t on logarithms; otherwise a median, with order statistics.
+        rule: position of a dashed line.
         names: the lines, in order; by default those of the data.
-        notes: what stands in place of a value, by line.
-        domain: of an axis that is never logarithmic; without it, one is where the largest value is 20 times the smallest.
+        notes: text in place of a value, by line.
+        domain: limits of an axis that is never logarithmic; without it, the axis is logarithmic if the maximum is 20 times the minimum.
     """
     known = data[data[column].notna()].rename(columns={column: "value"})
     centre = centre_of(known["value"], centre)
@@ -67,7 +67,9 @@ def dots(
     columns = ["line", "colour", "hex", "value", "low", "high", "seeds", "text"]
     centres = pd.DataFrame(found, columns=columns)
     scale, logarithmic = scale_of(known["value"])
-    if centre == "geometric mean" and len(known):  # of two seeds an interval may be a hundred times as long as the axis
+    if centre == "geometric mean" and len(
+        known
+    ):  # the interval of two seeds may be a hundred times as long as the axis
         limits = known["value"].min() / _BEYOND, known["value"].max() * _BEYOND
         bars = centres.assign(low=centres["low"].clip(lower=limits[0]), high=centres["high"].clip(upper=limits[1]))
     else:
@@ -114,12 +116,12 @@ def dots(
 
 
 def centre_of(values: pd.Series[float], wanted: Centre) -> Centre:
-    """Return what is taken over seeds: values that are not all positive have no geometric mean."""
+    """Return the kind of centre, because values that are not all positive have no geometric mean."""
     return wanted if len(values) == 0 or values.min() > 0 else "median"
 
 
 def in_words(data: pd.DataFrame, column: str, centre: Centre) -> str:
-    """Name the marks of :func:`dots` for a caption."""
+    """Explain the marks of :func:`dots` for a caption."""
     known = data[data[column].notna()]
     seeds = known.groupby("line").size()
     if seeds.empty or seeds.max() < 2:
@@ -130,7 +132,7 @@ def in_words(data: pd.DataFrame, column: str, centre: Centre) -> str:
         several = seeds[seeds > 1]
         level = 100 * min(median(np.arange(float(count))).level for count in {int(each) for each in several})
         kind = (
-            "the median over seeds, the bar an interval of order statistics that holds the median of all seeds in "
+            "the median over seeds, the bar an interval of order statistics that contains the median of all seeds in "
             f"{level:.0f} % of cases or more"
         )
     return f"Each dot is one seed, the tick is {kind}."
@@ -139,11 +141,11 @@ def in_words(data: pd.DataFrame, column: str, centre: Centre) -> str:
 def stacked(
     long: pd.DataFrame, parts: dict[str, tuple[str, str]], title: str, names: list[str], share: bool = False
 ) -> Panel:
-    """Draw bars of several parts, one bar for each line; the sum stands beside it.
+    """Draw bars of several parts, one bar for each line, with the sum beside it.
 
     Args:
-        long: `line`, `part`, `value`; an arithmetic mean is taken over what has the same line and part, so that parts add up.
-        parts: part -> its name for readers and its colour, in the order from left to right.
+        long: `line`, `part`, `value`. Values of the same line and part are averaged (arithmetic mean), so that parts add up.
+        parts: part -> display name and colour, from left to right.
         share: whether bars are normalised, and show each part's share.
     """
     order = {part: index for index, part in enumerate(parts)}
@@ -199,23 +201,23 @@ def bands(
     rule: float | None = None,
     logarithmic: bool = False,
 ) -> tuple[Panel, ...]:
-    """Draw medians over seeds with their bands; one panel for each place, all with the same axes.
+    """Draw medians over seeds with their bands, one panel for each place, all with the same axes.
 
     Args:
-        data: what :func:`hpcrl.report.curves.banded` returns.
-        rule: where a dashed horizontal line goes.
-        logarithmic: whether x may be, where one line ends far beyond another.
+        data: the result of :func:`hpcrl.report.curves.banded`.
+        rule: position of a dashed horizontal line.
+        logarithmic: whether x may be logarithmic, if one line ends far beyond another.
     """
     data = rounded(data)
     ends = data.groupby("line")["x"].max()
     x_scale, log = scale_of(ends) if logarithmic else (alt.Scale(zero=False), False)
     if log:
-        data = data[data["x"] > ends.min() / 20]  # before that nothing has happened
+        data = data[data["x"] > ends.min() / 20]  # nothing happens before that
         x_scale = alt.Scale(type="log", nice=False)
     x = alt.X("x:Q", title=axis_title(x_title, log), axis=alt.Axis(tickCount=5), scale=x_scale)
     highest, lowest = data["high"].max(), min(data["low"].min(), 0.0)
     top = max(highest, rule) if rule is not None else highest
-    # One scale for all panels, so that places compare.
+    # One scale for all panels, so that places can be compared.
     scale = alt.Scale(domain=[lowest, top if top > lowest else lowest + 1.0], nice=True)
     panels = []
     for place, part in by_place(data):

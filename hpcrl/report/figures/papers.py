@@ -1,4 +1,4 @@
-"""The figures of the published studies, drawn from one's own runs; what was not run is named."""
+"""The figures of published studies, drawn from your own runs. Missing runs are named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES = ("CPU", "GPU", "Horovod")
 
 @dataclass(frozen=True)
 class _Measure:
-    """A column as a paper's figures show it; `machine` says that it is of the whole machine."""
+    """A column for a paper's figures; `machine` means that it is a value of the whole machine."""
 
     column: str
     title: str
@@ -29,7 +29,7 @@ class _Measure:
 
 _FINAL = _Measure("final_score", "final score")
 _TRAINING = _Measure("training_time", "training time (s)", "geometric mean")
-# What the paper calls utilisation is of the whole machine; the job's own stands in other figures.
+# The paper's utilisation is that of the whole machine; the job's own is in other figures.
 _CPU = _Measure("machine_cpu_percent", "CPU utilisation of the machine (%)", machine=True)
 _RAM = _Measure("machine_memory_percent", "RAM utilisation of the machine (%)", machine=True)
 _GPU = _Measure("gpu_percent", "GPU utilisation (%)")
@@ -37,17 +37,17 @@ _GPU = _Measure("gpu_percent", "GPU utilisation (%)")
 
 @dataclass(frozen=True)
 class PaperFigures:
-    """The figures of a paper for which there are values, and the others: title and why they are empty."""
+    """The figures of a paper with values, and for the others: title and reason."""
 
     drawn: list[Figure]
     empty: list[tuple[str, str]]
 
 
 def figures(paper: str, rows: pd.DataFrame, goal: float | None) -> PaperFigures:
-    """Draw a paper's figures; none for a study that names no known one.
+    """Draw a paper's figures; none if the study names no known paper.
 
     Args:
-        rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran beside on the machine.
+        rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran on the machine at the same time.
     """
     if paper != "sol-dqn-frameworks":
         return PaperFigures([], [])
@@ -79,12 +79,12 @@ def _sol(rows: pd.DataFrame, goal: float | None) -> Iterator[Figure | tuple[str,
 def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
     """Sort cells into the paper's six tasks for each framework; a task without cells is one row without numbers.
 
-    Its Horovod cells had two GPUs; where there are none, cells with two ranks on cores stand in, and are named so.
+    Its Horovod cells had two GPUs. If there are none, cells with two ranks on CPU cores replace them, with this name.
     """
     place = rows["gpus"].map(lambda gpus: "GPU" if gpus else "CPU")
     place = place.mask(rows["parallelism"] == "horovod", "Horovod")
     plain = (rows["parallelism"] == "horovod") | ((rows["tasks"] == 1) & (rows["parallelism"] == "none"))
-    # What a part of the training took would pass for the whole.
+    # The time of an incomplete training would look like a fast one.
     time = rows["training_time"].where(rows["outcome"] == "completed")
     known = rows.assign(place=place, mode=rows["execution"], training_time=time)
     if known["shared"].any():
@@ -141,7 +141,7 @@ def _panel(measure: _Measure, tasks: pd.DataFrame, goal: float | None, titled: b
 
 
 def _note(measure: _Measure, group: pd.DataFrame) -> str:
-    """Return what stands in place of a task's value; nothing where there is one."""
+    """Return the text in place of a task's value; nothing if there is a value."""
     if group[measure.column].notna().any():
         return ""
     if not group["ran"].any():
@@ -157,7 +157,7 @@ def _why_empty(measures: tuple[_Measure, ...], tasks: pd.DataFrame) -> str:
         return "no part of it was run"
     reasons = []
     if any(each.machine for each in measures) and tasks["beside"].any():
-        reasons.append("cells ran side by side, so the machine's values are no cell's own")
+        reasons.append("cells shared the machine, so its values do not belong to one cell")
     if any(each.column == "gpu_percent" for each in measures) and (ran["gpus"] == 0).all():
         reasons.append("no cell with a GPU was run")
     return " and ".join(reasons) or "no value was recorded"

@@ -16,20 +16,20 @@ from hpcrl.report.statistics import Estimate
 
 Measure = Literal["speed-up", "efficiency", "cost"]
 _MOST = 12  # series of a figure
-_BEYOND = 1.5  # times beyond the values that a drawn interval may reach; the table has it whole
+_BEYOND = 1.5  # maximum length of a drawn interval, relative to the values; the table has the complete interval
 _HEADS: dict[Measure, str] = {"speed-up": "speed-up", "efficiency": "parallel efficiency (%)", "cost": "cost of a run"}
 _IDEAL = (4, 3)
 _WHAT: dict[Kind, str] = {
     "strong": "Strong scaling: the same problem on more {units}.",
-    "weak": "Weak scaling: as much work for each {unit}, so the problem grows with the {units}.",
+    "weak": "Weak scaling: the same work per {unit}, so the problem grows with the {units}.",
 }
 
 
 def figures(series: Sequence[Series], trains: bool) -> list[Figure]:
-    """Draw each kind of scaling that there is.
+    """Draw each kind of scaling in the data.
 
     Args:
-        trains: whether the time is one of training; else it is the command's.
+        trains: whether the time is that of training; otherwise it is that of the command.
     """
     kinds: tuple[Kind, ...] = ("strong", "weak")
     measures: tuple[Measure, ...] = ("speed-up", "efficiency", "cost")
@@ -60,12 +60,12 @@ def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
     unit = " or ".join(units)
     what = _WHAT[kind].format(unit=unit, units=" or ".join(f"{each}s" for each in units))
     if measure == "speed-up" and kind == "strong":
-        return f"{what} The speed-up is the time on the fewest {unit}s over the time; the ideal grows as their number does."
+        return f"{what} The speed-up is the time on the minimum number of {unit}s, divided by the time. The ideal is proportional to their number."
     if measure == "speed-up":
-        return f"{what} The speed-up is how many times the work of the fewest {unit}s is done in the same time."
+        return f"{what} The speed-up is the work done in the same time, relative to the minimum number of {unit}s."
     if measure == "efficiency":
-        return f"{what} The efficiency is the speed-up over what the number of {unit}s would allow; 100 % is ideal."
-    return f"{what} The cost of one run is its time at what the site charges for an hour of the cell; where the profile has no unit of its own, core-hours."
+        return f"{what} The efficiency is the speed-up divided by the ideal speed-up; 100 % is ideal."
+    return f"{what} The cost of a run is its time multiplied by the site's charge per hour of the cell, or core-hours if the profile has no unit."
 
 
 def _times(series: Sequence[Series], trains: bool) -> str:
@@ -134,13 +134,13 @@ def _data(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
 
 
 def _limited(data: pd.DataFrame, logarithmic: bool) -> dict[str, pd.Series[float]]:
-    """Return intervals that end at the figure's edge: of two runs one may be a hundred times as long as the axis."""
+    """Cut intervals at the figure's edge, because that of two runs may be a hundred times as long as the axis."""
     least, most = float(data["value"].min()) / _BEYOND, float(data["value"].max()) * _BEYOND
     return {"low": data["low"].clip(lower=least if logarithmic else 0.0), "high": data["high"].clip(upper=most)}
 
 
 def _ideal(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
-    """Return the ideal of each smallest number of cores, from there to the largest one."""
+    """Return the ideal from each minimum number of cores to the maximum."""
     ends: dict[int, int] = {}
     for each in series:
         first, last = each.points[0].count, each.points[-1].count

@@ -1,4 +1,4 @@
-"""What can be said beyond the seeds that were run: interquartile means, performance profiles, improvement."""
+"""Figures of statistics over seeds: interquartile means, performance profiles, probability of improvement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpcrl.report.score import Score
 from hpcrl.report.statistics import bootstrap, interquartile_mean, performance_profile, probability_of_improvement
 
 _FEWEST = 2  # seeds of a line, for an interval
-# Of the seeds, up to so many -> how often the bootstrap's intervals hold the truth in simulations (benchmarks/coverage).
+# Maximum number of seeds -> coverage of the bootstrap's intervals in simulations (benchmarks/coverage).
 _HOLDS = {2: 50, 3: 72, 4: 80, 5: 87, 7: 90, 10: 93}
 _MOST_PAIRS = 12  # configurations in the matrix of improvement
 
@@ -72,7 +72,7 @@ def _means(rows: pd.DataFrame, score: Score) -> Figure:
         "al. 2021)."
     )
     if holds := next((share for most, share in _HOLDS.items() if fewest <= most), None):
-        text += f" With {fewest} seeds such an interval holds the true value in about {holds} % of experiments."
+        text += f" With {fewest} seeds such an interval contains the true value in about {holds} % of experiments."
     table = data.set_index("line").loc[names].reset_index()[["line", "value", "low", "high", "seeds"]]
     table = table.set_axis(["configuration", title, "from", "to", "seeds"], axis=1)
     return Figure(
@@ -149,8 +149,8 @@ def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     cells = base.mark_rect().encode(color=alt.Color("probability:Q", scale=scale, title="probability"))
     numbers = base.mark_text(fontSize=11, color="#111111").encode(text=alt.Text("probability:Q", format=".2f"))
     text = (
-        "The probability that a run of the configuration on the left scores better than one of the numbered column, ties counted "
-        "half: 0.5 is no difference. Configurations are numbered from the best median down."
+        "The probability that a run of the configuration on the left scores better than one of the numbered column, ties count "
+        "half. 0.5 means no difference. Configurations are numbered by their median, best first."
     )
     if len(scores) > len(names):
         text += f" The best {len(names)} of {len(scores)} configurations."

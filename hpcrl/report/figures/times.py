@@ -1,4 +1,4 @@
-"""What runs took: wall time and training time, phases, start-up, break-even points, throughput."""
+"""Figures of times: wall time and training time, phases, start-up, break-even points, throughput."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcrl.report.score import Score
 
 _MOST_PANELS = 6  # of break-even points
 
-# column -> name and colour, in the order in which they happen
+# column -> name and colour, in order of time
 _START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": ("compile, warm up", "#D55E00")}
 _PHASES = {
     "setup": ("set-up", "#DDAA33"),
@@ -71,7 +71,7 @@ def training(rows: pd.DataFrame) -> Figure | None:
 
 def _command(rows: pd.DataFrame) -> Figure | None:
     known = rows[rows["training_time"].notna() & (rows["outcome"] == "completed")]
-    text = "Time of the command alone, without what hpcrl does before and after it. Completed cells."
+    text = "Time of the command alone, without hpcrl's own work before and after it. Completed cells."
     return _times(rows, known, "training_time", "command-time", "Time of the command", "time of the command (s)", text)
 
 
@@ -112,7 +112,7 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
             )  # fmt: skip
             points = pd.DataFrame(
                 [
-                    {"what": f"{each.late.what} pays beside {each.early.what}", "steps": each.steps,
+                    {"what": f"{each.late.what} takes less time than {each.early.what}", "steps": each.steps,
                      "seconds": each.late.after(each.steps)} for each in crossed
                 ]
             )  # fmt: skip
@@ -140,14 +140,14 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
     if not panels:
         return None
     text = (
-        "Wall time of so many steps: the mean time outside of training, and the mean time of a step. Where lines cross (diamond), "
-        "the mode that starts later has paid. Grey dots are the runs as they were, means over completed seeds; beyond them lines are "
-        "extrapolated."
+        "Wall time against the number of steps, from the mean time outside of training and the mean time per step. From a crossing "
+        "(diamond) on, the mode with the longer start takes less time. Grey dots are the actual runs, means over completed seeds. "
+        "Lines beyond them are extrapolated."
     )
     if more:
         text += f" {_MOST_PANELS} of {_MOST_PANELS + more} frameworks and places are drawn, the first by name."
     modes = tuple(key for key in legend(pd.concat(drawn), lines=True) if key.dash)
-    return Figure("break-even", "From how many steps a mode pays", text, tuple(panels), modes)
+    return Figure("break-even", "Break-even points of execution modes", text, tuple(panels), modes)
 
 
 def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> list[Figure | None]:
@@ -157,16 +157,16 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> li
     long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
     if long.empty:
         return []
-    # A phase that a seed never entered took it no time.
+    # A phase that a seed never entered took no time.
     wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
     long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
     used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
     if not trains and set(used) <= {"setup", "other"}:
-        return []  # the command is all that there is
+        return []  # there is only the command
     keyed = tuple(Key(name, colour=hue) for name, hue in used.values())
     names = ordered(long["line"])
-    gpu = "Work that a GPU still has to do is counted where it is waited for, unless the study says precise_phases. "
-    note = f"Of the first rank of completed cells. {gpu if trains else ''}Bars are arithmetic means over seeds, so that the parts add up."
+    gpu = "Pending work of a GPU counts in the phase that waits for it, unless the study sets precise_phases. "
+    note = f"First rank of completed cells. {gpu if trains else ''}Bars are arithmetic means over seeds, so that the parts add up."
     seconds = stacked(long, used, "time (s)", names)
     share = stacked(long, used, "share of time (%)", names, share=True)
     return [
@@ -182,7 +182,7 @@ def _start(rows: pd.DataFrame) -> Figure | None:
     long = known.melt(id_vars=["line"], value_vars=list(_START), var_name="part")
     panel = stacked(long, _START, "time until the first step (s)", ordered(known["line"]))
     text = (
-        "What a run pays before it learns anything. Compilers start from nothing in every cell: no cache is shared. "
+        "Time before the first training step. Every cell compiles without a shared cache. "
         "Bars are arithmetic means over seeds, so that the parts add up."
     )
     return Figure("start-up", "Start-up and compilation", text, (panel,), _keys(_START))
@@ -193,7 +193,7 @@ def _keys(parts: dict[str, tuple[str, str]]) -> tuple[Key, ...]:
 
 
 def _throughput(rows: pd.DataFrame) -> Figure | None:
-    """Draw throughput against cores, where some configuration ran on several numbers of them."""
+    """Draw throughput against cores, if a configuration ran on several numbers of them."""
     known = rows[(rows["training_time"] > 0) & (rows["steps"] > 0) & (rows["outcome"] == "completed")]
     known = known.assign(
         resources=(known["cpus"] * known["tasks"]).where(known["gpus"] == 0, known["gpus"]),
@@ -224,23 +224,23 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
         several_clusters = middle["cluster"].nunique() > 1
         panels.append(Panel(chart.properties(height=HEIGHT), table, str(cluster) if several_clusters else ""))
     text = (
-        "Steps of all ranks together, medians over seeds; points of one configuration are joined. Several ranks share one batch, so a "
-        "flat line is what a small network shows."
+        "Steps of all ranks together, medians over seeds; points of one configuration are joined. Several ranks share one batch, so the "
+        "line of a small network is flat."
     )
     return Figure("scaling", "Throughput against cores or GPUs", text, tuple(panels), legend(middle, lines=True))
 
 
 def _normalised(rows: pd.DataFrame) -> Figure | None:
-    """Draw throughput in terms of the machine's own speed, where there are several clusters to compare."""
+    """Draw throughput relative to the machine's own speed, if there are several clusters."""
     known = rows[(rows["outcome"] == "completed") & rows["steps"].notna() & (rows["training_time"] > 0)]
     known = known[known["calibration_environment"].notna()]
     if known["cluster"].nunique() < 2:
         return None
     known = known.assign(rate=known["steps"] / known["training_time"] / known["calibration_environment"])
-    panel = dots(known, "rate", "environment steps, for each step of the calibration", "geometric mean")
+    panel = dots(known, "rate", "environment steps per step of the calibration", "geometric mean")
     text = (
-        "Environment steps a second of training, divided by the CartPole steps a second that one core of the same node made in its "
-        "calibration: what is left of a difference between clusters is not their cores' speed. "
+        "Environment steps a second of training, divided by the CartPole steps a second of one core of the same node in its "
+        "calibration. A remaining difference between clusters does not come from the speed of their cores. "
         + in_words(known, "rate", "geometric mean")
     )
-    return Figure("normalised-speed", "Speed in terms of the machine's own", text, (panel,), legend(known))
+    return Figure("normalised-speed", "Speed relative to the machine's own", text, (panel,), legend(known))

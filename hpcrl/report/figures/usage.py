@@ -1,4 +1,4 @@
-"""What was used: processors, memory, GPUs, energy."""
+"""Figures of usage: processors, memory, GPUs, energy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MACHINE: tuple[tuple[str, str, Centre], ...] = (
     ("machine_cpu_percent", "CPU of the whole machine (%)", "median"),
     ("machine_memory_percent", "RAM of the whole machine (%)", "median"),
 )
-SHARED = "Cells ran side by side on one machine, so what the whole machine did is no cell's own: CPU and RAM of the machine are not drawn."
+SHARED = "Cells shared a machine, so the values of the whole machine do not belong to one cell: its CPU and RAM are not drawn."
 
 
 def figures(rows: pd.DataFrame, samples: pd.DataFrame, score: Score) -> list[Figure | None]:
@@ -56,11 +56,11 @@ def _utilisation(rows: pd.DataFrame) -> Figure | None:
     )
     if not panels:
         return None
-    text = f"The job's own processes{'' if shared else ' beside the whole machine'}. {in_words(rows, 'cpu_percent', 'median')}"
+    text = f"The job's own processes{'' if shared else ' and the whole machine'}. {in_words(rows, 'cpu_percent', 'median')}"
     if shared:
         text += f" {SHARED}"
     if not rows["gpu_percent"].notna().any():
-        text += " No GPU was read."
+        text += " No GPU was measured."
     return Figure("utilisation", "CPU, RAM and GPU utilisation", text, panels, legend(rows))
 
 
@@ -70,7 +70,7 @@ def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str,
         return None
     name = {"cpu": "CPU against time", "memory": "Memory against time", "gpu": "GPU against time"}[what]
     whose = "GPUs" if what == "gpu" else "own processes"
-    start = ": imports and compiling are in it" if trains else ""
+    start = ", including imports and compiling" if trains else ""
     text = f"The job's {whose} on its first node{start}. {band_in_words(data)}"
     panels = bands(data, "time since the record's start (s)", title, logarithmic=True)
     return Figure(f"{what}-by-time", name, text, panels, legend(data, lines=True))
@@ -83,13 +83,12 @@ def _energy(rows: pd.DataFrame) -> Figure | None:
     names = ordered(known["line"])
     title = "energy of the GPUs (J)"
     panels = [dots(known, "energy", title, "geometric mean", names=names, panel=title)]
-    stepped = known[known["steps"] > 0]  # a command need not report any
+    stepped = known[known["steps"] > 0]  # a command may report none
     if not stepped.empty:
         stepped = stepped.assign(per_steps=stepped["energy"] / stepped["steps"] * 1000)
         title = "energy of the GPUs per 1,000 steps (J)"
         panels.append(dots(stepped, "per_steps", title, "geometric mean", names=names, panel=title))
-    text = (
-        "NVML's energy counters over the whole record, of the GPUs alone: processors and memory are not in it. "
-        + in_words(known, "energy", "geometric mean")
+    text = "NVML's energy counters over the whole record, of the GPUs only, without processors and memory. " + in_words(
+        known, "energy", "geometric mean"
     )
     return Figure("energy", "Energy", text, tuple(panels), legend(known))
