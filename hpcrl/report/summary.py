@@ -79,7 +79,7 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"a difference between {faster} and {slower} is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    return "; ".join(texts).replace("which", "Which", int(texts[0].startswith("which of "))) + "."
+    return "; ".join(texts).replace("a difference", "A difference", int(texts[0].startswith("a difference "))) + "."
 
 
 def score_differences(scores: dict[str, Values], trains: bool = True) -> str:

@@ -70,7 +70,12 @@ LESS = {"kind": "less", "measure": "training_time", "this": LAZY | ON_CPU, "than
         (FAST, SLOW, "agrees", "PyTorch lazy on CPU has 0.5 ("),
         (SLOW, FAST, "contradicted", "PyTorch lazy on CPU has 2 ("),
         ((10.0, 20.0, 14.0), (20.0, 10.0, 15.0), "no difference shown", "times that of PyTorch eager on CPU."),
-        (FAST[:1], SLOW[:1], "cannot be tested here", "has 0.5 times that of PyTorch eager on CPU, but with one run"),
+        (
+            FAST[:1],
+            SLOW[:1],
+            "cannot be tested here",
+            "has 0.5 times that of PyTorch eager on CPU, but one run is not enough",
+        ),
         (FAST, (), "cannot be tested here", "Not tested: PyTorch eager on CPU was not run."),
     ],
 )

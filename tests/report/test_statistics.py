@@ -171,7 +171,7 @@ def test_from_how_many_steps_a_mode_that_starts_later_pays() -> None:
     table["steps"] = 100_000
     table["colour"] = table["what"].str.partition(" ")[0]
     table.loc[table["what"] == "torch lazy", "wall_time"] += 9
-    found = [text for text in sentences(table) if " pays " in text]
+    found = [text for text in sentences(table) if " takes less time than " in text]
     assert found == [
         "1 core: torch lazy takes less time than torch eager from about 150,000 steps: outside of training it takes 9.0 s more, "
         "and 0.06 ms less per step."
