@@ -30,8 +30,8 @@ from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
-CELLS = 5_000  # maximum number of cells whose rows are in memory at once
-RECORDS = 5_000  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
+CELLS = 2_000  # maximum number of cells whose rows are in memory at once
+RECORDS = 2_000  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
 
 
 def write_cells(
@@ -101,7 +101,7 @@ def _rows(
         several = len(list(group))
         numbers += range(1, several + 1)
         latest += [False] * (several - 1) + [True]
-    table = pa.concat_tables(tables).unify_dictionaries().take(pa.array(order, pa.int64()))
+    table = pa.concat_tables(tables).unify_dictionaries().take(column(order, pa.int64()))
     for name, values in (("attempt_number", numbers), ("latest", latest)):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(name), column(values, table.schema.field(name).type))
@@ -118,10 +118,10 @@ def _whole_attempts(keys: Sequence[tuple[str, str, int]]) -> Iterator[pa.Array]:
     for _, group in groupby(keys, key=lambda key: key[:2]):
         own = [place for _, _, place in group]
         if places and len(places) + len(own) > RECORDS:
-            yield pa.array(places, pa.int64())
+            yield column(places, pa.int64())
             places = []
         places += own
-    yield pa.array(places, pa.int64())
+    yield column(places, pa.int64())
 
 
 def _records(summaries: pa.Table, places: pa.Array) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def to_csv(table: pd.DataFrame) -> str:
     for name in table.columns:
         values = table[name]
         if values.dtype == object or isinstance(values.dtype, pd.StringDtype):
-            known = {each: harmless(each) for each in values.unique() if isinstance(each, str)} if len(values) else {}
+            known = {each: harmless(each) for each in values if isinstance(each, str)}
             if any(each is not new for each, new in known.items()):
                 changed[name] = values.map(harmless)
     found = table.assign(**changed) if changed else table

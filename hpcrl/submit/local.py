@@ -24,10 +24,12 @@ from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import Held, Queue, read_queues
 from hpcrl.formats.submission import Submission
 from hpcrl.submit.survey import attempt_name
+from hpcrl.telemetry.processes import descendants
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 1.0  # between two looks at other queues
 _LEDGER_SECONDS = 10.0
+KILL_SECONDS = 30.0  # from SIGTERM to SIGKILL, as Slurm's KillWait
 
 
 def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
@@ -42,6 +44,7 @@ class _Running:
     cores: list[int]
     gpus: list[str]  # as CUDA_VISIBLE_DEVICES names them
     warn_at: float
+    limit_at: float
     kill_at: float
     warning: signal.Signals = signal.SIGUSR2
     signals: set[str] = field(default_factory=set)
@@ -260,7 +263,7 @@ class _Draining:
             state = "COMPLETED" if code == 0 else "FAILED"
             if "cancel" in each.signals:
                 state = "CANCELLED"
-            elif "time" in each.signals and code != 0:
+            elif "limit" in each.signals or ("time" in each.signals and code != 0):
                 state = "TIMEOUT"
             self._notes.end(each.submission.token, each.task, state, code)
             states.append(state)
@@ -306,26 +309,41 @@ def _start(
     limit = float(submission.time or job.resources["time"])
     now = time.monotonic()
     warn_at = now + max(limit * 0.75, limit - 120) if warning else math.inf
-    return _Running(submission, task, process, cores, gpus, warn_at, now + limit, warning or signal.SIGUSR2)
+    signal_number = warning or signal.SIGUSR2
+    limit_at, kill_at = now + limit, now + limit + KILL_SECONDS
+    return _Running(submission, task, process, cores, gpus, warn_at, limit_at, kill_at, signal_number)
 
 
 def _signal(running: _Running, cancelled: bool) -> None:
     now = time.monotonic()
     if cancelled and "cancel" not in running.signals:
         running.signals.add("cancel")
-        running.kill_at = min(running.kill_at, now + 30)
+        running.kill_at = min(running.kill_at, now + KILL_SECONDS)
         _send(running, signal.SIGTERM)
     if now >= running.warn_at and "time" not in running.signals:
         running.signals.add("time")
         _send(running, running.warning)
+    if now >= running.limit_at and "limit" not in running.signals:
+        running.signals |= {"time", "limit"}
+        _send(running, signal.SIGTERM)
     if now >= running.kill_at:
-        _send(running, signal.SIGKILL)
+        _kill(running.process.pid)
 
 
 def _send(running: _Running, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        # The sampler and a user's command have process groups of their own: they end by their own rules.
-        (os.killpg if number == signal.SIGKILL else os.kill)(running.process.pid, number)
+        # The sampler and a user's command have process groups of their own: hpcrl's process hands the signal on.
+        os.kill(running.process.pid, number)
+
+
+def _kill(pid: int) -> None:
+    """Kill a task with all that it started: what it leaves would run beside the next tasks."""
+    below = descendants(pid)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    for each in below:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def end_orphan(holder: Mapping[str, Any]) -> None:

@@ -180,6 +180,16 @@ def test_the_figures_have_their_ideal_and_their_tables(tmp_path: Path) -> None:
     assert [key.name for key in drawn["weak-scaling-cost"].legend] == []
 
 
+def test_an_interval_that_is_cut_has_an_arrowhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.report.test_scaling.NOISE", (0.5, 1.0, 1.7))
+    series = scaling(with_groups(hpcrl.load(measured(tmp_path, study(STRONG)))))
+    drawn = figures(series, trains=False)[0]
+    assert "An arrowhead marks an interval that continues beyond the drawn bar" in drawn.text
+    spec = str(for_screen(drawn.panels[0]))
+    assert "triangle-up" in spec and "triangle-down" in spec
+    assert drawn.panels[0].values["to"].max() > 10  # the table has the whole interval
+
+
 def test_one_run_has_no_interval_and_says_so(tmp_path: Path) -> None:
     dataset = measured(tmp_path, study(STRONG) | {"seeds": 1})
     series = scaling(with_groups(hpcrl.load(dataset)))

@@ -230,6 +230,21 @@ def test_a_cell_that_never_began_has_no_attempts_to_miss(hpcrl: Call, ready: Rea
     assert "no such module" in shown.err
 
 
+def test_a_command_over_its_time_limit_is_a_timeout_and_leaves_nothing(
+    hpcrl: Call, ready: Ready, tmp_path: Path
+) -> None:
+    code = f"import os, subprocess; child = subprocess.Popen(['sleep', '600']); open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}'); child.wait()"
+    study = command_study([sys.executable, "-c", code], retry={"timeout": {"time": "x2", "at_most": 1}})
+    plan = ready(study | {"resources": {"memory": "1G", "time": "00:00:20"}})
+    assert hpcrl("submit", plan, "--wait").code == 1
+    assert states(hpcrl, plan) == {"TIMEOUT": 1}
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert hpcrl("submit", plan, "--retry").code == 0  # by its cause, with twice the time
+    assert hpcrl("cancel", plan).code == 0
+
+
 def test_slurm_is_not_asked_about_a_local_plan(hpcrl: Call, ready: Ready) -> None:
     shown = hpcrl("submit", ready(command_study(["true"])), "--test-only")
     assert shown.code == 2

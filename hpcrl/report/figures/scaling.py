@@ -49,7 +49,11 @@ def _figure(kind: Kind, every: Sequence[Series], measure: Measure, trains: bool)
     text = f"{_in_words(kind, measure, sorted(units))} {_times(some, trains)}"
     if len(every) > len(some):
         text += f" {len(some)} of {len(every):,} configurations are drawn, the first by name; scaling.csv has all."
-    keys = legend(pd.concat([_data([each], measure) for each in some], ignore_index=True), lines=True)
+    data = _data(some, measure)
+    limits = _limited(data, measure == "speed-up")
+    if any((limits[end] != data[end])[data[end].notna()].any() for end in limits):
+        text += " An arrowhead marks an interval that continues beyond the drawn bar; the table has its ends."
+    keys = legend(data, lines=True)
     if measure != "cost":
         keys += (Key("ideal", dash=" ".join(map(str, _IDEAL))),)
     title = f"{kind.capitalize()} scaling: {measure}"
@@ -106,6 +110,13 @@ def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
         base.mark_line(strokeWidth=2).encode(y=y, **stroke(data)),
         base.mark_circle(size=60, opacity=1).encode(y=y, tooltip=tips),
     ]  # fmt: skip
+    for end, shape in (("low", "triangle-down"), ("high", "triangle-up")):
+        cut = drawn[drawn[end] != drawn[f"whole_{end}"]].dropna(subset=[end])
+        if len(cut):
+            arrow = alt.Chart(cut.drop(columns="hex")).mark_point(shape=shape, filled=True, size=90, opacity=1)
+            layers.append(
+                arrow.encode(x=x, y=alt.Y(f"{end}:Q", scale=scale, axis=axis), color=colour(data), tooltip=tips)
+            )
     if measure != "cost":
         ideal = alt.Chart(_ideal(series, measure)).mark_line(strokeDash=list(_IDEAL), color=GREY, strokeWidth=1.5)
         layers.insert(0, ideal.encode(x=x, y=y, detail="fewest:N"))
