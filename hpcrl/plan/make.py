@@ -94,7 +94,7 @@ def make_plan(
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
     keys = {job.environment for job in made.jobs}
     used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
-    check_readers(study.workload, used)
+    check_readers(study.workload, used, surroundings)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)

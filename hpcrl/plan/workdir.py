@@ -13,6 +13,7 @@ from typing import Any
 from hpcrl.errors import UsageError, count
 from hpcrl.formats.plan import MANIFEST, Environment
 from hpcrl.spec.study import Workload
+from hpcrl.surroundings import Surroundings
 from hpcrl.telemetry.provenance import code
 
 _MOST_FILES = 5_000
@@ -62,12 +63,16 @@ def working_directory(workload: Workload) -> WorkingDirectory:
     return _copied(Path(place), _what(workload))
 
 
-def check_readers(workload: Workload, environments: Sequence[Environment]) -> None:
+def check_readers(workload: Workload, environments: Sequence[Environment], surroundings: Surroundings | None) -> None:
     """Check that each environment can read the files of values that its programs write.
+
+    A directory that the study names (`surroundings`) may not be on this machine: the cells note what it lacks.
 
     Raises:
         UsageError: an environment lacks the library.
     """
+    if surroundings and surroundings.path:
+        return
     for kind in ("tensorboard", "wandb"):
         if workload.metrics is None or getattr(workload.metrics, kind) is None:
             continue

@@ -136,6 +136,8 @@ def run_cell(
     if metrics := plan.workload.get("metrics"):
         places = Places.of(directory, plan.workload, cell.id)
         known = values | {"workdir": places.code}
+        if surroundings and surroundings.path:  # whose libraries read what its programs write
+            sys.path += map(str, expanded(surroundings.path).glob("lib/python3*/site-packages"))
         for entry in read_metric_files(metrics, known, places.start, begun, recorder.event):
             recorder.value(entry)
     if sampler and (unmeasured := sampler.stop()):

@@ -63,6 +63,7 @@ _STATE = "cluster.json"
 _FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 # Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.
 _LONGEST = 60
+_START_SECONDS = 300.0  # for one command while the cluster starts
 
 
 def missing_programs() -> list[str]:
@@ -237,18 +238,18 @@ class VirtualSlurm:
             )
         report("accounting")
         self.start_database()
-        self.command("sacctmgr", "-i", stdin=accounting_commands(profile, layout.user))
-        if layout.user not in self.command("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
+        self._answer("sacctmgr", "-i", stdin=accounting_commands(profile, layout.user))
+        if layout.user not in self._answer("sacctmgr", "-n", "-P", "show", "user", "format=user").stdout.split():
             raise HpcrlError(f"sacctmgr did not accept the accounts: see {root}/log/slurmdbd.log")
 
     def _set_limits(self, profile: ClusterProfile, layout: Layout) -> None:
         """Set every limit and read it back: sacctmgr's exit code says nothing about commands on its input."""
-        said = self.command("sacctmgr", "-i", stdin=limit_commands(profile))
-        shown = self.command("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(QOS_WORDS)}").stdout
+        said = self._answer("sacctmgr", "-i", stdin=limit_commands(profile))
+        shown = self._answer("sacctmgr", "-nP", "show", "qos", f"format=Name,{','.join(QOS_WORDS)}").stdout
         missing = missing_limits(profile, shown)
         if most := profile.scheduler.max_submitted:
             asked = ("show", "assoc", f"user={layout.user}", f"account={ACCOUNT}", "format=MaxSubmit")
-            found = self.command("sacctmgr", "-nP", *asked).stdout.strip()
+            found = self._answer("sacctmgr", "-nP", *asked).stdout.strip()
             if found != str(most):
                 missing.append(f"user {layout.user}: MaxSubmit: expected {most}, got {found or 'no value'}")
         if missing:
@@ -396,8 +397,22 @@ class VirtualSlurm:
             check=False,
         )
 
+    def _answer(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command while the cluster starts, which takes long on a busy machine.
+
+        Raises:
+            HpcrlError: it does not answer.
+        """
+        try:
+            return self.command(*arguments, stdin=stdin, timeout=_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise HpcrlError(
+                f"{arguments[0]} did not answer within {_START_SECONDS:.0f} s: the machine may be too busy; the logs are in "
+                f"{self.directory}/log"
+            ) from None
+
     def _checked(self, *arguments: str) -> None:
-        done = self.command(*arguments)
+        done = self._answer(*arguments)
         if done.returncode != 0:
             raise HpcrlError(f"{arguments[0]} failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
 

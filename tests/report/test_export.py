@@ -9,6 +9,7 @@ import pytest
 
 from hpcrl.collect.merge import collect
 from hpcrl.formats.tables import SCHEMAS
+from hpcrl.report.spreadsheet import to_csv
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
@@ -70,3 +71,8 @@ def test_what_exists_is_kept(dataset: Path, tmp_path: Path, hpcrl: Callable[...,
     shown = hpcrl("export", dataset, "--to", "csv", "-o", dataset)
     assert shown.code == 2
     assert "already exists: choose another directory" in shown.err
+
+
+def test_a_column_of_lists_in_csv() -> None:
+    table = pd.DataFrame({"core_percent": [[1.0, 2.0], None, "=1+1"]})
+    assert to_csv(table) == 'core_percent\n"[1.0, 2.0]"\n""\n\'=1+1\n'

@@ -20,7 +20,7 @@ from hpcrl.environments.standing import check_standing, check_training
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import Plan, read_plan
 from hpcrl.surroundings import Surroundings, enter, read_surroundings
-from tests.builders import cells_of, command_study, dqn_study, planned, run_task
+from tests.builders import ENVIRONMENTS, built_environment, cells_of, command_study, dqn_study, planned, run_task
 from tests.collect.gathering import gathered
 from tests.conftest import Shown
 
@@ -380,3 +380,15 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
 def test_a_plan_of_a_stranger_with_another_type(value: Any) -> None:
     with pytest.raises(UsageError, match="make the plan again"):
         read_surroundings(value)
+
+
+def test_the_files_of_a_program_are_read_with_the_libraries_of_its_own_environment(tmp_path: Path) -> None:
+    """hpcrl's own environment has no TensorBoard; the tests' own stands for the user's."""
+    built_environment("numpy")
+    write = "from tensorboard.summary import DirectoryOutput, Writer\nw = Writer(DirectoryOutput('runs'))\nw.add_scalar('loss', 0.5, 7)\nw.close()"
+    study = command_study(["python", "-c", write], environment={"path": sys.prefix}, score="loss")
+    study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
+    plan = planned(tmp_path / "p", study)
+    done = script(plan, tmp_path, HPCRL_ENVIRONMENTS=str(ENVIRONMENTS))
+    assert done.returncode == 0, done.stderr
+    assert only_record(plan).values[0]["values"] == {"loss": 0.5}
