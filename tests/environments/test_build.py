@@ -198,11 +198,11 @@ def test_the_directory_of_environments(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("HPCRL_ENVIRONMENTS", raising=False)
     monkeypatch.setenv("WHERE", "/somewhere")
     assert build.root_of({"root": "$WHERE/e"}) == Path("/somewhere/e")
-    with pytest.raises(UsageError, match="a variable in it is not set here"):
+    with pytest.raises(UsageError, match="a variable in it is not set: set it"):
         build.root_of({"root": "/project/$HPCRL_NOT_SET/e"})
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", "/mine")
     assert build.root_of({"root": "/project/$HPCRL_NOT_SET/e"}) == Path("/mine")
     (tmp_path / "file").touch()
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path / "file" / "e"))
-    with pytest.raises(HpcrlError, match="cannot be made"):
+    with pytest.raises(HpcrlError, match="cannot be created"):
         build.build_all([environment()], {"manager": "uv", "root": "x"}, lambda key, text: None)

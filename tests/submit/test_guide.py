@@ -73,7 +73,7 @@ def test_the_axes_of_the_guide() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("word", ["expect: ", "prepare: ["])
+@pytest.mark.parametrize("word", ["expect: ", "-o, stream", "launch: mpi"])
 def test_the_other_examples_of_the_guide_are_good(word: str) -> None:
     study = command_study(["run"], axes={"size": [1]})
     example = printed(word)
