@@ -163,7 +163,9 @@ class _Steps:
             patterns: regular expressions for values on its standard output.
         """
         self.clock.switch(phase)
-        before = self.caught()
+        if phase != "check" and self.caught() == "TERM":
+            return Ended("preempted", "ended by TERM", {})
+        before = self.caught() if phase == "check" else None  # the command has had its signal
         words, environment = self.entered(arguments)
         try:
             child = subprocess.Popen(

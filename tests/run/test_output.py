@@ -173,7 +173,10 @@ def test_a_signal_reaches_a_command_that_floods_its_output(tmp_path: Path) -> No
             assert running.poll() is None
             time.sleep(0.05)
         running.terminate()
-        running.wait(60)
+        try:
+            running.wait(60)
+        finally:
+            running.kill()
     record = only_record(plan)
     assert record.footer is not None
     assert record.footer["outcome"] == "preempted"
