@@ -81,7 +81,9 @@ def test_a_study_with_a_secret_in_its_command_is_refused_and_the_value_not_repea
     env = {"name": "x", "title": "X", "workload": {"command": ["train"], "env": {"REPOSITORY": "https://me:hunter2@h"}}}
     told = study | {"workload": {"command": ["train"]}, "notify": ["curl", "--token=hunter2", "h"]}
     for each in (study, env, told):
-        with pytest.raises(ValidationError, match="looks like a secret: export it in your shell") as refused:
+        with pytest.raises(
+            ValidationError, match="looks like a secret: remove it from the study, export it in your shell"
+        ) as refused:
             Study.model_validate(each)
         assert "hunter2" not in refused.value.errors()[0]["msg"]
     for text in ("mail --password hunter2", "https://h/?token=hunter2"):

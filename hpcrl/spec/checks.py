@@ -94,7 +94,7 @@ def _scaling_faults(study: Study) -> Iterator[Fault]:
             if key == name and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 yield (
                     path,
-                    f"expected a number above 0, because it is the size of the problem (`scaling`), got {value!r}",
+                    f"expected a number above 0, because it is the size of the problem (`scaling`), got {written(value)}",
                 )
     if not study.factors() & {"tasks", "cpus", "nodes"}:
         yield ("scaling",), "needs cells with different numbers of cores: make `tasks`, `cpus` or `nodes` an axis"

@@ -137,8 +137,8 @@ def test_what_a_shared_machine_did_is_no_cell_s_own(dataset: Path, rows: pd.Data
     alone, beside = drawn(dataset, rows)["utilisation"], drawn(dataset, rows.assign(shared=True))["utilisation"]
     assert "CPU of the whole machine (%)" in [panel.title for panel in alone.panels]
     assert not [panel.title for panel in beside.panels if "machine" in panel.title]
-    assert "side by side" in beside.text
-    assert "side by side" not in alone.text
+    assert "the values of the whole machine do not belong to one cell" in beside.text
+    assert "do not belong to one cell" not in alone.text
 
 
 def test_phases_in_seconds_and_as_shares(dataset: Path, rows: pd.DataFrame) -> None:

@@ -84,7 +84,7 @@ def test_the_machine_s_values_are_not_drawn_where_cells_shared_it() -> None:
     found = sol(row("jax", "lazy", shared=True), row("jax", "eager"))
     whys = {title.partition(":")[0]: why for title, why in found.empty}
     for number in (2, 12, 13):
-        assert "side by side" in whys[f"Figure {number}"]
+        assert "cells shared the machine" in whys[f"Figure {number}"]
 
 
 def test_gpu_cells_take_the_place_of_their_stand_ins() -> None:

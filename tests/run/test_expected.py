@@ -101,7 +101,7 @@ def test_it_is_no_part_of_a_cells_id(tmp_path: Path) -> None:
         ({"at_least": 3, "at_most": 2}, "expected `at_least` not above `at_most`, got 3 and 2"),
         ({"value": 1, "within": "a bit"}, "expect.x.within: expected a share such as `5 %`, .* got 'a bit'"),
         ({"value": 1, "within": -1}, "got -1"),
-        ({"value": 0, "within": "5 %"}, "5 % of 0 is nothing"),
+        ({"value": 0, "within": "5 %"}, "5 % of 0 is 0: give a number in the value's unit"),
         ({"at_last": 1}, "Extra inputs"),
     ],
 )

@@ -112,7 +112,7 @@ def test_training_has_no_launcher_of_its_own(tmp_path: Path) -> None:
         ({"tasks": [1, 2]}, {"size": "rows"}, "scaling.size: no axis 'rows'"),
         ({"tasks": [1, 2], "rows": [10, 0]}, {"size": "rows"}, "axes.rows.1: expected a number above 0, because it is the size of the problem (`scaling`), got 0"),
         ({"tasks": [1, 2], "rows": ["big"]}, {"size": ["rows"]}, "axes.rows.0: expected a number above 0, because it is the size of the problem (`scaling`), got 'big'"),
-        ({"tasks": [1, 2], "rows": [True]}, {"size": ["rows"]}, "expected a number above 0, got True"),
+        ({"tasks": [1, 2], "rows": [True]}, {"size": ["rows"]}, "(`scaling`), got true"),
         ({"rows": [1, 2]}, {"size": "rows"}, "scaling: needs cells with different numbers of cores: make `tasks`, `cpus` or `nodes` an axis"),
         ({"tasks": [1, 2]}, {"size": "tasks"}, "scaling.size: no axis 'tasks'"),
         ({"tasks": [1, 2]}, {"size": []}, "scaling.size"),

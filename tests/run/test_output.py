@@ -159,7 +159,7 @@ def test_a_cell_gives_values_and_passes_its_output_on(tmp_path: Path) -> None:
     collect([plan], tmp_path / "d", Slurm())
     (row,) = package.load(tmp_path / "d").to_dict("records")
     assert (row["outcome"], row["final_score"], row["steps"]) == ("completed", 9.0, 2)
-    assert "1 process (sleep)" in row["notes"]
+    assert "1 process outlived the workload and had to be ended (sleep)" in row["notes"]
 
 
 def test_a_signal_reaches_a_command_that_floods_its_output(tmp_path: Path) -> None:

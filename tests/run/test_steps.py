@@ -87,7 +87,7 @@ def test_what_a_step_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", study("import subprocess; subprocess.Popen(['sleep', '300'])", "open('ran', 'w')"))
     assert run_task(plan, JOB).returncode == 0
     (event,) = only_record(plan).events
-    assert "1 process (sleep)" in event
+    assert "1 process outlived the workload and had to be ended (sleep)" in event
 
 
 @pytest.mark.parametrize("step", ["prepare", "check"])

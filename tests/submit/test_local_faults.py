@@ -112,7 +112,7 @@ def test_a_lost_ledger_does_not_wait_for_the_cells_that_run(hpcrl: Call, ready: 
     shown = subprocess.run(
         [sys.executable, "-m", "hpcrl", "submit", str(plan)], capture_output=True, text=True, check=True, timeout=60
     )
-    assert "1 was there already" in shown.stdout
+    assert "1 was already submitted" in shown.stdout
     (tmp_path / "go").touch()
     until(lambda: states(hpcrl, plan) == {"COMPLETED": 1})
 

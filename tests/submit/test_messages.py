@@ -103,6 +103,7 @@ def test_nothing_is_submitted_that_must_fail(hpcrl: Call, ready: Ready, tmp_path
     shutil.rmtree(tmp_path / "environments")
     told = hpcrl("submit", plan)
     assert told.code == 1
-    assert "not built, and no job of this plan builds them: numpy-cpu-" in told.err
+    assert ": not built, and no job of this plan builds them: run `hpcrl env create --plan " in told.err
+    assert "environments numpy-cpu-" in told.err
     assert f"run `hpcrl env create --plan {plan}` first" in told.err
     assert not (plan / FILE).exists()

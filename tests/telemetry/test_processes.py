@@ -119,10 +119,11 @@ def test_a_process_that_ends_while_it_is_read_is_left_out(monkeypatch: pytest.Mo
     tree = ProcessTree(os.getpid())
     ended = subprocess.Popen(["true"])
     ended.wait()
-    monkeypatch.setattr(tree, "processes", lambda: [ended.pid, os.getpid()])
-    found = tree.read()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+        monkeypatch.setattr(tree, "processes", lambda: [ended.pid, alive.pid])
+        found = tree.read()
     assert found["processes"] == 1
-    assert found["rss"] > 1e7
+    assert found["rss"] > 1e5
 
 
 def test_a_process_that_is_gone_is_left_out(family: subprocess.Popen[str]) -> None:
