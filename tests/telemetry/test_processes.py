@@ -107,8 +107,9 @@ def test_context_switches_never_fall() -> None:
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "ended\n"
-        after = tree.read()
-        assert (before["threads"], after["threads"]) == (2, 1)
+        # Python's thread has ended; the kernel's ends a moment later.
+        after = next(found for found in iter(tree.read, None) if found["threads"] == 1)
+        assert before["threads"] == 2
         assert after["context_switches"] >= before["context_switches"]
     finally:
         process.kill()
