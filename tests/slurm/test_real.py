@@ -119,9 +119,12 @@ def test_two_nodes_give_one_record_each(sol: Cluster, tmp_path: Path) -> None:
     assert row["slurm_memory_peak"] > 1e6
     assert len(sol.slurm.host_names(row["slurm_nodes"])) == 2
     assert hpcrl.load(plan.parent / "dataset", "samples")["node"].nunique() == 2
-    offsets = [read_record(path).header["clock_offset"] for path in (plan / "records").iterdir()]
-    assert all(abs(offset) < 1 for offset in offsets), offsets  # two nodes of one machine
-    assert sorted(offset == 0 for offset in offsets) == [False, True]
+    offsets = {
+        path.name.split(".")[-2]: read_record(path).header["clock_offset"] for path in (plan / "records").iterdir()
+    }
+    # None if the second node could not ask. Two nodes of one machine may well be 0 apart: a clock's steps are 0.24 us.
+    assert offsets["r0"] == 0
+    assert abs(offsets["r1"]) < 1
 
 
 def long_training(time: str = "00:10:00", **hyperparameters: Any) -> dict[str, Any]:
