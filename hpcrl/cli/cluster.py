@@ -130,5 +130,7 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
                 err=True,
             )
         failed |= bool(bare)
-        echo(f"{name}: " + (count(len(bare), "value") + " without a source" if bare else "good"))
+        called = document.data["name"]
+        other = "" if called == Path(name).stem else f"; datasets and reports call this cluster {called} (key name)"
+        echo(f"{name}: " + (count(len(bare), "value") + " without a source" if bare else "good") + other)
     return 1 if failed else 0

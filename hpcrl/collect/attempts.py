@@ -394,7 +394,10 @@ def _charges(plan: Plan) -> Charges:
             continue
         hours = job.count * float(job.resources["time"]) / 3600
         rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
-        found[_asked(job.resources, job.environment)] = {"charged_cores": job.core_hours / hours, **rate}
+        found[_asked(job.resources, job.environment)] = {
+            "charged_cores": round(job.core_hours / hours, 3),
+            **rate,
+        }  # plans have six decimals
     return found
 
 

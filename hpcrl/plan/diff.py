@@ -11,7 +11,7 @@ from hpcrl.formats.plan import Cell, Plan, label, read_cells, read_plan
 
 @dataclass(frozen=True)
 class Difference:
-    """Cells, environments and directories of code that only one plan has, by name; changed scripts as a unified diff."""
+    """Cells, environments, directories of code and scripts that only one plan has; changed scripts as a unified diff."""
 
     only_in_first: list[str]
     only_in_second: list[str]
@@ -49,12 +49,12 @@ def _scripts(first: Path, second: Path, *plans: Plan) -> list[str]:
     names = sorted({job.script for plan in plans for job in plan.jobs})
     out: list[str] = []
     for name in names:
-        before, after = (_lines(base / name) for base in (first, second))
+        there = [base for base in (first, second) if (base / name).exists()]
+        if len(there) < 2:
+            out += [f"only in {base}: {name}" for base in there]
+            continue
+        before, after = ((base / name).read_text().splitlines() for base in there)
         out += difflib.unified_diff(
             before, after, fromfile=f"{first}/{name}", tofile=f"{second}/{name}", lineterm="", n=1
         )
     return out
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []

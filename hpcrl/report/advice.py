@@ -5,6 +5,7 @@ docs/user-guide.md lists the same thresholds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -69,9 +70,12 @@ def _sentence(kind: str, text: str, found: list[tuple[str, _Waste]], every: int)
     who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     if len(names) > _MOST_NAMES:
         who = f"All {every:,} configurations" if len(names) == every else f"{len(names):,} of {every:,} configurations"
-    share = "{:.0%}" if kind in ("cpu", "gpu", "others", "start") else "{:.1f}"
-    used = _span([waste.used for _, waste in found], share)
-    return f"{who}: {text.format(used=used, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"
+    used = [waste.used for _, waste in found]
+    if kind in ("cpu", "gpu", "others", "start"):
+        span = _span(used, "{:.0%}")
+    else:  # up: no use of a resource is nothing
+        span = _span([math.ceil(10 * value) / 10 for value in used], "{:.1f}")
+    return f"{who}: {text.format(used=span, asked=_span([waste.asked for _, waste in found], '{:.0f}'))}"
 
 
 def _span(values: list[float], form: str) -> str:

@@ -102,7 +102,7 @@ def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     sign = -1 if score.more_is_better else 1
     best = sorted(values, key=lambda what: sign * float(np.median(values[what])))
     top = median(values[best[0]])
-    equal = [what for what in best if float(np.median(values[what])) == top.value]
+    equal = [what for what in best if in_short(float(np.median(values[what]))) == in_short(top.value)]
     interval = "" if top.low is None or top.high is None else f", {100 * top.level:.0f} % interval {_span(top)}"
     who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations have it"
     text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"

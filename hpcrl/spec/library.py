@@ -80,6 +80,8 @@ class Library:
             if file.is_file() and file.resolve() not in skip:
                 return file
         known = self.files(kind, ".yaml")
+        if Path(f"{name}.yaml").is_file():
+            raise UsageError(f"no {_WORDS[kind]} {name!r}: for the file {name}.yaml write {name}.yaml")
         raise UsageError(f"no {_WORDS[kind]} {name!r}; {suggestion(name, known)}")
 
     def document(self, kind: Kind, name: str, _seen: tuple[Path, ...] = ()) -> Document:

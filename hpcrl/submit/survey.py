@@ -102,7 +102,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     if progress.unmeasured:
         notes.append(
             f"attempts whose telemetry did not run: {progress.unmeasured}: their times and outcomes count, their CPU and memory are missing "
-            "(the notes of the dataset and the cells' logs say why)"
+            "(column notes of the dataset's cells says why)"
         )
     notes += [
         f"the local queue (process {each}) is stopped: it starts and ends nothing until `kill -CONT {each}`"

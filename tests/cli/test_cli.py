@@ -59,6 +59,7 @@ def test_misuse_is_one_sentence_and_exit_code_2(hpcrl: Call, in_tmp: Path) -> No
         ("plan", "--cluster", "soll"): "no cluster profile 'soll'; did you mean 'sol'?",
         ("plan", "--study", "quickstrat"): "no study 'quickstrat'; did you mean 'quickstart'?",
         ("plan", "--study", "none.yaml"): "none.yaml: no such file",
+        ("plan", "--study", "huge"): "no study 'huge': for the file huge.yaml write huge.yaml",
         ("plan", "--study", "empty-axis.yaml"): "axes.variant: has no values: give at least one",
         ("plan", "--study", "nothing.yaml"): "no cell is left",
         ("plan", "--study", "huge.yaml"): "expected at most 1,000,000 cells, got 10,000,000",
@@ -162,6 +163,9 @@ def test_profiles_without_sources_are_found(hpcrl: Call, in_tmp: Path) -> None:
     assert shown.code == 1
     assert "x.yaml:7: node_types.n.cores: `source` is missing" in shown.err
     assert hpcrl("cluster", "check").code == 0
+    (in_tmp / "mine.yaml").write_text("extends: sol\n")
+    told = "mine.yaml: good; datasets and reports call this cluster sol (key name)\n"
+    assert hpcrl("cluster", "check", "mine.yaml").out == told
 
 
 @pytest.mark.parametrize("kind", ["cluster", "study", "environment", "claims"])

@@ -323,6 +323,9 @@ def test_diff(tmp_path: Path) -> None:
     found = diff_plans(first, second)
     assert (len(found.only_in_first), len(found.only_in_second)) == (0, 1)
     assert any(line == "+#SBATCH --array=0-2" for line in found.scripts)
+    script = next((second / "scripts").iterdir())
+    script.unlink()
+    assert f"only in {first}: scripts/{script.name}" in diff_plans(first, second).scripts
 
 
 def test_secrets_in_a_profile_are_refused(tmp_path: Path) -> None:

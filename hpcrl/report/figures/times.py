@@ -161,8 +161,10 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> li
     wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
     long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
     used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
-    if not trains and set(used) <= {"setup", "other"}:
-        return []  # there is only the command
+    if not trains:
+        if set(used) <= {"setup", "other"}:
+            return []  # there is only the command
+        used["other"] = "command", used["other"][1]
     keyed = tuple(Key(name, colour=hue) for name, hue in used.values())
     names = ordered(long["line"])
     gpu = "Pending work of a GPU counts in the phase that waits for it, unless the study sets precise_phases. "
