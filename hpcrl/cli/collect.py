@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress
 from hpcrl.errors import count
+
+if TYPE_CHECKING:
+    from hpcrl.collect.finding import Refusal
 
 MOST_REASONS = 20  # that are printed
 _VARYING = re.compile(r"[0-9]+|'[^']*'|\"[^\"]*\"")
@@ -47,7 +51,7 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     # Records that were left out do not harm a dataset, but a check must report them.
     code = int(only_check and bool(done.quarantined))
     if as_json:
-        echo_json(vars(done))
+        echo_json({**vars(done), "quarantined": [each.entry for each in done.quarantined]})
         return code
     for line in _told(done.quarantined, "" if only_check else f": {output / QUARANTINE} lists them all"):
         echo(line, err=True)
@@ -71,14 +75,14 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     return code
 
 
-def _told(quarantined: Sequence[Mapping[str, str]], where: str) -> Iterator[str]:
+def _told(quarantined: Sequence[Refusal], where: str) -> Iterator[str]:
     """Give one line for each reason. Reasons that differ only in numbers, names and values count as one."""
-    alike: dict[str, list[Mapping[str, str]]] = {}
+    alike: dict[str, list[Refusal]] = {}
     for each in quarantined:
-        alike.setdefault(_VARYING.sub("", each["reason"])[:80], []).append(each)
+        alike.setdefault(_VARYING.sub("", each.reason)[:80], []).append(each)
     groups = sorted(alike.values(), key=len, reverse=True)
     for first, *others in groups[:MOST_REASONS]:
         more = f" (and {count(len(others), 'similar record')})" if others else ""
-        yield f"  quarantined: {first['file']}: {first['reason']}{more}"
+        yield f"  quarantined: {first.file}: {first.reason}{more}"
     if rest := sum(map(len, groups[MOST_REASONS:])):
         yield f"  quarantined: {count(rest, 'record')} for other reasons{where}"

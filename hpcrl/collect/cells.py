@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
@@ -23,15 +22,14 @@ from hpcrl.collect.attempts import (
     newest_restarts,
     rows_without_records,
 )
-from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
-from hpcrl.collect.reading import PROVENANCE
+from hpcrl.collect.parts import Summaries, part_file, read_part, write_part
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
-CELLS = 2_000  # maximum number of cells whose rows are in memory at once
-RECORDS = 2_000  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
+CELLS = 500  # maximum number of cells whose rows are in memory at once
+RECORDS = 500  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
 
 
 def write_cells(
@@ -41,28 +39,30 @@ def write_cells(
     slurm: Slurm,
 ) -> pa.Table:
     """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows."""
-    parts = sorted((dataset / SUMMARIES).glob("part-*.parquet"))
-    everything = pa.concat_tables([_empty(SUMMARY_SCHEMA), *(read_part(part, SUMMARY_SCHEMA) for part in parts)])
     path = part_file(dataset, "cells", 0)
     pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
     if path.exists():
         before = read_part(path, SCHEMAS["cells"])
+        again = {plan.id for _, plan in opened}
         for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
-            piece = _of_plan(before, plan_id)
-            pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
-    for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
-        made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
-        try:
-            accounted = accounted_attempts(directory, plan, slurm)
-            for places, names in _by_cell(everything, plan.id, accounted):
-                own = {name: accounted[name] for name in names}
-                made.append(_rows(plan, cells[plan.id], everything, places, own))
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise UsageError(
-                f"{directory}: its cells or its ledger contain values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
-            ) from None
-    ordered = [table for key in sorted(pieces) for table in pieces[key]]
-    table = pa.concat_tables([_empty(SCHEMAS["cells"]), *ordered]).unify_dictionaries().combine_chunks()
+            if plan_id not in again:
+                piece = _of_plan(before, plan_id)
+                pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
+        del before
+    with Summaries(dataset) as summaries:
+        for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
+            made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
+            try:
+                accounted = accounted_attempts(directory, plan, slurm)
+                for places, names in _by_cell(summaries.known, plan.id, accounted):
+                    own = {name: accounted[name] for name in names}
+                    made.append(_rows(plan, cells[plan.id], summaries, places, own))
+            except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+                raise UsageError(
+                    f"{directory}: its cells or its ledger contain values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
+                ) from None
+    ordered = [table for key in sorted(pieces) for table in pieces[key]] or [_empty(SCHEMAS["cells"])]
+    table = pa.concat_tables(ordered).unify_dictionaries().combine_chunks()
     write_part(path, table)
     return table
 
@@ -70,23 +70,23 @@ def write_cells(
 def _rows(
     plan: Plan,
     cells: Mapping[str, Cell],
-    summaries: pa.Table,
+    summaries: Summaries,
     places: pa.Array,
     accounted: Mapping[AttemptKey, Accounted],
 ) -> pa.Table:
     """Make the rows of some cells from their summaries, oldest attempt of a cell first, and number the attempts."""
     if len(places) <= RECORDS:
-        records = _records(summaries, places)
+        records = summaries.records(places)
         chunks: Iterable[list[dict[str, Any]]] = [records]
         newest = newest_restarts(map(attempt_of, records))
     else:  # a cell of very many attempts: they are read twice, so that a few are in memory at once
         keys = sorted(
             (*attempt_of(each), place)
             for some in _slices(places)
-            for each, place in zip(_records(summaries, some), some.to_pylist(), strict=True)
+            for each, place in zip(summaries.records(some), some.to_pylist(), strict=True)
         )
         newest = newest_restarts((cell, attempt) for cell, attempt, _ in keys)
-        chunks = (_records(summaries, some) for some in _whole_attempts(keys))
+        chunks = (summaries.records(some) for some in _whole_attempts(keys))
     tables, ages = [], []
     for rows in chain(
         (attempt_rows(plan, cells, records, accounted, newest) for records in chunks),
@@ -101,11 +101,14 @@ def _rows(
         several = len(list(group))
         numbers += range(1, several + 1)
         latest += [False] * (several - 1) + [True]
-    table = pa.concat_tables(tables).unify_dictionaries().take(column(order, pa.int64()))
-    for name, values in (("attempt_number", numbers), ("latest", latest)):
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(name), column(values, table.schema.field(name).type))
-    return table
+    table = pa.concat_tables(tables).unify_dictionaries()
+    del tables
+    counted: dict[str, list[Any]] = {"attempt_number": numbers, "latest": latest}
+    places, taken = column(order, pa.int64()), []
+    for each in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice
+        taken.append(column(counted[each.name], each.type) if each.name in counted else table[each.name].take(places))
+        table = table.drop_columns(each.name)
+    return pa.Table.from_arrays(taken, schema=SCHEMAS["cells"])
 
 
 def _slices(places: pa.Array) -> Iterator[pa.Array]:
@@ -122,14 +125,6 @@ def _whole_attempts(keys: Sequence[tuple[str, str, int]]) -> Iterator[pa.Array]:
             places = []
         places += own
     yield column(places, pa.int64())
-
-
-def _records(summaries: pa.Table, places: pa.Array) -> list[dict[str, Any]]:
-    """Return the summaries at some places. Only some are taken out at once, because the texts are large."""
-    chunk = summaries.take(places)
-    texts = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
-    parts = json.loads(f"[{','.join(chunk['summary'].to_pylist())}]")  # in one call, which makes each name once
-    return [part | dict(zip(PROVENANCE, words, strict=True)) for part, *words in zip(parts, *texts, strict=True)]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -160,7 +155,6 @@ def _by_cell(
     summaries: pa.Table, plan_id: str, accounted: Mapping[AttemptKey, Accounted]
 ) -> Iterator[tuple[pa.Array, list[AttemptKey]]]:
     """Give the places of the summaries and the accounted attempts of a plan, some cells at a time, in the order of their ids."""
-    # Only positions are sorted: the texts are large.
     places = pc.indices_nonzero(_is_of_plan(summaries, plan_id))
     keys = summaries.select(["cell", "record"]).take(places)
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])

@@ -15,32 +15,68 @@ from hpcrl.formats.record import SUFFIX
 
 
 class Found(NamedTuple):
-    """A record that is new or has grown: its name in the dataset, its file, size and time, its plan."""
+    """A record that is new or has grown. There may be 100,000, so it has only what cannot be computed."""
 
-    name: str
-    file: str
+    plan: str
+    folder: str
+    file_name: str
     size: int
     time: int
-    plan: str
 
     @property
-    def file_name(self) -> str:
-        return self.name.partition("/")[2]
+    def name(self) -> str:
+        """Its name in the dataset."""
+        return f"{self.plan}/{self.file_name}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.folder}/{self.file_name}"
 
 
-def find(
-    opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]
-) -> tuple[list[Found], int, dict[str, dict[str, str]]]:
-    """Return the records that are new or have grown, the number of the others, and the entries that cannot be records.
+class Refusal(NamedTuple):
+    """A file that was left out. There may be 100,000 of them, too."""
 
-    The latter are entries that are not regular files, and conflicts between copies of a plan.
+    plan: str
+    folder: str
+    file_name: str
+    reason: str
+    kind: str = ""  # "strange" if it is not a regular file, "conflict" if another copy of the plan has another one
+
+    @property
+    def record(self) -> str:
+        """Its name in the dataset, or one of its own if it cannot be in a dataset."""
+        own = f" in {self.folder.rpartition('/')[0]}" if self.kind else ""
+        return f"{self.plan}/{self.file_name}{own}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.folder}/{self.file_name}"
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """The entry in ``quarantine.json``."""
+        entry = {"record": self.record, "file": self.file, "reason": self.reason}
+        return entry | ({self.kind: "yes"} if self.kind else {})
+
+    @classmethod
+    def of(cls, entry: dict[str, str]) -> Refusal:
+        folder, _, name = entry["file"].rpartition("/")
+        kind = next((kind for kind in ("strange", "conflict") if kind in entry), "")
+        return cls(entry["record"].partition("/")[0], folder, name, entry["reason"], kind)
+
+
+def find(opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]) -> tuple[list[Found], int, list[Refusal]]:
+    """Return the records that are new or have grown, the number of the others, and the files that cannot be records.
+
+    The latter are not regular files, or conflicts between copies of a plan.
 
     Copies of a plan directory have two files for one record. If one continues the other, the longer one counts.
     """
-    found: dict[str, Found] = {}
-    odd: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, Found]] = {}
+    odd: list[Refusal] = []
     for directory, plan in opened:
-        folder = directory / RECORDS
+        folder = str(directory / RECORDS)
+        own = found.setdefault(plan.id, {})
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))  # noqa: PTH208, of 100,000 files
         except FileNotFoundError:
@@ -48,31 +84,25 @@ def find(
         except OSError as error:
             raise HpcrlError(f"{folder}: cannot be read: {error.strerror}") from None
         for name in names:
-            path = f"{folder}/{name}"
             try:
-                about = os.lstat(path)
+                about = os.lstat(f"{folder}/{name}")
             except FileNotFoundError:
                 continue
-            each = Found(f"{plan.id}/{name}", path, about.st_size, about.st_mtime_ns, plan.id)
+            each = Found(plan.id, folder, name, about.st_size, about.st_mtime_ns)
             if not stat.S_ISREG(about.st_mode):
-                key = f"{each.name} in {directory}"
-                odd[key] = {
-                    **refusal(each, f"is {_kind(about.st_mode)}, not a regular file"),
-                    "record": key,
-                    "strange": "yes",
-                }
+                odd.append(Refusal(*each[:3], f"is {_kind(about.st_mode)}, not a regular file", "strange"))
                 continue
-            other = found.setdefault(each.name, each)
+            other = own.setdefault(name, each)
             if other is not each:
                 shorter, longer = (each, other) if each.size <= other.size else (other, each)
                 if _goes_on(shorter, longer):
-                    found[each.name] = longer
+                    own[name] = longer
                 else:
                     reason = f"differs from {other.file}, which has the same name: one of them was changed by hand"
-                    key = f"{each.name} in {directory}"
-                    odd[key] = {**refusal(each, reason), "record": key, "conflict": "yes"}
-    fresh = [each for each in found.values() if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
-    return fresh, len(found) - len(fresh), odd
+                    odd.append(Refusal(*each[:3], reason, "conflict"))
+    every = [each for own in found.values() for each in own.values()]
+    fresh = [each for each in every if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
+    return fresh, len(every) - len(fresh), odd
 
 
 def _goes_on(shorter: Found, longer: Found) -> bool:
@@ -89,7 +119,3 @@ def _goes_on(shorter: Found, longer: Found) -> bool:
 def _kind(mode: int) -> str:
     kinds = {stat.S_ISLNK: "a symbolic link", stat.S_ISDIR: "a directory", stat.S_ISFIFO: "a FIFO"}
     return next((name for test, name in kinds.items() if test(mode)), "a device or socket")
-
-
-def refusal(found: Found, reason: str) -> dict[str, str]:
-    return {"record": found.name, "file": found.file, "reason": reason}

@@ -6,8 +6,10 @@ the summaries of records, which the dataset keeps, so no record is read twice.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ import pyarrow.compute as pc
 from hpcrl.collect.arrays import column
 from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES, tables
-from hpcrl.collect.finding import Found, find, refusal
+from hpcrl.collect.finding import Found, Refusal, find
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, provenance_text
 from hpcrl.collect.summaries import Samples, summaries
@@ -49,7 +51,7 @@ class Collected:
     outcomes: dict[str, int] = field(default_factory=dict)
     noted: int = 0
     unmeasured: int = 0
-    quarantined: list[dict[str, str]] = field(default_factory=list)
+    quarantined: list[Refusal] = field(default_factory=list)
 
 
 @contextmanager
@@ -89,46 +91,49 @@ def collect(
     fresh, done.unchanged, conflicts = find(opened, index["records"])
     # Conflicts, and entries that are not files, were just searched again for these plans.
     here = {plan.id for _, plan in opened}
-    quarantine = {
-        each["record"]: each
-        for each in _read_quarantine(dataset)
-        if not (("conflict" in each or "strange" in each) and each["record"].partition("/")[0] in here)
-    }
+    quarantine = {each.record: each for each in _read_quarantine(dataset) if not (each.kind and each.plan in here)}
     try:
         _forget(dataset, index, {each.name for each in fresh})
         cells = _cells(opened)
-        batches = list(_batches(fresh))
+        batches, total, seen = deque(_batches(fresh)), len(fresh), 0
+        del fresh  # here and below: the memory of 100,000 records counts
         numbers = range(index["parts"], index["parts"] + len(batches))
         index["parts"] += len(batches)
-        seen = 0
+        lines = []  # of the index, one for each batch
         with _workers(min(processes or _cores(), len(batches))) as run:
             ids = _ids(cells)
-            work = [(dataset, number, batch, ids) for number, batch in zip(numbers, batches, strict=True)]
-            for number, batch, refused in zip(numbers, batches, run(_merge_batch, work), strict=True):
+            work = ((dataset, number, batch, ids) for number, batch in zip(numbers, batches, strict=True))
+            for number, refused in zip(numbers, run(_merge_batch, list(work)), strict=True):
+                batch = batches.popleft()
+                known = {}
                 for each in batch:
-                    index["records"][each.name] = [each.size, each.time, None if each.name in refused else number]
-                    quarantine.pop(each.name, None)
-                quarantine |= {each.name: refusal(each, refused[each.name]) for each in batch if each.name in refused}
+                    name = each.name
+                    known[name] = [each.size, each.time, None if name in refused else number]
+                    quarantine.pop(name, None)
+                    if name in refused:
+                        quarantine[name] = Refusal(*each[:3], refused[name])
+                lines.append(_inside(known))
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
-                report(seen, len(fresh))
-        del fresh, batches, work  # before the cells' rows take the memory
-        quarantine |= conflicts
-        rows = write_cells(dataset, opened, cells, slurm)
-        done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
-        done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
-        latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
-        done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
-        done.quarantined = sorted(quarantine.values(), key=lambda each: each["file"])
-        lines = ",\n".join(map(json.dumps, done.quarantined))
-        write_atomically(dataset / QUARANTINE, f"[\n{lines}\n]\n")
+                report(seen, total)
         index["studies"] |= {
             plan.study["name"]: {
                 name: plan.study.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")
             }
             for _, plan in opened
         }
-        write_atomically(dataset / INDEX, json.dumps(index, sort_keys=True) + "\n")
+        lines.append(_inside(index.pop("records")))
+        done.quarantined = sorted([*quarantine.values(), *conflicts], key=lambda each: each[1:3])
+        del quarantine
+        rows = write_cells(dataset, opened, cells, slurm)
+        done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
+        done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
+        latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
+        done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
+        del rows, latest
+        write_atomically(dataset / QUARANTINE, _text(done.quarantined))
+        records = f'"records": {{{", ".join(filter(None, lines))}}}'
+        write_atomically(dataset / INDEX, f"{{{_inside(index)}, {records}}}\n")
     except (OSError, pa.ArrowException) as error:
         raise HpcrlError(
             f"{dataset}: cannot be written: {error}: the records merged before are kept; collect again"
@@ -155,11 +160,25 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
                 provenance_text(name, header.get(name))
             done.merged += 1
         except RecordError as error:
-            done.quarantined.append(refusal(each, str(error)))
+            done.quarantined.append(Refusal(*each[:3], str(error)))
         except Exception as error:
-            done.quarantined.append(refusal(each, _unforeseen(error)))
-    done.quarantined += conflicts.values()
+            done.quarantined.append(Refusal(*each[:3], _unforeseen(error)))
+    done.quarantined += conflicts
     return done
+
+
+def _inside(facts: dict[str, Any]) -> str:
+    """Return a JSON object without its braces."""
+    return json.dumps(facts, sort_keys=True)[1:-1]
+
+
+def _text(quarantined: list[Refusal]) -> bytes:
+    text = io.BytesIO()  # needs half the memory of a list of lines
+    text.write(b"[\n")
+    for number, each in enumerate(quarantined):
+        text.write(b",\n" * bool(number) + json.dumps(each.entry).encode())
+    text.write(b"\n]\n")
+    return text.getvalue()
 
 
 def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
@@ -318,7 +337,7 @@ def _open(dataset: Path) -> dict[str, Any]:
     return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "studies": {}, "records": {}}
 
 
-def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
+def _read_quarantine(dataset: Path) -> list[Refusal]:
     path = dataset / QUARANTINE
     try:
         with open_of_stranger(path) as file:
@@ -330,7 +349,7 @@ def _read_quarantine(dataset: Path) -> list[dict[str, str]]:
         return []
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
-    return list(entries)
+    return [Refusal.of(each) for each in entries]
 
 
 def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,7 +31,7 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
 
     pyarrow.parquet.read_table would do the same, but imports pandas.
     """
-    table = pq.ParquetFile(path).read()
+    table = pq.ParquetFile(path).read(use_threads=False)  # each thread would keep memory of its own
     known = set(table.column_names)
     columns = [
         table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
@@ -41,3 +46,41 @@ def write_part(path: Path, table: pa.Table) -> None:
     words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
     pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
     temporary.replace(path)
+
+
+class Summaries:
+    """The summaries of all records of a dataset.
+
+    Their texts, which may need more memory than all else, are in a temporary file of the dataset, in any order.
+    """
+
+    def __init__(self, dataset: Path) -> None:
+        self._texts = tempfile.TemporaryFile(dir=dataset)  # noqa: SIM115, closed by __exit__
+        known = [pa.Table.from_batches([], schema=SUMMARY_SCHEMA).drop_columns("summary")]
+        ends = [0]
+        for part in sorted((dataset / SUMMARIES).glob("part-*.parquet")):
+            table = read_part(part, SUMMARY_SCHEMA)
+            for text in table["summary"].to_pylist():
+                ends.append(ends[-1] + self._texts.write(text.encode()))
+            known.append(table.drop_columns("summary"))
+        self._texts.flush()
+        self._ends = np.array(ends)
+        self.known = pa.concat_tables(known)
+
+    def __enter__(self) -> Summaries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._texts.close()
+
+    def records(self, places: pa.Array) -> list[dict[str, Any]]:
+        """Return the summaries at some places."""
+        chunk = self.known.take(places)
+        words = [chunk[name].cast(pa.string()).to_pylist() for name in PROVENANCE]
+        texts = (self._text(place) for place in places.to_pylist())
+        parts = json.loads(f"[{','.join(texts)}]")  # in one call, which makes each name once
+        return [part | dict(zip(PROVENANCE, own, strict=True)) for part, *own in zip(parts, *words, strict=True)]
+
+    def _text(self, place: int) -> str:
+        start, end = self._ends[place : place + 2].tolist()
+        return os.pread(self._texts.fileno(), end - start, start).decode()

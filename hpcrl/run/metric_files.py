@@ -39,13 +39,17 @@ def read_metric_files(
         if not (text := wanted.get(kind)):
             continue
         place = start / fill(text, values)
-        files = [path for path in _files(kind, place) if path.stat().st_mtime >= since - 1]
+        try:
+            files = [path for path in _files(kind, place) if path.stat().st_mtime >= since - 1]
+        except OSError as error:
+            note(f"metrics.{kind}: {place}: cannot be read: {error.strerror}")
+            continue
         if not files:
             note(f"metrics.{kind}: {place}: the command wrote no such file")
         for path in files:
             try:
                 for entry in read(path, wanted.get("step")):
-                    left -= 1
+                    left -= len(entry) - len(("step", "time"))
                     if left < 0:
                         note(f"metrics: expected at most {MOST_VALUES} values, got more: the others are left out")
                         return
@@ -88,7 +92,7 @@ def _csv(path: Path, step: str | None) -> Iterator[Entry]:
             numbers = {name: number for name, text in row.items() if name and (number := _number(text)) is not None}
             at = numbers.pop(counts, None) if counts else None
             if numbers:
-                yield {"step": None if at is None else int(at), "time": None, **numbers}
+                yield {"step": None if at is None or abs(at) >= 2**62 else int(at), "time": None, **numbers}
 
 
 def _wandb(path: Path, step: str | None) -> Iterator[Entry]:
@@ -103,7 +107,11 @@ def _wandb(path: Path, step: str | None) -> Iterator[Entry]:
         at, when = items.pop("_step", None), items.pop("_timestamp", None)
         numbers = {name: float(each) for name, each in items.items() if _is_number(each) and not name.startswith("_")}
         if numbers:
-            yield {"step": at if isinstance(at, int) else None, "time": when if _is_number(when) else None, **numbers}
+            yield {
+                "step": at if isinstance(at, int) and abs(at) < 2**62 else None,
+                "time": when if _is_number(when) else None,
+                **numbers,
+            }
 
 
 def _log_records(path: Path) -> Iterator[bytes]:

@@ -67,15 +67,20 @@ class MetricsReader:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict):
         return None
     step, at = entry.pop("step", None), entry.pop("time", None)
-    if not all(isinstance(value, int | float) for value in entry.values()):
+    if not all(_is_number(value) for value in entry.values()):
         return None
     return {
-        "step": step if isinstance(step, int) else None,
-        "time": at if isinstance(at, int | float) else None,
+        "step": step if isinstance(step, int) and abs(step) < 2**62 else None,
+        "time": at if _is_number(at) else None,
         **entry,
     }
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value fits a column of float64."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1023)

@@ -298,7 +298,7 @@ def test_copies_of_a_plan_are_one(tmp_path: Path) -> None:
     done = gathered(tmp_path / "d", plan, copy, plan)
     assert (done.merged, done.outcomes) == (3, {"completed": 3})
     (entry,) = done.quarantined
-    assert f"differs from {copy}" in entry["reason"]
+    assert f"differs from {copy}" in entry.reason
     again = gathered(tmp_path / "d", copy, plan)
     assert (again.merged, again.unchanged, again.quarantined) == (0, 3, done.quarantined)
     assert gathered(tmp_path / "d", copy).quarantined == []
@@ -311,7 +311,7 @@ def test_a_renamed_record_is_not_counted_twice(tmp_path: Path) -> None:
     shutil.copy(path, path.with_name(f"old-{path.name}"))
     done = gathered(tmp_path / "d", plan)
     assert done.merged == 1
-    assert done.quarantined[0]["reason"] == f"has the content of {path.name}: is it a copy?"
+    assert done.quarantined[0].reason == f"has the content of {path.name}: is it a copy?"
 
 
 def test_several_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,9 +47,9 @@ def test_bad_records_are_quarantined_and_the_rest_is_merged(
     done = gathered(tmp_path / "d", plan)
     assert done.merged == 1
     (entry,) = done.quarantined
-    assert reason in entry["reason"]
-    assert entry["file"] == str(bad)
-    assert json.loads((tmp_path / "d" / "quarantine.json").read_text()) == [entry]
+    assert reason in entry.reason
+    assert entry.file == str(bad)
+    assert json.loads((tmp_path / "d" / "quarantine.json").read_text()) == [entry.entry]
     assert not (tmp_path / "pwned").exists()
     assert gathered(tmp_path / "d", plan).quarantined == [entry]
 
@@ -59,7 +59,7 @@ def test_a_record_of_another_plan_is_quarantined(tmp_path: Path) -> None:
     path = write_record(other, cells_of(other)[1])
     path.rename(plan / "records" / path.name)
     (entry,) = gathered(tmp_path / "d", plan).quarantined
-    assert entry["reason"] == "belongs to a cell that is not in this plan"
+    assert entry.reason == "belongs to a cell that is not in this plan"
 
 
 HALF = "no file M\udcfcller"  # as Python names a file whose name is not UTF-8
@@ -104,7 +104,7 @@ def test_what_is_of_the_wrong_kind_is_named_and_the_rest_is_merged(
         writer.write("footer", {"outcome": "completed"} | footer)
     done = gathered(tmp_path / "d", plan)
     assert done.merged == 1
-    assert [entry["reason"] for entry in done.quarantined] == [reason]
+    assert [entry.reason for entry in done.quarantined] == [reason]
 
 
 def test_a_restart_that_is_no_number_is_part_of_the_attempts_name(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_record_whose_names_lead_elsewhere(tmp_path: Path, column: str) -> Non
     with rewritten(write_record(plan, second), **{column: "../../x"}) as writer:
         writer.write("footer", {"outcome": "completed"})
     done = gathered(tmp_path / "d", plan)
-    assert [f"{column!r} is not a plain name" in entry["reason"] for entry in done.quarantined] == [True]
+    assert [f"{column!r} is not a plain name" in entry.reason for entry in done.quarantined] == [True]
     assert len(load_table(tmp_path / "d")) == 1
 
 

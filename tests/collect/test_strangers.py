@@ -40,7 +40,7 @@ def reasons(tmp_path: Path, plan: Path) -> list[str]:
     done = gathered(tmp_path / "d", plan)
     assert done.merged == 1
     assert done.outcomes == {"completed": 1}
-    return [each["reason"] for each in done.quarantined]
+    return [each.reason for each in done.quarantined]
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "dangling", "loop", "device", "directory"])
@@ -148,7 +148,7 @@ def test_whatever_fails_is_one_record_s_failure(tmp_path: Path, plan: Path, monk
     assert reasons(tmp_path, plan) == ["cannot be understood (ZeroDivisionError: a fault of ours)"]
     monkeypatch.undo()
     monkeypatch.setattr(merge.Reader, "read", lambda self, path: {}[path])
-    assert [each["reason"][:30] for each in check([plan], tmp_path / "other").quarantined] == [
+    assert [each.reason[:30] for each in check([plan], tmp_path / "other").quarantined] == [
         "cannot be understood (KeyError"
     ] * 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,34 @@ def test_files_of_an_earlier_start_are_not_read_again(tmp_path: Path) -> None:
     notes: list[str] = []
     assert list(read_metric_files({"csv": "old.csv"}, {}, tmp_path, since, notes.append)) == []
     assert len(notes) == 1
+
+
+def test_steps_that_are_no_numbers_of_steps(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step,x\n1e300,1\ninf,2\n,3\n-5,4\n2.5,5\n9223372036854775808,6\n")
+    found = list(read_metric_files({"csv": "a.csv"}, {}, tmp_path, 0, pytest.fail))
+    assert [(each["step"], each["x"]) for each in found] == [
+        (None, 1),
+        (None, 2),
+        (None, 3),
+        (-5, 4),
+        (2, 5),
+        (None, 6),
+    ]
+
+
+def test_odd_places(tmp_path: Path) -> None:
+    notes: list[str] = []
+    os.mkfifo(tmp_path / "fifo.csv")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    (tmp_path / "runs").mkdir()
+    os.mkfifo(tmp_path / "runs/events.out.tfevents.1")
+    (tmp_path / "runs/events.out.tfevents.2").symlink_to("/dev/zero")
+    long = "x" * 300
+    for metrics in ({"csv": "fifo.csv"}, {"csv": "loop.csv"}, {"tensorboard": "runs"}, {"csv": long}):
+        assert list(read_metric_files(metrics, {}, tmp_path, 0, notes.append)) == []
+    assert [note.rpartition(": ")[2] for note in notes] == ["the command wrote no such file"] * 3 + [
+        "File name too long"
+    ]
 
 
 def test_a_column_that_does_not_exist(tmp_path: Path) -> None:

@@ -65,6 +65,10 @@ def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
         file.write('3}\n[1]\n{"c": "x"}\n')
     assert reader.read() == [{"b": 3, "step": None, "time": None}]
     assert reader.malformed == 2
+    with path.open("a") as file:
+        file.write(f'{{"huge": {10**400}}}\n{"[" * 100_000}\n{{"d": 4, "step": {2**70}, "time": {10**400}}}\n')
+    assert reader.read() == [{"d": 4, "step": None, "time": None}]
+    assert reader.malformed == 4
 
 
 def test_the_sampler_counts_the_tree_and_ends_with_its_parent(tmp_path: Path) -> None:
