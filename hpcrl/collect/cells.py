@@ -94,6 +94,7 @@ def _rows(
     ):
         ages += [age_of(row, accounted) for row in rows]
         tables.append(_table(rows))
+        pa.default_memory_pool().release_unused()
     order = sorted(range(len(ages)), key=ages.__getitem__)
     numbers: list[int] = []
     latest: list[bool] = []
@@ -108,6 +109,7 @@ def _rows(
     for each in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice
         taken.append(column(counted[each.name], each.type) if each.name in counted else table[each.name].take(places))
         table = table.drop_columns(each.name)
+    pa.default_memory_pool().release_unused()
     return pa.Table.from_arrays(taken, schema=SCHEMAS["cells"])
 
 

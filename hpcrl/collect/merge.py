@@ -131,6 +131,7 @@ def collect(
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
         done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
         del rows, latest
+        pa.default_memory_pool().release_unused()
         write_atomically(dataset / QUARANTINE, _text(done.quarantined))
         records = f'"records": {{{", ".join(filter(None, lines))}}}'
         write_atomically(dataset / INDEX, f"{{{_inside(index)}, {records}}}\n")

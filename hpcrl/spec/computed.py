@@ -71,6 +71,8 @@ class Expression:
             found = self.evaluate(**{name: values[name] for name in self.names})
         except ZeroDivisionError:
             raise ComputeError("divides by zero") from None
+        except OverflowError:
+            raise ComputeError("is too large for a number") from None
         except (ArithmeticError, ValueError, TypeError, TemplateError, RecursionError) as error:
             raise ComputeError(str(error)) from None
         if not isinstance(found, str | int | float):

@@ -197,6 +197,7 @@ def test_exclude_knows_computed_values(tmp_path: Path) -> None:
         ({"b": "varant ~ 1"}, "computed: {b: varant ~ 1} <- computed.b: no value 'varant'; did you mean 'variant'?"),
         ({"b": "c + 1", "c": "1"}, "c is computed later: move it up"),
         ({"b": "cpus / 0"}, "divides by zero"),
+        ({"b": "0.1 ** -400"}, "is too large for a number"),
         ({"b": "10**10**10"}, "expected a whole number of at most 63 bits"),
         ({"b": "2.0**1e9"}, "too large"),
         ({"b": "'a' * 10**9"}, "*: expected two numbers, got the text 'a'"),
