@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.errors import count
+from hpcrl.report.design import capitalised
 from hpcrl.report.machines import not_alone
 from hpcrl.report.statistics import CONFIDENCE, Values, holm, least_p, mann_whitney, median, ratio
 from hpcrl.spec.claims import (
@@ -189,7 +190,7 @@ def _reading(claim: Claim, runs: _Runs, goal: float | None, measure: Measure | N
         parts = [_counted(each, test, runs, goal) for each in _configurations(test, runs)]
     else:
         chosen = measure or test.measure
-        title = _capital(_MEASURES[chosen][1])
+        title = capitalised(_MEASURES[chosen][1])
         parts = [_compared(low, high, chosen, runs, test.kind) for low, high in runs.claims.pairs(test)]
     asked = tuple(each for each in parts if each.p is not None)
     left = tuple(each for each in parts if each.p is None)
@@ -367,7 +368,3 @@ def _list(texts: Iterable[str]) -> str:
     told = list(texts)
     more = len(told) - _MOST_TOLD
     return "; ".join(told[:_MOST_TOLD]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -128,5 +128,5 @@ def band_in_words(data: pd.DataFrame) -> str:
         return "Lines are single seeds."
     return (
         "Lines are medians over seeds. Bands are intervals of order statistics, which at each point contain the median of all "
-        f"seeds in {100 * level:.0f} % of cases or more. A line ends where its shortest seed ends."
+        f"seeds in {100 * level:.0f} % of cases or more. A line covers what all of its seeds cover."
     )

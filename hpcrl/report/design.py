@@ -49,6 +49,11 @@ def natural(name: object) -> tuple[tuple[bool, float, str], ...]:
     return tuple((place % 2 == 0, float(part) if place % 2 else 0.0, part) for place, part in enumerate(parts) if part)
 
 
+def capitalised(text: str) -> str:
+    """Return a heading. A name that a program gave to a value, such as charts/episode_reward, stays as it is."""
+    return text if {"/", "_"} & set(text.partition(" ")[0]) else text[:1].upper() + text[1:]
+
+
 def in_short(value: float) -> str:
     """Write a number with three significant digits, and commas between thousands."""
     if value != value:

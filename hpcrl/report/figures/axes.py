@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from hpcrl.report.axes import numeric
-from hpcrl.report.design import in_short
+from hpcrl.report.design import capitalised, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     Figure,
@@ -144,5 +144,4 @@ def _map(
 
 def _heading(title: str) -> str:
     """Return a figure's title from that of an axis: with a capital, without the unit."""
-    words = title.partition(" (")[0]
-    return f"{words[:1].upper()}{words[1:]}"
+    return capitalised(title.partition(" (")[0])

@@ -6,6 +6,7 @@ import pandas as pd
 
 from hpcrl.formats.runs import goal_wall_time
 from hpcrl.report.curves import By, band_in_words, evaluations, returns
+from hpcrl.report.design import capitalised
 from hpcrl.report.figures.drawing import Figure, legend, ordered
 from hpcrl.report.figures.marks import bands, dots, in_words
 from hpcrl.report.score import Score
@@ -40,7 +41,7 @@ def scores(rows: pd.DataFrame, goal: float | None, score: Score) -> Figure | Non
     text = f"{score.meaning} {in_words(known, 'final_score', 'median')}"
     if goal is not None:
         text += f" The dashed line is the goal, {goal:,g}."
-    return Figure("final-score", score.title[:1].upper() + score.title[1:], text, (panel,), legend(known))
+    return Figure("final-score", capitalised(score.title), text, (panel,), legend(known))
 
 
 def _time_to_goal(rows: pd.DataFrame, goal: float | None) -> Figure | None:
@@ -85,7 +86,7 @@ def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | No
     )
     what = f"Values of {name} as reported." if score.name else "Returns of training, the last 20 episodes averaged."
     text = f"{what} {band_in_words(data)}{_start(by) if score.trains else ''}"
-    heading = f"{name[:1].upper()}{name[1:]} against {title}"
+    heading = f"{capitalised(name)} against {title}"
     kind = "return" if score.trains else "value"
     return Figure(f"{kind}-by-{by}", heading, text, panels, legend(data, lines=True))
 
