@@ -18,9 +18,8 @@ from hpcrl.collect import merge
 from hpcrl.collect.merge import collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.record import FORMAT, MAGIC, SAMPLE_COLUMNS, read_frames
+from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.tables import SCHEMAS
-from hpcrl.slurm.client import Completed, Slurm
 from tests.builders import cells_of, dqn_study, granted, planned, write_record
 from tests.collect.gathering import gathered, no_slurm, raw_frame, rewritten
 
@@ -85,87 +84,6 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 
-def test_attempts_are_told_apart_and_only_the_newest_counts(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study())
-    (cell,) = cells_of(plan)
-    write_record(plan, cell, "7_0-0", outcome="preempted")
-    write_record(plan, cell, "7_0-1")
-    done = gathered(tmp_path / "d", plan)
-    assert (done.attempts, done.outcomes) == (2, {"completed": 1})
-    rows = hpcrl.load(tmp_path / "d")
-    assert list(rows["attempt_number"]) == [1, 2]
-    assert list(rows["outcome"]) == ["preempted", "completed"]
-    assert list(rows["latest"]) == [False, True]
-
-
-def test_a_cell_of_very_many_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its records are read some at a time, and its rows are the same."""
-    plan = planned(tmp_path / "plan", dqn_study(seeds=2), "sol")
-    for cell in cells_of(plan):
-        for number in range(7):
-            for restart in range(3):
-                write_record(plan, cell, f"{number}_0-{restart}", outcome="preempted" if restart < 2 else "completed")
-        for rank in range(4):
-            write_record(plan, cell, "9_0-0", rank=rank, ranks=4, node=f"n{rank}")
-        write_record(plan, cell, "byhand-5", outcome=None)
-    gathered(tmp_path / "whole", plan)
-    monkeypatch.setattr("hpcrl.collect.cells.RECORDS", 3)
-    gathered(tmp_path / "parts", plan)
-    whole, parts = (hpcrl.load(tmp_path / name) for name in ("whole", "parts"))
-    pd.testing.assert_frame_equal(whole, parts)
-    assert list(whole["attempt_number"]) == [*range(1, 24)] * 2
-    assert list(whole["latest"]) == ([False] * 22 + [True]) * 2
-    assert set(whole["records"]) == {1, 4}
-
-
-def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(), "sol")
-    (cell,) = cells_of(plan)
-    ledger = Ledger(plan, create=True)
-    names = []
-    for attempt, job_id in ((1, "7"), (2, "8")):
-        made = ledger.intend(granted(plan, "0", attempt, time=1200 if attempt == 2 else None))
-        names.append(made.name)
-        ledger.submitted(made.token, job_id)
-    ledger.close()
-    write_record(plan, cell, "7_0-0", outcome="failed")
-    states = f"7_0|FAILED|1:0|9|htc|c1|{names[0]}\n8_0|NODE_FAIL|0:0|2|htc|c2|{names[1]}\n"
-
-    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
-        return Completed(0, states if "sacct" in arguments and "--noconvert" not in arguments else "", "")
-
-    collect([plan], tmp_path / "d", Slurm(answer))
-    rows = hpcrl.load(tmp_path / "d")
-    assert list(rows["attempt"]) == ["7_0-0", "8_0"]
-    assert list(rows["outcome"]) == ["failed", "node_fail"]
-    assert list(rows["latest"]) == [False, True]
-    assert list(rows["time_limit"]) == [600, 1200]  # what each attempt asked for
-    assert rows["reason"][1] == "it left no record; the scheduler says NODE_FAIL, exit code 0:0"
-
-
-@pytest.mark.parametrize("last_rank", ["completed", None])
-def test_ranks_are_one_row_with_the_failure(tmp_path: Path, last_rank: str | None) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 3, "nodes": 1, "memory": "1G"}), "sol")
-    (cell,) = cells_of(plan)
-    write_record(plan, cell, rank=0)
-    write_record(plan, cell, rank=1, node="n2", outcome="failed", reason="it broke")
-    write_record(plan, cell, rank=2, node="n3", outcome=last_rank)  # or it was ended while it waited for rank 1
-    gathered(tmp_path / "d", plan)
-    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
-    assert (row["outcome"], row["reason"], row["records"]) == ("failed", "rank 1: it broke", 3)
-    assert row["cpu_seconds"] == 6
-
-
-def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
-    (cell,) = cells_of(plan)
-    write_record(plan, cell, rank=0, outcome="failed", reason="Horovod has been shut down", wall_time=9.0)
-    write_record(plan, cell, rank=1, outcome="oom", reason="out of memory", wall_time=4.0)
-    gathered(tmp_path / "d", plan)
-    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
-    assert (row["outcome"], row["reason"]) == ("oom", "rank 1: out of memory")
-
-
 def test_a_check_reports_and_writes_nothing(tmp_path: Path, hpcrl: Any) -> None:
     plan = planned(tmp_path / "p", dqn_study(seeds=2))
     good, bad = cells_of(plan)
@@ -210,74 +128,6 @@ def test_cores_that_are_not_always_the_same_are_left_out(tmp_path: Path) -> None
     assert [list(each) for each in samples["each_gpu_power"]] == [[1, 1], [1, 1]]
     assert list(samples["each_gpu_percent"][0]) == [1, 1]
     assert samples["each_gpu_percent"][1] is None
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_format_is_migrated(tmp_path: Path, version: int) -> None:
-    """It had nested values, an array for each column, and in version 1 fewer columns of samples."""
-    plan = planned(tmp_path / "p", dqn_study())
-    (cell,) = cells_of(plan)
-    path = write_record(plan, cell)
-    header = next(iter(read_frames(path))).payload | {"format": version}
-    names = THIRD_SAMPLES if version == 2 else ("time", "unix_time", *FIRST_SAMPLES)
-
-    def columns(*names: str) -> dict[str, Any]:
-        arrays = {name: np.array([3.0, 4.0]) for name in names}
-        return {name: ("nd", "<f8", array.shape, array.tobytes()) for name, array in arrays.items()}
-
-    cores = np.array([[1, 10], [2, 20]], np.float32)
-    lists = {"core_percent": ("nd", "<f4", cores.shape, cores.tobytes())} if version == 2 else {}
-    frames = {
-        "header": header,
-        "samples": columns(*names) | lists,
-        "episodes": columns("step", "time", "value", "length"),
-        "values": {"entries": [{"time": 1.0, "step": 7, "values": {"loss": 0.5}}]},
-        "phases": {"seconds": {"act": 2.0}, "counts": {"act": 9}},
-        "footer": {"outcome": "completed", "wall_time": 4.0},
-    }
-    path.write_bytes(MAGIC + b"".join(raw_frame(kind, pickle.dumps(payload)) for kind, payload in frames.items()))
-    assert gathered(tmp_path / "d", plan).merged == 1
-    samples = hpcrl.load(tmp_path / "d", "samples")
-    assert list(samples["rss"]) == [3, 4]
-    assert samples["pss"].isna().all() == (version == 1)
-    assert samples["memory_peak"].isna().all()
-    assert samples["core_percent"].isna().all() == (version == 1)
-    assert list(hpcrl.load(tmp_path / "d", "episodes")["value"]) == [3, 4, 0.5]
-    assert list(hpcrl.load(tmp_path / "d", "phases")["count"]) == [9]
-    assert hpcrl.load(tmp_path / "d")["outcome"][0] == "completed"
-
-
-def test_samples_of_the_third_format_lack_the_last_columns(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study())
-    (cell,) = cells_of(plan)
-    row = np.arange(float(len(THIRD_SAMPLES)))[None]
-    with rewritten(write_record(plan, cell, outcome=None), format=3) as writer:
-        writer.write("samples", {"table": row})
-        writer.write("samples", {"table": row + 1})
-    gathered(tmp_path / "d", plan)
-    samples = hpcrl.load(tmp_path / "d", "samples")
-    assert list(samples["time"]) == [0, 1]
-    assert list(samples["gpu_throttle"]) == [len(THIRD_SAMPLES) - 1, len(THIRD_SAMPLES)]
-    assert samples["memory_peak"].isna().all()
-
-
-THIRD_SAMPLES = SAMPLE_COLUMNS[: SAMPLE_COLUMNS.index("memory_peak")]
-FIRST_SAMPLES = (
-    "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
-    "gpu_percent", "gpu_memory", "gpu_power", "gpu_energy",
-)  # fmt: skip
-
-
-def test_a_newer_format_is_refused_and_named(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study())
-    (cell,) = cells_of(plan)
-    with rewritten(write_record(plan, cell), format=FORMAT + 1):
-        pass
-    gathered(tmp_path / "d", plan)
-    (entry,) = json.loads((tmp_path / "d/quarantine.json").read_text())
-    assert entry["reason"] == (
-        f"has format {FORMAT + 1}, but this hpcrl reads formats up to {FORMAT}: collect with the hpcrl that wrote it"
-    )
 
 
 def test_copies_of_a_plan_are_one(tmp_path: Path) -> None:
@@ -410,50 +260,6 @@ def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -
     assert "n1: its clock is " in row["notes"]
     samples = hpcrl.load(tmp_path / "d", "samples")
     assert list(samples.loc[samples["node"] == "n2", "unix_time"]) == [95]
-
-
-def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(), "sol")
-    (cell,) = cells_of(plan)
-    ledger = Ledger(plan, create=True)
-    claimed = ledger.intend(granted(plan, "0"))
-    ledger.submitted(claimed.token, "7")
-    ledger.close()
-    write_record(plan, cell, "7_0-0")
-    usage = "7_0|htc|01:02:03.5||500|c[1-2]\n7_0.batch||00:00:01|2048||c1\n7_0.0||1-00:00:01|4096K||c[1-2]\n8_0||||\n"
-
-    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
-        if "squeue" in arguments:
-            return Completed(0, "", "")
-        return Completed(0, usage if "--noconvert" in arguments else f"7_0|COMPLETED|0:0|9|htc|c1|{claimed.name}\n", "")
-
-    collect([plan], tmp_path / "d", Slurm(answer))
-    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
-    assert (row["slurm_state"], row["slurm_elapsed"], row["slurm_cpu_seconds"]) == ("COMPLETED", 9, 3723.5)
-    assert (row["slurm_memory_peak"], row["slurm_energy"], row["slurm_nodes"]) == (4096 * 1024, 500, "c[1-2]")
-
-
-@pytest.mark.parametrize(
-    ("state", "outcome"),
-    [("TIMEOUT", "timeout"), ("OUT_OF_MEMORY", "oom"), ("NODE_FAIL", "node_fail"), ("FAILED", "failed")],
-)
-def test_who_ended_a_job_has_the_last_word(tmp_path: Path, state: str, outcome: str) -> None:
-    plan = planned(tmp_path / "p", dqn_study(), "sol")
-    (cell,) = cells_of(plan)
-    ledger = Ledger(plan, create=True)
-    claimed = ledger.intend(granted(plan, "0"))
-    ledger.submitted(claimed.token, "7")
-    ledger.close()
-    write_record(plan, cell, "7_0-0", outcome="failed", reason="a file was gone")
-
-    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
-        known = "sacct" in arguments and "--noconvert" not in arguments
-        return Completed(0, f"7_0|{state}|0:15|9|htc|c1|{claimed.name}\n" if known else "", "")
-
-    collect([plan], tmp_path / "d", Slurm(answer))
-    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
-    assert row["outcome"] == outcome
-    assert row["reason"] == ("a file was gone" if state == "FAILED" else f"the scheduler says {state}")
 
 
 def test_provenance_has_its_columns(tmp_path: Path) -> None:
