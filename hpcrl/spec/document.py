@@ -309,7 +309,11 @@ def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any
         for below, text in error.faults:
             yield document.origin((*path, *below)), (*path, *below), text
     elif fault["type"] == "extra_forbidden":
-        yield document.origin(path), path, f"unknown key; {suggestion(str(path[-1]), _fields_at(model, path[:-1]))}"
+        key = str(path[-1])
+        if len(path) > 1 and key in model.model_fields:
+            yield document.origin(path), path, f"unknown key here: {key} is a key of the file's top level"
+        else:
+            yield document.origin(path), path, f"unknown key; {suggestion(key, _fields_at(model, path[:-1]))}"
     else:
         yield document.origin(path), path, "is missing" if fault["type"] == "missing" else in_words(fault)
 

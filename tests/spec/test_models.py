@@ -87,6 +87,7 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"workload": {"command": []}}, "`command` is empty"),
         ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4G'),
         ({"resources": {"tme": "1:00"}}, "resources.tme: unknown key; did you mean 'time'?"),
+        ({"resources": {"seeds": 3}}, "resources.seeds: unknown key here: seeds is a key of the file's top level"),
         ({"name": "a/b"}, "name: expected a name of letters, digits, _ . + and -"),
         ({"name": "a\nb"}, "name: expected a name of letters, digits, _ . + and -"),
     ],
