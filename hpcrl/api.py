@@ -330,6 +330,7 @@ def collect(
     check: bool = False,
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    say: Say = log.warning,
 ) -> Collected:
     """Merge the records of plans into a dataset; :func:`hpcrl.load` opens its tables.
 
@@ -348,7 +349,7 @@ def collect(
     places = [Path(each) for each in plans]
     if check:
         return merge.check(places, Path(dataset))
-    return merge.collect(places, Path(dataset), Slurm(), progress, processes)
+    return merge.collect(places, Path(dataset), Slurm(), progress, processes, say)
 
 
 def report(

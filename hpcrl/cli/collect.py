@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress
+from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_PLAN, echo, echo_json, json_option, progress, say
 from hpcrl.errors import count
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
         done = api.collect(plans, output, check=True)
     else:
         with progress("merging") as advance:
-            done = api.collect(plans, output, processes=processes, progress=advance)
+            done = api.collect(plans, output, processes=processes, progress=advance, say=say)
     # Records that were left out do not harm a dataset, but a check must report them.
     code = int(only_check and bool(done.quarantined))
     if as_json:

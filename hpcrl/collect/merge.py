@@ -24,15 +24,17 @@ from hpcrl.collect.arrays import column
 from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES, tables
 from hpcrl.collect.finding import Found, Refusal, find
+from hpcrl.collect.holding import held_dataset
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, provenance_text
 from hpcrl.collect.summaries import Samples, summaries
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger, write_atomically
+from hpcrl.formats.lease import Say
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import Cell, Plan, check_cells, every_cell, read_plan
 from hpcrl.formats.record import UNMEASURED, RecordError, record_name
-from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
+from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, read_index
 from hpcrl.slurm.client import Slurm
 
 # Maximum records and bytes of one batch, which becomes one part; a single record may have more bytes.
@@ -73,20 +75,34 @@ def collect(
     slurm: Slurm,
     report: Report = lambda done, total: None,
     processes: int | None = None,
+    say: Say = lambda line: None,
 ) -> Collected:
     """Merge the new records of some plans into a dataset, which is created if it does not exist.
 
-    Records that cannot be read are not moved; they are listed with the reason in ``quarantine.json``, and counted.
+    Records that cannot be read are not moved; they are listed with the reason in ``quarantine.json``, and counted. If
+    another process collects into the dataset, this one waits for it.
 
     Args:
         processes: how many read at once; None: one per core, at most 8.
+        say: gets a line that names the process for which this one waits.
 
     Raises:
         UsageError: a directory is not a plan, or the dataset has another format.
         HpcrlError: the dataset cannot be written.
     """
     opened = _opened(plans)
-    index = _open(dataset)
+    with held_dataset(dataset, say) as index:
+        return _collect(opened, dataset, index, slurm, report, processes)
+
+
+def _collect(
+    opened: Sequence[tuple[Path, Plan]],
+    dataset: Path,
+    index: dict[str, Any],
+    slurm: Slurm,
+    report: Report,
+    processes: int | None,
+) -> Collected:
     done = Collected()
     fresh, done.unchanged, conflicts = find(opened, index["records"])
     # Conflicts, and entries that are not files, were just searched again for these plans.
@@ -323,19 +339,6 @@ def _unforeseen(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "needs more memory than is available"
     return f"cannot be understood ({type(error).__name__}: {str(error)[:200]})"
-
-
-def _open(dataset: Path) -> dict[str, Any]:
-    if (dataset / INDEX).exists():
-        return read_index(dataset)
-    if dataset.exists() and any(dataset.iterdir()):
-        raise UsageError(f"{dataset}: exists and is not a dataset: choose another directory with -o")
-    try:
-        for table in (*SCHEMAS, SUMMARIES):
-            (dataset / table).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HpcrlError(f"{dataset}: cannot be made: {error.strerror}") from None
-    return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "studies": {}, "records": {}}
 
 
 def _read_quarantine(dataset: Path) -> list[Refusal]:
