@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -65,10 +66,9 @@ def study_faults(study: Study) -> Iterator[Fault]:
         for key in rule.model_extra or {}:
             if key not in names:
                 yield ("exclude", number, key), f"no axis {key!r}; {suggestion(key, names)}"
-    for number, seed in enumerate(study.seeds):
-        if seed in study.seeds[:number]:
-            yield ("seeds",), f"repeats {seed}"
-            break
+    if len(set(study.seeds)) < len(study.seeds):
+        repeated = next(seed for seed, count in Counter(study.seeds).items() if count > 1)
+        yield ("seeds",), f"repeats {repeated}"
     yield from _exclusion_faults(study)
     for path, text in study.workload.texts():
         if "\0" in text:
