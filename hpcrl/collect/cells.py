@@ -28,8 +28,8 @@ from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
-CELLS = 500  # maximum number of cells whose rows are in memory at once
-RECORDS = 500  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
+CELLS = 250  # maximum number of cells whose rows are in memory at once
+RECORDS = 250  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
 
 
 def write_cells(
@@ -103,7 +103,7 @@ def _rows(
         numbers += range(1, several + 1)
         latest += [False] * (several - 1) + [True]
     table = pa.concat_tables(tables).unify_dictionaries()
-    del tables
+    del tables, ages
     counted: dict[str, list[Any]] = {"attempt_number": numbers, "latest": latest}
     places, taken = column(order, pa.int64()), []
     for each in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice
