@@ -28,8 +28,8 @@ from hpcrl.formats.plan import Cell, Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
-CELLS = 250  # maximum number of cells whose rows are in memory at once
-RECORDS = 250  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
+CELLS = 500  # maximum number of cells whose rows are in memory at once
+RECORDS = 500  # maximum number of records whose summaries are in memory at once, but for attempts of more ranks
 
 
 def write_cells(

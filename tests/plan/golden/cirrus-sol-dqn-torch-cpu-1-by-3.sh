@@ -63,6 +63,8 @@ for ((slot = 0; slot < 3; slot++)); do
     [ -n "$signalled" ] || break  # else it was a signal that ended `wait`
     ended=0
   done
+  # bash 5.2 may lose the code of a child that ends while a trap runs: it is -1 then, and the cell's record has the outcome.
+  [ "$ended" -ge 0 ] || ended=0
   [ "$code" -ne 0 ] || code=$ended
 done
 exit "$code"
