@@ -49,7 +49,7 @@ def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
         assert hpcrl.load(dataset, "samples").groupby("plan").size().nunique() == 1
 
 
-def test_a_killed_collect_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_collect_can_be_repeated(tmp_path: Path) -> None:
     plan = plan_with_records(tmp_path / "p", 4)
     gathered(tmp_path / "whole", plan)
     chance = random.Random(0)
@@ -58,7 +58,7 @@ def test_a_killed_collect_can_be_repeated(tmp_path: Path, monkeypatch: pytest.Mo
         dataset = tmp_path / str(number)
         started = time.monotonic()
         process = collecting(plan, dataset)
-        while not dataset.exists():
+        while process.poll() is None and not dataset.exists():
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.5) * (time.monotonic() - started))
         process.send_signal(signal.SIGKILL)
