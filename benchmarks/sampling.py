@@ -48,9 +48,10 @@ os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
 import gymnasium, psutil
-from hpcrl.rl.algorithms.dqn import DqnConfig, train
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.learner import initial_weights
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl.interfaces import Run
+from hpcrl.rl.make import make_training
+from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder, Sampler
 from hpcrl.telemetry.phases import PhaseClock
 
@@ -78,10 +79,9 @@ def stop():
     taken += 1
     return False
 
-config = DqnConfig.from_mapping({"total_steps": (2 * turns + 1) * steps, "evaluation_interval": 10**9})
-make = lambda network, generator: make_dqn_learner(
-    "numpy", "eager", network, dict(initial_weights(network, generator)), config.learner_settings(), "cpu", None)
-train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, recorder, clock, None, stop, None)
+settings = Settings(total_steps=(2 * turns + 1) * steps, evaluation_interval=10**9)
+run = Run(1, recorder, clock)
+train(make_training("dqn", settings, "numpy", "eager", lambda: gymnasium.make("CartPole-v1"), run), None, stop)
 next_window()
 sampler.stop()
 """

@@ -19,34 +19,24 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Silent:
-    def episode(self, step: int, value: float, length: int) -> None: ...
-
-    def evaluation(self, step: int, value: float) -> None: ...
-
-    def progress(self, step: int, total: int) -> None: ...
-
-
 def ours(framework: str, execution: str, acting: str) -> float:
     import gymnasium
-    import numpy as np
 
-    from hpcrl.rl.algorithms.dqn import DqnConfig, train
+    from hpcrl.catalogue.algorithms.dqn import Settings
+    from hpcrl.catalogue.fields import check
     from hpcrl.rl.distributed.group import Group
-    from hpcrl.rl.frameworks import make_dqn_learner
-    from hpcrl.rl.learner import DqnLearner, Network, initial_weights
+    from hpcrl.rl.interfaces import Run
+    from hpcrl.rl.make import make_training
+    from hpcrl.rl.smoke import Silent
+    from hpcrl.rl.train import train
     from hpcrl.run.training import before_import
     from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 
     before_import({"framework": framework}, {"cpus": 1}, Group())
-    config = DqnConfig.from_mapping(SETTINGS | {"acting": acting})
+    settings = check("dqn", Settings, SETTINGS | {"acting": acting})
     clock = PhaseClock()
-
-    def make(network: Network, stream: np.random.Generator) -> DqnLearner:
-        weights = dict(initial_weights(network, stream))
-        return make_dqn_learner(framework, execution, network, weights, config.learner_settings())
-
-    train(config, lambda: gymnasium.make("CartPole-v1"), make, 1, Silent(), clock)
+    run = Run(1, Silent(), clock)
+    train(make_training("dqn", settings, framework, execution, lambda: gymnasium.make("CartPole-v1"), run))
     # The peers evaluate nothing, and count no time before their first step.
     seconds = clock.total() - sum(clock.seconds[phase] for phase in (*BEFORE_TRAINING, "evaluate"))
     return STEPS / seconds

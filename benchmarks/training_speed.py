@@ -39,31 +39,31 @@ def main() -> None:
         directory = Path(place)
         (directory / "worker.zip").write_bytes(worker_zip())
         scripts = _cleanrl(directory)
-        peers = _python("peers")
+        peers = python_of("peers")
         steps = ["--total-timesteps", str(STEPS)]
         contenders: dict[str, list[str]] = {
             "CleanRL 1.2.0, dqn.py": [peers, str(scripts / "dqn.py"), *steps, "--cuda", "false"],
             "CleanRL 1.2.0, dqn_jax.py": [peers, str(scripts / "dqn_jax.py"), *steps],
             "Stable-Baselines3 2.3.2": [peers, str(HERE / "training_program.py"), "sb3"],
-            "rejax 0.1.3, 10 environments": [_python("rejax"), str(HERE / "training_program.py"), "rejax"],
+            "rejax 0.1.3, 10 environments": [python_of("rejax"), str(HERE / "training_program.py"), "rejax"],
         }
         for framework, execution in OURS:
             for acting in ("framework",) if execution == "fused" or framework == "numpy" else ("framework", "numpy"):
                 name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
                 program = [str(HERE / "training_program.py"), framework, execution, acting]
-                contenders[name] = [_python(framework), *program]
+                contenders[name] = [python_of(framework), *program]
         best = dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
             for name, words in contenders.items():
-                best[name] = max(best[name], _speed(words, directory))
+                best[name] = max(best[name], speed(words, directory))
     torch, jax = best["CleanRL 1.2.0, dqn.py"], best["CleanRL 1.2.0, dqn_jax.py"]
     print(f"DQN on CartPole-v1 by CleanRL's settings, {STEPS:,} steps, one core, best of {ROUNDS} runs")
     print(f"  {'':<40} {'steps/s':>8} {'x dqn.py':>9} {'x dqn_jax.py':>13}")
-    for name, speed in best.items():
-        print(f"  {name:<40} {speed:8.0f} {speed / torch:9.2f} {speed / jax:13.2f}")
+    for name, steps in best.items():
+        print(f"  {name:<40} {steps:8.0f} {steps / torch:9.2f} {steps / jax:13.2f}")
 
 
-def _python(name: str) -> str:
+def python_of(name: str) -> str:
     """Return the interpreter of one of the packaged environments, or of the peers', built if need be."""
     library = Library([HERE])
     profile = library.cluster("workstation")
@@ -85,7 +85,7 @@ def _cleanrl(directory: Path) -> Path:
     return directory / "cleanrl"
 
 
-def _speed(words: list[str], directory: Path) -> float:
+def speed(words: list[str], directory: Path) -> float:
     """Run one contender and return the last steps per second that it prints."""
     environment = os.environ | {"PYTHONPATH": str(directory / "worker.zip"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= dict.fromkeys(

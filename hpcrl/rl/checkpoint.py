@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,15 @@ def nested(prefix: str, arrays: Arrays) -> Arrays:
 def part(prefix: str, arrays: Arrays) -> Arrays:
     """Return a part's arrays, without the prefix."""
     return {name.removeprefix(f"{prefix}/"): array for name, array in arrays.items() if name.startswith(f"{prefix}/")}
+
+
+def optimizer_state(group: str, steps: int, slots: Sequence[NDArray[Any]]) -> Arrays:
+    """Return the state of the optimiser of a group of weights as arrays."""
+    numbered = {str(number): array for number, array in enumerate(slots)}
+    return nested(f"optimizer/{group}", {"steps": np.array([steps], np.float64), **numbered})
+
+
+def optimizer_part(group: str, arrays: Arrays) -> tuple[int, list[NDArray[Any]]]:
+    """Return the steps and slots that :func:`optimizer_state` stored."""
+    stored = part(f"optimizer/{group}", arrays)
+    return int(stored.pop("steps")[0]), [stored[str(number)] for number in range(len(stored))]

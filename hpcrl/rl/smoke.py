@@ -9,21 +9,25 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.catalogue.registry import frameworks
-from hpcrl.rl.algorithms.dqn import DqnConfig, train
+from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.probes import Probe, wanted_values
-from hpcrl.rl.frameworks import make_collective, make_dqn_learner
-from hpcrl.rl.frameworks.numpy.dqn import q_values
-from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
+from hpcrl.rl.frameworks import make_collective
+from hpcrl.rl.interfaces import Run
+from hpcrl.rl.make import make_training
+from hpcrl.rl.specification.dqn import q_values
+from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
 from hpcrl.telemetry.provenance import visible_gpus
 
-CONFIG = DqnConfig(
+SETTINGS = Settings(
     total_steps=500,
     hidden=(16,),
     learning_rate=1e-2,
@@ -37,7 +41,9 @@ CONFIG = DqnConfig(
 )
 
 
-class _Silent:
+class Silent:
+    """A reporter that says nothing."""
+
     def episode(self, step: int, value: float, length: int) -> None: ...
 
     def evaluation(self, step: int, value: float) -> None: ...
@@ -61,41 +67,31 @@ def learn(
     **changes: Any,
 ) -> float:
     """Train on a probe and return the maximum error of the learned Q values."""
-    config = DqnConfig(**{**vars(CONFIG), **changes})
-    learners: list[DqnLearner] = []
-
-    def make(network: Network, stream: np.random.Generator) -> DqnLearner:
-        weights = initial_weights(network, stream)
-        learners.append(
-            make_dqn_learner(
-                framework, execution, network, dict(weights), config.learner_settings(), device, collective
-            )
-        )
-        return learners[0]
-
-    train(config, lambda: Probe(probe), make, 1, _Silent(), PhaseClock(), collective=collective)
-    shown, wanted = wanted_values(probe, config.gamma)
-    return float(np.abs(q_values(learners[0].weights(), shown, config.dueling) - wanted).max())
+    settings = replace(SETTINGS, **changes)
+    run = Run(1, Silent(), PhaseClock(), collective)
+    training = make_training("dqn", settings, framework, execution, lambda: Probe(probe), run, device)
+    train(training)
+    shown, wanted = wanted_values(probe, settings.gamma)
+    return float(np.abs(q_values(training.learner.weights("online"), shown, settings) - wanted).max())
 
 
 def main(framework: str, parallelism: str, flavour: str) -> None:
     """Print the result of each mode."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
-    collective = make_collective(framework, parallelism, Group())
+    collective = make_collective(framework, parallelism, Group(), PhaseClock())
     for execution in frameworks()[framework].modes:
         if collective and execution in frameworks()[framework].one_process:
             continue
         start = time.perf_counter()
         try:
-            miss = learn(framework, execution, 5, collective, "cuda" if gpus else "cpu")
-            found[execution] = (
-                f"trains ({time.perf_counter() - start:.1f} s)" if miss < 0.2 else f"learns badly: {miss}"
-            )
-        except Exception as error:  # the user needs to see any error of a framework
-            found[execution] = f"fails: {' '.join(str(error).split())[:300] or type(error).__name__}"
+            error = learn(framework, execution, 5, collective, "cuda" if gpus else "cpu")
+            seconds = time.perf_counter() - start
+            results[execution] = f"trains ({seconds:.1f} s)" if error < 0.2 else f"learns badly: {error}"
+        except Exception as failure:  # the user needs to see any error of a framework
+            results[execution] = f"fails: {' '.join(str(failure).split())[:300] or type(failure).__name__}"
     name = collective.name if collective else None
-    print(json.dumps({"modes": found, "collective": name, "gpu": gpus[0] if gpus else None}))
+    print(json.dumps({"modes": results, "collective": name, "gpu": gpus[0] if gpus else None}))
 
 
 if __name__ == "__main__":

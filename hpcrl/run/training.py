@@ -6,24 +6,23 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hpcrl.catalogue.fields import names
-from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.fields import check, names
+from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError
-from hpcrl.rl.algorithms.dqn import DqnConfig, train
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner, wait_for
-from hpcrl.rl.learner import Collective, DqnLearner, Network, initial_weights
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.frameworks import make_collective
+from hpcrl.rl.interfaces import Run
+from hpcrl.rl.make import make_training
+from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder
-from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock, switch_cost
+from hpcrl.telemetry.phases import PhaseClock, switch_cost
 from hpcrl.telemetry.provenance import visible_gpus
 
 
@@ -54,8 +53,6 @@ def train_cell(
         UsageError: the cell cannot run here: a framework is not installed, a GPU is missing, or settings are wrong.
         HpcrlError: the ranks do not find each other or do not agree.
     """
-    import gymnasium
-
     framework = str(config["framework"])
     execution = str(config.get("execution", frameworks()[framework].default_mode))
     parallelism = str(resources.get("parallelism", "none"))
@@ -69,44 +66,17 @@ def train_cell(
         )
     if parallelism != "none" and group.ranks != resources["tasks"]:
         raise UsageError(f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks")
-    known = names(DqnConfig)
-    settings = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
-    hyperparameters = DqnConfig.from_mapping(settings)
+    algorithm = algorithms()[str(workload["algorithm"])]
+    known = names(algorithm.settings)
+    values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
+    settings = check(algorithm.name, algorithm.settings, values)
 
-    def make_environment() -> Any:
-        try:
-            return gymnasium.make(workload["environment"], max_episode_steps=workload.get("max_episode_steps"))
-        except gymnasium.error.Error as error:
-            raise UsageError(f"environment {workload['environment']}: {' '.join(str(error).split())}") from None
-
-    collective = make_collective(framework, parallelism, group)
-    timed = TimedCollective(collective, clock, wait_for(framework)) if collective else None
-    learners: list[DqnLearner] = []
-
-    def make_learner(network: Network, generator: np.random.Generator) -> DqnLearner:
-        if hyperparameters.defaults == "framework":
-            weights = framework_weights(framework, network, int(config["seed"]))
-        else:
-            weights = dict(initial_weights(network, generator))
-        device = "cuda" if resources.get("gpus") else "cpu"
-        learners.append(
-            make_dqn_learner(framework, execution, network, weights, hyperparameters.learner_settings(), device, timed)
-        )
-        return learners[0]
-
-    result = train(
-        hyperparameters,
-        make_environment,
-        make_learner,
-        int(config["seed"]),
-        recorder,
-        clock,
-        goal,
-        stop,
-        checkpoint_file,
-        timed,
-        precise_phases,
-    )
+    make_environment = partial(gymnasium_environment, workload["environment"], workload.get("max_episode_steps"))
+    collective = make_collective(framework, parallelism, group, clock)
+    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases)
+    device = "cuda" if resources.get("gpus") else "cpu"
+    training = make_training(algorithm.name, settings, framework, execution, make_environment, run, device)
+    result = train(training, goal, stop, checkpoint_file)
     facts = {
         "steps": result.steps,
         "episodes": result.episodes,
@@ -122,50 +92,15 @@ def train_cell(
         "resumed_step": recorder.resumed_step,
         "phase_time": switch_cost() * sum(clock.counts.values()),
         "precise_phases": precise_phases,
-        "compiled": learners[0].compiled(),
+        "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
-        "framework_gpu_memory_peak": learners[0].peak_memory(),
+        "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
+    del training  # the learner must be gone before its collective closes
     if collective:
-        learners.clear()
         collective.close()
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     return Ended(result.outcome, reason, facts)
-
-
-class TimedCollective:
-    """A collective that records its averages as their own phase; outside the training they belong to the current phase.
-
-    Args:
-        wait: waits until a vector of the framework has been computed, so that the phase does not include computing.
-    """
-
-    def __init__(self, collective: Collective, clock: PhaseClock, wait: Callable[[Any], None]) -> None:
-        self._collective, self._clock, self._wait = collective, clock, wait
-        self.rank, self.ranks, self.name = collective.rank, collective.ranks, collective.name
-        if hasattr(collective, "wrap"):
-            self.wrap = collective.wrap
-
-    def average(self, vector: Any) -> Any:
-        self._wait(vector)
-        with self._phase():
-            averaged = self._collective.average(vector)
-            self._wait(averaged)
-            return averaged
-
-    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        with self._phase():
-            return self._collective.average_array(values)
-
-    @contextmanager
-    def _phase(self) -> Iterator[None]:
-        before = self._clock.phase
-        self._clock.switch(before if before in NOT_TRAINING else "communicate")
-        yield
-        self._clock.switch(before)
-
-    def close(self) -> None:
-        self._collective.close()
 
 
 def before_import(config: dict[str, Any], resources: dict[str, Any], group: Group) -> None:
@@ -180,10 +115,10 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if framework in frameworks():
-        os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
-    if framework == "torch" and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        # Otherwise only the first cell on a machine would include the time of compiling.
-        cache = tempfile.mkdtemp(prefix="hpcrl-inductor-")
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    if framework not in frameworks():
+        return
+    os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
+    for name in frameworks()[framework].private_directories:
+        if name not in os.environ:
+            os.environ[name] = directory = tempfile.mkdtemp(prefix="hpcrl-cache-")
+            atexit.register(shutil.rmtree, directory, ignore_errors=True)

@@ -12,7 +12,6 @@ from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError
 from hpcrl.formats.worker import worker_zip
-from hpcrl.rl.algorithms.dqn import DqnConfig
 
 
 def test_the_catalogue_is_found_inside_the_worker(tmp_path: Path) -> None:
@@ -38,13 +37,13 @@ def test_every_setting_has_a_rule_that_its_default_keeps(name: str) -> None:
         assert fields.fault(settings, each.name, each.default) is None, each.name
 
 
-def test_what_a_learner_and_a_loop_take_is_what_the_catalogue_says() -> None:
-    assert fields.names(DqnConfig) == fields.names(algorithms()["dqn"].settings)
-    assert DqnConfig.from_mapping({"hidden": [8, 4]}).hidden == (8, 4)
+def test_settings_are_checked_by_name_type_and_range() -> None:
+    settings = algorithms()["dqn"].settings
+    assert fields.check("dqn", settings, {"hidden": [8, 4]}).hidden == (8, 4)
     with pytest.raises(UsageError, match=r"dqn: gamma: expected a number from 0 to 1, got -1 \(default 0.99\)"):
-        DqnConfig.from_mapping({"gamma": -1})
+        fields.check("dqn", settings, {"gamma": -1})
     with pytest.raises(UsageError, match="dqn: no hyperparameter 'gama'; did you mean 'gamma'"):
-        DqnConfig.from_mapping({"gama": 1})
+        fields.check("dqn", settings, {"gama": 1})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from statistics import median
@@ -9,46 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.rl.frameworks import configure, make_dqn_learner, wait_for
-from hpcrl.rl.learner import DqnSettings, Network, initial_weights
-from hpcrl.run.training import TimedCollective
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl.frameworks import configure
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.parity_program import batch
-
-
-class Silence:
-    """A group of one that sends nothing."""
-
-    rank, ranks, name = 0, 1, "nothing"
-
-    def average(self, vector: Any) -> Any:
-        return vector
-
-    def average_array(self, values: Any) -> Any:
-        return values
-
-    def close(self) -> None:
-        pass
+from tests.rl.builders import Rank, batch, dqn, first_weights, learner_of
 
 
 def main(framework: str, execution: str) -> None:
     configure(framework)
+    wait = importlib.import_module(f"hpcrl.rl.frameworks.{framework}.runtime").wait
+
+    class Silence(Rank):
+        """A group of one that sends nothing."""
+
+        def wait(self, vector: Any) -> None:
+            wait(vector)
+
     clock = PhaseClock()
-    network, draw = Network(4, (512, 512), 2), np.random.default_rng(0)
-    weights = dict(initial_weights(network, draw))
-    collective = TimedCollective(Silence(), clock, wait_for(framework))
-    learner = make_dqn_learner(framework, execution, network, weights, DqnSettings(), "cpu", collective)
+    made, draw = dqn(Settings(hidden=(512, 512))), np.random.default_rng(0)
+    learner = learner_of(framework, execution, made, first_weights(made, draw), Silence(0, 1, clock))
     given = learner.transfer(batch(draw))
     seconds: dict[str, list[float]] = {"update": [], "communicate": []}
     for _ in range(40):
         before = dict(clock.seconds)
         clock.switch("update")
-        learner.update(given, 1e-3)
+        learner.update("update", given, 1e-3)
         learner.synchronize()
         clock.switch("other")
-        for phase, each in seconds.items():
-            each.append(clock.seconds[phase] - before[phase])
-    print(json.dumps({phase: median(each[5:]) for phase, each in seconds.items()}))
+        for phase, values in seconds.items():
+            values.append(clock.seconds[phase] - before[phase])
+    print(json.dumps({phase: median(values[5:]) for phase, values in seconds.items()}))
 
 
 if __name__ == "__main__":

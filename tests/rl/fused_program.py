@@ -10,36 +10,36 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpcrl.rl.algorithms.dqn import DqnConfig
+from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.rl.envs.jax import cartpole
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.learner import Network, initial_weights
-from hpcrl.rl.smoke import _Silent
+from hpcrl.rl.frameworks.jax.fused_off_policy import FusedLoop
+from hpcrl.rl.interfaces import Run as RunOfTraining
+from hpcrl.rl.interfaces import Space
+from hpcrl.rl.smoke import Silent
 from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import dqn, first_weights, learner_of
 
-CONFIG = DqnConfig(
+CONFIG = Settings(
     total_steps=180, hidden=(16,), batch_size=32, buffer_size=500, learning_rate=1e-2, learning_starts=100,
     train_interval=10, updates=5, target_interval=10, initial_epsilon=1.0, final_epsilon=1.0, evaluation_interval=90,
 )  # fmt: skip
-# What a loop's state holds, in its order.
-NAMES = ("key", "state", "value", "length", "observations", "actions", "rewards", "following", "terminated")
 
 
 class Run:
-    def __init__(self, config: DqnConfig = CONFIG, name: str = "CartPole-v1", most: int = 5, seed: int = 1) -> None:
-        network = Network(1, config.hidden, 2) if name.startswith("Probe") else Network(4, config.hidden, 2)
-        self.first = dict(initial_weights(network, np.random.default_rng(0)))
-        self.learner: Any = make_dqn_learner("jax", "fused", network, self.first, config.learner_settings())
+    def __init__(self, config: Settings = CONFIG, name: str = "CartPole-v1", most: int = 5, seed: int = 1) -> None:
+        made = dqn(config, Space(4, 2))
+        weights = first_weights(made)
+        self.first = weights["online"]
+        self.learner: Any = learner_of("jax", "fused", made, weights)
         environment = SimpleNamespace(spec=SimpleNamespace(id=name, max_episode_steps=most))
-        self.loop = self.learner.make_loop(config, environment, seed, _Silent(), PhaseClock())
+        self.loop = FusedLoop(self.learner, environment, RunOfTraining(seed, Silent(), PhaseClock()))
 
     def to(self, step: int) -> Run:
         assert self.loop.advance(step, lambda: False)
         return self
 
     def stored(self) -> dict[str, Any]:
-        arrays, _ = self.loop.state()
-        return dict(zip(NAMES, arrays.values(), strict=True))
+        return self.loop.state()[0]
 
     def unchanged(self, which: str = "online") -> bool:
         state = self.learner.state()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hpcrl.rl.algorithms.dqn import DqnConfig, train
+from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.rl.envs.probes import Probe
-from hpcrl.rl.frameworks import framework_weights, make_dqn_learner
-from hpcrl.rl.frameworks.numpy.dqn import loss_and_gradients, targets
-from hpcrl.rl.learner import Batch, DqnLearner, DqnSettings, Network, Weights, initial_weights
-from hpcrl.rl.smoke import CONFIG, _Silent, learn
+from hpcrl.rl.frameworks import configure, framework_weights
+from hpcrl.rl.interfaces import Run, Weights
+from hpcrl.rl.make import Training, make_training
+from hpcrl.rl.smoke import SETTINGS, Silent, learn
+from hpcrl.rl.specification.dqn import loss_and_gradient
+from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.parity_program import batch
+from tests.rl.builders import Batch, batch, dqn, first_weights, learner_of
 
-NETWORK = Network(4, (120, 84), 2)
+ALGORITHM = dqn()
 
 
 def fresh(framework: str) -> None:
@@ -44,65 +48,65 @@ def losses(framework: str, execution: str) -> dict[str, float]:
         "layers.0.bias": np.zeros(2, np.float32),
     }
     ones = np.ones((2, 1), np.float32)
-    given = (ones, np.array([0, 0]), np.array([1, 1], np.float32), ones, np.array([0, 1], np.float32))
-    found = {}
+    given = Batch(ones, np.array([0, 0]), np.array([1, 1], np.float32), ones, np.array([0, 1], np.float32))
+    values = {}
+    configure(framework)
     for kind in ("huber", "mse"):
         for double in (False, True):
             fresh(framework)
-            found[f"{kind} {double}"] = _loss(framework, execution, online, target, given, kind, double)
-    return found
+            settings = Settings(gamma=0.5, loss=kind, double=double)
+            values[f"{kind} {double}"] = _loss(framework, execution, online, target, given, settings)
+    return values
 
 
-def _loss(
-    framework: str, execution: str, online: Weights, target: Weights, given: Any, kind: str, double: bool
-) -> float:
-    order = ("layers.0.weight", "layers.0.bias")
+def _loss(framework: str, execution: str, online: Weights, target: Weights, given: Batch, settings: Settings) -> float:
+    if framework == "numpy":
+        return loss_and_gradient(online, given, settings, target)[0]
+    page = importlib.import_module(f"hpcrl.rl.frameworks.{framework}.dqn")
     if framework == "torch":
         import torch
 
-        from hpcrl.rl.frameworks.torch import dqn as torch_dqn
         from hpcrl.rl.frameworks.torch import runtime as torch_runtime
 
-        function = torch_runtime.compiler(execution == "lazy")(torch_dqn.dqn_loss)
-        weights, others = ([torch.tensor(each[name]) for name in order] for each in (online, target))
-        return float(function(weights, others, [torch.tensor(each) for each in given], 0.5, kind, double))
+        function = torch_runtime.compiler(execution == "lazy")(page.loss)
+        own, uses = ([torch.tensor(array) for array in weights.values()] for weights in (online, target))
+        return float(function(own, [torch.tensor(array) for array in given], settings, uses))
     if framework == "tensorflow":
         import tensorflow as tf
 
-        from hpcrl.rl.frameworks.tensorflow import dqn as tf_dqn
         from hpcrl.rl.frameworks.tensorflow import runtime as tf_runtime
 
-        function = tf_runtime.compiler(execution)(tf_dqn.dqn_loss)
-        weights, others = ([tf.constant(each[name].T) for name in order] for each in (online, target))
-        return float(function(weights, others, [tf.constant(each) for each in given], 0.5, kind, double))
+        function = tf_runtime.compiler(execution)(lambda own, parts, uses: page.loss(own, parts, settings, uses))
+        own, uses = ([tf.constant(array.T) for array in weights.values()] for weights in (online, target))
+        return float(function(own, [tf.constant(array) for array in given], uses))
     if framework == "jax":
         import jax
 
-        from hpcrl.rl.frameworks.jax import dqn as jax_dqn
+        own, uses = ([array.T for array in weights.values()] for weights in (online, target))
 
-        def loss(weights: Any, others: Any) -> Any:
-            return jax_dqn.dqn_loss(lambda w, s: s @ w.T, weights, others, given, 0.5, kind, double)
+        def loss(own: Any, uses: Any) -> Any:
+            return page.loss(own, tuple(given), settings, uses)
 
-        name = "layers.0.weight"
-        return float((jax.jit(loss) if execution != "eager" else loss)(online[name], target[name]))
-    if framework == "mxnet":
-        import mxnet as mx
+        return float((jax.jit(loss) if execution != "eager" else loss)(own, uses))
+    import mxnet as mx
 
-        from hpcrl.rl.frameworks.mxnet import dqn as mx_dqn
+    from hpcrl.rl.frameworks.mxnet.layers import Function, layers
 
-        nets = []
-        for values in (online, target):
-            net = mx_dqn.QNetwork(Network(1, (), 2))
-            net.initialize()
-            for array, name in zip(net.arrays(), order, strict=True):
-                array[:] = values[name]
-            nets.append(net)
-        block = mx_dqn.DqnLoss(*nets, DqnSettings(gamma=0.5, loss=kind, double=double))
-        if execution == "lazy":
-            block.hybridize(static_alloc=True, static_shape=True)
-        return float(block(*[mx.nd.array(each, dtype=np.float32) for each in given]).asscalar())
-    content = Batch(*given)
-    return loss_and_gradients(online, content, targets(online, target, content, 0.5, double), kind)[0]
+    def call(F: Any, *values: Any) -> Any:
+        return page.loss(F, layers(values[:2], [2]), values[4:], settings, layers(values[2:4], [2]))
+
+    block = Function(call)
+    if execution == "lazy":
+        block.hybridize(static_alloc=True, static_shape=True)
+    arrays = [*online.values(), *target.values(), *given]
+    return float(block(*[mx.nd.array(array, dtype=np.float32) for array in arrays]).asscalar())
+
+
+def trained(framework: str, execution: str, settings: Settings, probe: int, seed: int) -> tuple[Training, str]:
+    """Return a training after its end, and its outcome."""
+    run = Run(seed, Silent(), PhaseClock())
+    training = make_training("dqn", settings, framework, execution, lambda: Probe(probe), run)
+    return training, train(training).outcome
 
 
 def runs_twice(framework: str, execution: str) -> bool:
@@ -110,45 +114,33 @@ def runs_twice(framework: str, execution: str) -> bool:
     ends = []
     for _ in range(2):
         fresh(framework)
-        learners: list[DqnLearner] = []
-
-        def make(network: Network, stream: np.random.Generator, kept: list[DqnLearner] = learners) -> DqnLearner:
-            weights = dict(initial_weights(network, stream))
-            kept.append(make_dqn_learner(framework, execution, network, weights, CONFIG.learner_settings()))
-            return kept[0]
-
-        train(CONFIG, lambda: Probe(5), make, 3, _Silent(), PhaseClock())
-        ends.append(learners[0].weights())
-    return all(each.tobytes() == ends[1][name].tobytes() for name, each in ends[0].items())
+        ends.append(trained(framework, execution, SETTINGS, 5, 3)[0].learner.weights("online"))
+    return all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())
 
 
 def diverges(framework: str, execution: str) -> str:
     """Train with a learning rate that no weight survives."""
-    config = DqnConfig(**{**vars(CONFIG), "learning_rate": 1e38, "loss": "mse", "max_gradient_norm": 0.0})
-
-    def make(network: Network, stream: np.random.Generator) -> DqnLearner:
-        weights = dict(initial_weights(network, stream))
-        return make_dqn_learner(framework, execution, network, weights, config.learner_settings())
-
-    return train(config, lambda: Probe(2), make, 1, _Silent(), PhaseClock()).outcome
+    settings = replace(SETTINGS, learning_rate=1e38, loss="mse", max_gradient_norm=0.0)
+    return trained(framework, execution, settings, 2, 1)[1]
 
 
 def first_steps(framework: str, execution: str) -> dict[str, float]:
     """How far the framework's own optimisers stray in their first step from the formula that they are said to have."""
     draw = np.random.default_rng(0)
-    weights = dict(initial_weights(NETWORK, draw))
+    weights = first_weights(ALGORITHM, draw)
     given, rate = batch(draw), 2.5e-4
-    exact = {name: each.astype(np.float64) for name, each in weights.items()}
-    wanted = targets(exact, exact, given, 0.99, False)
-    gradients = loss_and_gradients(exact, given, wanted, "mse")[1]
+    exact = {name: array.astype(np.float64) for name, array in weights["online"].items()}
+    gradients = loss_and_gradient(exact, given, Settings(loss="mse"), exact)[1]
     hat = {"tensorflow": 1e-7, "mxnet": 1e-8}.get(framework)
     found = {}
     for optimizer in ("adam", "rmsprop"):
         fresh(framework)
-        settings = DqnSettings(defaults="framework", optimizer=optimizer, loss="mse", max_gradient_norm=0.0)
-        learner = make_dqn_learner(framework, execution, NETWORK, weights, settings)
-        learner.update(learner.transfer(given), rate)
-        restored = make_dqn_learner(framework, execution, NETWORK, weights, settings)
+        made = dqn(
+            Settings(hidden=(120, 84), defaults="framework", optimizer=optimizer, loss="mse", max_gradient_norm=0.0)
+        )
+        learner = learner_of(framework, execution, made, weights)
+        learner.update("update", learner.transfer(given), rate)
+        restored = learner_of(framework, execution, made, weights)
         restored.load_state({name: np.array(each) for name, each in learner.state().items()})
         strays = []
         for name, gradient in gradients.items():
@@ -159,11 +151,11 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
                 step = gradient / (np.sqrt(0.01) * size + 1e-8)
             else:
                 step = gradient / np.sqrt(0.1 * size**2 + (1e-7 if framework == "tensorflow" else 1e-8))
-            strays.append(np.abs(exact[name] - rate * step - learner.weights()[name]).max() / rate)
+            strays.append(np.abs(exact[name] - rate * step - learner.weights("online")[name]).max() / rate)
         found[optimizer] = float(max(strays))
-        learner.update(learner.transfer(given), rate)
-        restored.update(restored.transfer(given), rate)
-        same = all((each == restored.weights()[name]).all() for name, each in learner.weights().items())
+        learner.update("update", learner.transfer(given), rate)
+        restored.update("update", restored.transfer(given), rate)
+        same = all((each == restored.weights("online")[name]).all() for name, each in learner.weights("online").items())
         found[f"{optimizer} restored"] = float(same)
     return found
 
@@ -182,7 +174,7 @@ def main(framework: str, execution: str) -> None:
         facts["acting in NumPy"] = learned(framework, execution, 5, acting="numpy")
     if framework != "numpy" and execution != "fused":
         facts["first steps"] = first_steps(framework, execution)
-        facts["first weights"] = float(framework_weights(framework, NETWORK, 1)["layers.0.weight"].std())
+        facts["first weights"] = float(framework_weights(framework, ALGORITHM, 1)["online"]["layers.0.weight"].std())
     print(json.dumps(facts))
 
 

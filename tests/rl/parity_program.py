@@ -1,88 +1,86 @@
-"""Run in a framework's own environment: how far its learner strays from the NumPy learner in float64, as JSON."""
+"""Run in a framework's own environment: how far its learner strays from the specification in float64, as JSON."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
+from typing import Any
 
 import numpy as np
 
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.frameworks.numpy.dqn import Learner as NumpyLearner
-from hpcrl.rl.learner import Batch, DqnSettings, Network, initial_weights
+from hpcrl.catalogue.registry import algorithms
+from hpcrl.rl.frameworks.numpy.core import Learner as NumpyLearner
+from hpcrl.rl.interfaces import Learner
+from tests.rl.builders import exact, first_weights, learner_of, made_of
+from tests.rl.cases import BATCHES, gumbel, part_of
 
-# The plain, double and duelling losses, each with either optimiser, either error, clipping that acts and that does not.
-CASES = [
-    (loss, form, optimizer, clip)
-    for loss, form, optimizer, clip in itertools.product(
-        ("huber", "mse"), ("plain", "double", "dueling", "both"), ("adam", "rmsprop"), (10.0, 0.1)
+HIDDEN = {"dqn": (120, 84), "ppo": (64, 64)}
+
+
+def stray(reference: NumpyLearner, learner: Learner, name: str) -> float:
+    mine = learner.weights(name)
+    return max(float(np.abs(array - mine[name]).max()) for name, array in reference.weights(name).items())
+
+
+def main(algorithm: str, framework: str, execution: str, part: str) -> None:
+    results = [check(algorithm, framework, execution, case) for case in part_of(algorithm, part)]
+    print(json.dumps(results))
+
+
+def check(name: str, framework: str, execution: str, case: dict[str, Any]) -> dict[str, Any]:
+    settings = algorithms()[name].settings(hidden=HIDDEN[name], **case)
+    made, draw = made_of(name, settings), np.random.default_rng(0)
+    weights = first_weights(made, draw)
+    reference, learner = exact(made, weights), learner_of(framework, execution, made, weights)
+    strays: list[float] = []
+    aux = 0.0
+    for number in range(1, 11):
+        given = BATCHES[name](draw)
+        for step in made.steps:
+            wanted = reference.update(step.name, given, 2.5e-4)
+            returned = learner.update(step.name, learner.transfer(given), 2.5e-4)
+            for one, other in zip(wanted, returned, strict=True):
+                mine = other.asnumpy() if hasattr(other, "asnumpy") else np.asarray(other)
+                aux = max(aux, float(np.abs(one - mine.reshape(one.shape)).max()))
+        for target in made.targets if number in (5, 7) else ():
+            for each in (reference, learner):
+                each.sync(target, 1.0 if number == 5 else 0.25)
+        strays.append(max(stray(reference, learner, group) for group in made.groups))
+    states = draw.normal(size=(1000, 4)).astype(np.float32)
+    sampled = _sampled(reference, learner, states, gumbel(draw, 1000)) if name == "ppo" else 0.0
+    restored = learner_of(framework, execution, made, weights)
+    restored.load_state({name: np.array(array) for name, array in learner.state().items()})
+    found = {
+        "case": " ".join(f"{key}={value}" for key, value in case.items()),
+        "one": strays[0],
+        "ten": strays[-1],
+        "aux": aux,
+        "target": max((stray(reference, learner, target) for target in made.targets), default=0.0),
+        "moved": max(
+            float(np.abs(array - weights[group][name]).max())
+            for group in made.groups
+            for name, array in reference.weights(group).items()
+        ),
+        "agree": int((reference.act(states) == learner.act(states)).sum()),
+        "sampled": sampled,
+    }
+    for each in (learner, restored):
+        for step in made.steps:
+            each.update(step.name, each.transfer(given), 1e-3)
+    found["restored"] = all(
+        np.array_equal(array, again)
+        for group in made.groups
+        for array, again in zip(learner.weights(group).values(), restored.weights(group).values(), strict=True)
     )
-]
+    return found | {"compiled": learner.compiled()}
 
 
-def batch(draw: np.random.Generator) -> Batch:
-    return Batch(
-        draw.normal(size=(128, 4)).astype(np.float32),
-        draw.integers(0, 2, 128),
-        (3 * draw.normal(size=128)).astype(np.float32),
-        draw.normal(size=(128, 4)).astype(np.float32),
-        (draw.random(128) < 0.1).astype(np.float32),
-    )
-
-
-def main(framework: str, execution: str, part: str) -> None:
-    found = []
-    for loss, form, optimizer, clip in {"all": CASES, "some": CASES[::5], "few": CASES[5:16:10]}[part]:
-        network = Network(4, (120, 84), 2, dueling=form in ("dueling", "both"))
-        draw = np.random.default_rng(0)
-        weights = initial_weights(network, draw)
-        # RMSprop's first steps, and the small gradients of duelling, divide by what float32 rounds: a larger epsilon
-        # takes that noise away (NumPy's own float32 strays as far), and shows a misplaced epsilon all the more.
-        epsilon = 1e-8 if optimizer == "adam" and not network.dueling else 1e-4
-        settings = DqnSettings(
-            loss=loss,
-            double=form in ("double", "both"),
-            optimizer=optimizer,
-            optimizer_epsilon=epsilon,
-            max_gradient_norm=clip,
-        )
-        exact = NumpyLearner(network, weights, settings, dtype=np.float64)
-        learner = make_dqn_learner(framework, execution, network, weights, settings)
-        strays = []
-        synced = True
-        for number in range(1, 11):
-            given = batch(draw)
-            exact.update(given, 2.5e-4)
-            learner.update(learner.transfer(given), 2.5e-4)
-            if number == 5:
-                exact.sync_target()
-                learner.sync_target()
-                state = learner.state()
-                synced = all((state[f"target/{name}"] == each).all() for name, each in learner.weights().items())
-            mine = learner.weights()
-            strays.append(max(float(np.abs(each - mine[name]).max()) for name, each in exact.weights().items()))
-        moved = max(float(np.abs(each - weights[name]).max()) for name, each in exact.weights().items())
-        states = draw.normal(size=(1000, 4)).astype(np.float32)
-        agree = int((exact.act(states) == learner.act(states)).sum())
-        restored = make_dqn_learner(framework, execution, network, weights, settings)
-        restored.load_state({name: np.array(each) for name, each in learner.state().items()})
-        for each in (learner, restored):
-            each.update(each.transfer(given), 1e-3)
-        same = all((each == restored.weights()[name]).all() for name, each in learner.weights().items())
-        found.append(
-            {
-                "case": f"{loss} {form} {optimizer} clip={clip}",
-                "one": strays[0],
-                "ten": strays[-1],
-                "moved": moved,
-                "agree": agree,
-                "synced": synced,
-                "restored": same,
-                "compiled": learner.compiled(),
-            }
-        )
-    print(json.dumps(found))
+def _sampled(reference: NumpyLearner, learner: Learner, states: Any, noise: Any) -> float:
+    """Return how far log-probabilities and values stray; infinitely, if an action differs."""
+    wanted, mine = reference.sample(states, noise), learner.sample(states, noise)
+    if not np.array_equal(wanted[0], mine[0]):
+        return float("inf")
+    return max(float(np.abs(one - other).max()) for one, other in zip(wanted[1:], mine[1:], strict=True))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.learner import DqnLearner, DqnSettings, Network, initial_weights
-from tests.rl.parity_program import batch
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl.interfaces import Learner
+from tests.rl.builders import batch, dqn, first_weights, learner_of
 
 OBSERVATION = np.zeros((1, 4), np.float32)
 
@@ -30,10 +30,12 @@ def torch_devices(make: Any, given: Any) -> list[str]:
 
     with patch.object(runtime, "check_device", lambda device, lazy: torch.device("meta")):
         learner = make()
-    learner.update(learner.transfer(given), 1e-3)
-    learner.sync_target()
+    learner.update("update", learner.transfer(given), 1e-3)
+    learner.sync("target")
     shown = torch.from_numpy(OBSERVATION).to("meta")
-    return [each.device.type for each in (*learner._parts().values(), learner._greedy(shown))]
+    kept = [flat.vector for flat in learner._flats.values()]
+    kept += [slot for optimizer in learner._optimizers.values() for slot in optimizer.slots()]
+    return [tensor.device.type for tensor in (*kept, learner._greedy(shown))]
 
 
 def mxnet_devices(make: Any, given: Any) -> list[str]:
@@ -44,7 +46,9 @@ def mxnet_devices(make: Any, given: Any) -> list[str]:
     with patch.object(runtime, "check_device", lambda device: mx.cpu(1)):
         learner = make()
     _work(learner, given)
-    return [str(each.context) for arrays in learner._parts().values() for each in arrays.values()]
+    kept = [array for arrays in learner._arrays.values() for array in arrays]
+    kept += [slot for optimizer in learner._optimizers.values() for slot in optimizer.slots()]
+    return [str(array.context) for array in kept]
 
 
 def jax_devices(make: Any, given: Any) -> list[str]:
@@ -54,16 +58,16 @@ def jax_devices(make: Any, given: Any) -> list[str]:
     with patch.object(jax, "local_devices", lambda: [second, first]):
         learner = make()
     _work(learner, given)
-    return [str(*each.devices()) for each in jax.tree.leaves(learner.parts())]
+    return [str(*array.devices()) for array in jax.tree.leaves((learner.vectors, learner.slots))]
 
 
-def _work(learner: DqnLearner, given: Any) -> None:
+def _work(learner: Learner, given: Any) -> None:
     for _ in range(2):
-        learner.update(learner.transfer(given), 1e-3)
+        learner.update("update", learner.transfer(given), 1e-3)
         learner.act(OBSERVATION)
-        learner.sync_target()
+        learner.sync("target")
     learner.load_state({name: np.array(each) for name, each in learner.state().items()})
-    learner.update(learner.transfer(given), 1e-3)
+    learner.update("update", learner.transfer(given), 1e-3)
     learner.synchronize()
 
 
@@ -72,13 +76,17 @@ def main(framework: str, execution: str) -> None:
     devices = {"torch": torch_devices, "mxnet": mxnet_devices, "jax": jax_devices}[framework]
     seen: set[str] = set()
     for dueling, defaults, optimizer in itertools.product((False, True), ("aligned", "framework"), ("adam", "rmsprop")):
-        network = Network(4, (16,), 2, dueling)
-        settings = DqnSettings(
-            optimizer=optimizer, defaults=defaults, loss="huber", max_gradient_norm=1.0, double=dueling
+        settings = Settings(
+            hidden=(16,),
+            optimizer=optimizer,
+            defaults=defaults,
+            loss="huber",
+            max_gradient_norm=1.0,
+            double=dueling,
+            dueling=dueling,
         )
-        draw = np.random.default_rng(0)
-        weights = dict(initial_weights(network, draw))
-        make = partial(make_dqn_learner, framework, execution, network, weights, settings)
+        made, draw = dqn(settings), np.random.default_rng(0)
+        make = partial(learner_of, framework, execution, made, first_weights(made, draw))
         seen |= set(devices(make, batch(draw)))
     print(json.dumps(sorted(seen)))
 

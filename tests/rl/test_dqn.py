@@ -12,38 +12,38 @@ import pytest
 from numpy.typing import NDArray
 
 from hpcrl import rl
+from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
+from hpcrl.rl.distributed.agreement import check_same_start
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate, start_seeds
-from hpcrl.rl.frameworks import make_dqn_learner
-from hpcrl.rl.frameworks.numpy.dqn import Learner, clip, combine, forward, loss_and_gradients, targets
-from hpcrl.rl.frameworks.numpy.optimizers import RmsProp
-from hpcrl.rl.learner import Batch, DqnSettings, Network, initial_weights
-from hpcrl.rl.replay import Replay
+from hpcrl.rl.frameworks.numpy.core import Learner
+from hpcrl.rl.interfaces import Arrays, Result, Run, Space, Weights
+from hpcrl.rl.make import make_training
+from hpcrl.rl.replay.uniform import Replay
 from hpcrl.rl.schedules import linear
 from hpcrl.rl.smoke import learn
+from hpcrl.rl.specification import dqn as specification
+from hpcrl.rl.specification.dqn import loss_and_gradient, targets
+from hpcrl.rl.specification.networks import duel, forward
+from hpcrl.rl.specification.optimizers import RmsProp, clip
+from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import Batch, Rank, Reports, dqn, exact, first_weights, learner_of
+from tests.rl.builders import batch as drawn_batch
 
-NETWORK = Network(3, (5, 4), 2)
+SPACE = Space(3, 2)
+PLAIN = Settings(hidden=(5, 4))
 
 
-def weights64(seed: int = 0, network: Network = NETWORK) -> dict[str, NDArray[np.float64]]:
-    return {
-        name: each.astype(np.float64) for name, each in initial_weights(network, np.random.default_rng(seed)).items()
-    }
+def weights64(seed: int = 0, settings: Settings = PLAIN) -> Weights:
+    drawn = first_weights(dqn(settings, SPACE), np.random.default_rng(seed))["online"]
+    return {name: array.astype(np.float64) for name, array in drawn.items()}
 
 
 def batch(count: int = 6, seed: int = 1) -> Batch:
-    draw = np.random.default_rng(seed)
-    return Batch(
-        draw.normal(size=(count, 3)).astype(np.float32),
-        draw.integers(0, 2, count),
-        (3 * draw.normal(size=count)).astype(np.float32),
-        draw.normal(size=(count, 3)).astype(np.float32),
-        (draw.random(count) < 0.4).astype(np.float32),
-    )
+    return drawn_batch(np.random.default_rng(seed), count, inputs=3, terminal=0.4)
 
 
 def test_forward_by_hand() -> None:
@@ -63,36 +63,37 @@ def test_targets_by_hand(double: bool) -> None:
     ones = np.ones((2, 1), np.float32)
     given = Batch(ones, np.array([0, 0]), np.array([1, 1], np.float32), ones, np.array([0, 1], np.float32))
     best = 3.0 if double else 5.0
-    np.testing.assert_allclose(targets(online, target, given, 0.5, double), [1 + 0.5 * best, 1.0])
+    settings = Settings(gamma=0.5, double=double)
+    np.testing.assert_allclose(targets(online, target, given, settings), [1 + 0.5 * best, 1.0])
 
 
 def test_losses_by_hand() -> None:
     weights = {"layers.0.weight": np.array([[1.0], [0.0]]), "layers.0.bias": np.zeros(2)}
     observations = np.array([[0.5], [4.0]], np.float32)
-    given = Batch(observations, np.array([0, 0]), np.zeros(2, np.float32), observations, np.zeros(2, np.float32))
-    wanted = np.zeros(2)  # errors 0.5 and 4
-    assert loss_and_gradients(weights, given, wanted, "huber")[0] == pytest.approx((0.125 + 3.5) / 2)
-    assert loss_and_gradients(weights, given, wanted, "mse")[0] == pytest.approx((0.25 + 16) / 2)
+    # Terminal, without a reward: the targets are 0, the errors 0.5 and 4.
+    given = Batch(observations, np.array([0, 0]), np.zeros(2, np.float32), observations, np.ones(2, np.float32))
+    assert loss_and_gradient(weights, given, Settings(loss="huber"), weights)[0] == pytest.approx((0.125 + 3.5) / 2)
+    assert loss_and_gradient(weights, given, Settings(loss="mse"), weights)[0] == pytest.approx((0.25 + 16) / 2)
 
 
 def test_duelling_by_hand() -> None:
     # V = 1, A = (2, 4): Q = 1 + (2, 4) - 3
-    assert combine(np.array([[1.0, 2.0, 4.0]])).tolist() == [[0.0, 2.0]]
+    assert duel(np.array([[1.0, 2.0, 4.0]])).tolist() == [[0.0, 2.0]]
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("kind", ["huber", "mse"])
 def test_gradients_by_finite_differences(kind: str, dueling: bool) -> None:
-    network = Network(3, (5, 4), 2, dueling)
-    weights, given = weights64(network=network), batch()
-    wanted = targets(weights, weights64(5, network), given, 0.9, False, dueling)
-    _, gradients = loss_and_gradients(weights, given, wanted, kind, dueling)
+    settings = replace(PLAIN, loss=kind, dueling=dueling, gamma=0.9)
+    weights, target, given = weights64(settings=settings), weights64(5, settings), batch()
+    _, gradients, aux = loss_and_gradient(weights, given, settings, target)
+    assert aux == ()
     for name, array in weights.items():
         for index in np.ndindex(array.shape):
             values = []
             for sign in (1, -1):
                 array[index] += sign * 1e-6
-                values.append(loss_and_gradients(weights, given, wanted, kind, dueling)[0])
+                values.append(loss_and_gradient(weights, given, settings, target)[0])
                 array[index] -= sign * 1e-6
             assert gradients[name][index] == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-7)
 
@@ -107,12 +108,12 @@ def test_clipping_scales_to_the_joint_norm() -> None:
 
 def test_adam_by_hand() -> None:
     # After one step both corrected moments are the gradient and its square: the change is lr * g / (|g| + eps).
-    learner = Learner(NETWORK, weights64(), DqnSettings(max_gradient_norm=0), dtype=np.float64)
+    learner = exact(dqn(replace(PLAIN, max_gradient_norm=0), SPACE), {"online": weights64()})
     given = batch()
-    before = learner.weights()
-    _, gradients = loss_and_gradients(before, given, targets(before, before, given, 0.99, False), "huber")
-    learner.update(learner.transfer(given), 0.01)
-    for name, after in learner.weights().items():
+    before = learner.weights("online")
+    _, gradients, _ = loss_and_gradient(before, given, PLAIN, before)
+    learner.update("update", learner.transfer(given), 0.01)
+    for name, after in learner.weights("online").items():
         expected = before[name] - 0.01 * gradients[name] / (np.abs(gradients[name]) + 1e-8)
         np.testing.assert_allclose(after, expected, atol=1e-12)
 
@@ -129,17 +130,17 @@ def test_rmsprop_by_hand() -> None:
 
 
 def test_float32_follows_float64() -> None:
-    exact, single = (Learner(NETWORK, weights64(), DqnSettings(), dtype=kind) for kind in (np.float64, np.float32))
+    made = dqn(PLAIN, SPACE)
+    double, single = exact(made, {"online": weights64()}), Learner(made, specification, {"online": weights64()})
     for number in range(10):
-        for learner in (exact, single):
-            learner.update(learner.transfer(batch(seed=number)), 2.5e-4)
-    for name, each in exact.weights().items():
-        np.testing.assert_allclose(single.weights()[name], each, atol=1e-6)
+        for learner in (double, single):
+            learner.update("update", learner.transfer(batch(seed=number)), 2.5e-4)
+    for name, array in double.weights("online").items():
+        np.testing.assert_allclose(single.weights("online")[name], array, atol=1e-6)
 
 
 def test_initial_weights_are_torch_s() -> None:
-    weights = initial_weights(Network(4, (10_000,), 2), np.random.default_rng(0))
-    first = weights["layers.0.weight"]
+    first = first_weights(dqn(Settings(hidden=(10_000,))))["online"]["layers.0.weight"]
     assert first.shape == (10_000, 4)
     assert np.abs(first).max() <= 0.5
     assert first.std() == pytest.approx(0.5 / np.sqrt(3), rel=0.02)
@@ -152,13 +153,13 @@ def test_replay_is_a_ring_and_survives_its_state() -> None:
             np.array([number], np.float32), number, float(number), np.array([number + 1], np.float32), number == 5
         )
     assert replay.size == 4
-    drawn = replay.sample(200, np.random.default_rng(0))
+    drawn = Batch(*replay.sample(200, np.random.default_rng(0)))
     assert set(drawn.actions) == {2, 3, 4, 5}
     assert set(drawn.actions[drawn.terminated == 1]) == {5}
     np.testing.assert_array_equal(drawn.next_observations[:, 0], drawn.actions + 1)
     other = Replay(4, 1)
     other.load_state(replay.state())
-    again = other.sample(200, np.random.default_rng(0))
+    again = Batch(*other.sample(200, np.random.default_rng(0)))
     np.testing.assert_array_equal(again.actions, drawn.actions)
 
 
@@ -166,45 +167,23 @@ def test_schedule() -> None:
     assert [linear(1.0, 0.0, 10, step) for step in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
 
 
-class Silent:
-    def __init__(self) -> None:
-        self.episodes: list[tuple[int, float, int]] = []
-        self.evaluations: list[tuple[int, float]] = []
-        self.confirmations: list[tuple[int, float, bool]] = []
-
-    def episode(self, step: int, value: float, length: int) -> None:
-        self.episodes.append((step, value, length))
-
-    def evaluation(self, step: int, value: float) -> None:
-        self.evaluations.append((step, value))
-
-    def confirmation(self, step: int, value: float, reached: bool) -> None:
-        self.confirmations.append((step, value, reached))
-
-    def progress(self, step: int, total: int) -> None:
-        pass
-
-    def spent(self) -> dict[str, float | None]:
-        return {"training_time": float(len(self.episodes))}
-
-    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
-        self.took_up = step, spent
-
-
 def probe() -> Probe:
     return Probe(5)
 
 
-def run(config: DqnConfig, reporter: Silent, environment: Any = probe, **extra: Any) -> Result:
-    def make(network: Network, stream: np.random.Generator) -> Any:
-        return make_dqn_learner(
-            "numpy", "eager", network, dict(initial_weights(network, stream)), config.learner_settings()
-        )
+def run(
+    settings: Settings,
+    reporter: Reports,
+    environment: Any = probe,
+    seed: int = 1,
+    collective: Rank | None = None,
+    **extra: Any,
+) -> Result:
+    whole = Run(seed, reporter, PhaseClock(), collective)
+    return train(make_training("dqn", settings, "numpy", "eager", environment, whole), **extra)
 
-    return train(config, environment, make, extra.pop("seed", 1), reporter, PhaseClock(), **extra)
 
-
-SMALL = DqnConfig(
+SMALL = Settings(
     total_steps=600, hidden=(16,), learning_starts=50, train_interval=10, updates=10, evaluation_interval=200
 )
 
@@ -215,13 +194,13 @@ def test_the_probe_environments_are_solved(number: int) -> None:
 
 
 def test_an_evaluation_at_the_goal_is_noted() -> None:
-    found = run(SMALL, Silent(), goal=1.0)
+    found = run(SMALL, Reports(), goal=1.0)
     assert found.final_score == 1.0
     assert found.goal_step is not None
 
 
 def test_one_seed_is_one_run() -> None:
-    first, second = Silent(), Silent()
+    first, second = Reports(), Reports()
     assert run(SMALL, first) == run(SMALL, second)
     assert first.episodes == second.episodes
 
@@ -229,14 +208,14 @@ def test_one_seed_is_one_run() -> None:
 def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
     file = tmp_path / "c.npz"
     steps = iter(range(10**6))
-    stopped = run(SMALL, Silent(), stop=lambda: next(steps) == 333, checkpoint_file=file)
+    stopped = run(SMALL, Reports(), stop=lambda: next(steps) == 333, checkpoint_file=file)
     assert (stopped.outcome, stopped.steps) == ("preempted", 333)
-    reporter = Silent()
+    reporter = Reports()
     resumed = run(SMALL, reporter, checkpoint_file=file)
     assert (resumed.outcome, resumed.steps, resumed.episodes) == ("completed", 600, 600)
     assert reporter.episodes[0][0] == 334
     file.write_bytes(b"damaged")
-    assert run(SMALL, Silent(), checkpoint_file=file).steps == 600
+    assert run(SMALL, Reports(), checkpoint_file=file).steps == 600
 
 
 def test_evaluation_plays_each_environment_once() -> None:
@@ -265,9 +244,9 @@ class Lottery(Probe):
         return observation, self._value, terminated, truncated, facts
 
 
-def lottery(seed: int, lucky: Callable[[int], bool], **changes: Any) -> tuple[Result, Silent, list[int]]:
+def lottery(seed: int, lucky: Callable[[int], bool], **changes: Any) -> tuple[Result, Reports, list[int]]:
     starts: list[int] = []
-    reporter = Silent()
+    reporter = Reports()
     config = replace(SMALL, evaluation_interval=100, evaluation_episodes=4, confirmation_episodes=6, **changes)
     result = run(config, reporter, lambda: Lottery(starts, lucky), seed=seed, goal=1.0)
     return result, reporter, starts[1:]  # the first one is the training's
@@ -296,7 +275,7 @@ def test_a_goal_counts_when_other_starts_confirm_it() -> None:
 
 def test_stopping_at_a_goal_that_the_study_does_not_have() -> None:
     with pytest.raises(UsageError, match="stop_at_goal: the study has no `goal`"):
-        run(replace(SMALL, stop_at_goal=True), Silent())
+        run(replace(SMALL, stop_at_goal=True), Reports())
 
 
 def test_environments_that_dqn_cannot_take() -> None:
@@ -306,14 +285,15 @@ def test_environments_that_dqn_cannot_take() -> None:
         return environment
 
     with pytest.raises(UsageError, match="expected an environment with vector observations and discrete actions"):
-        run(SMALL, Silent(), continuous)
+        run(SMALL, Reports(), continuous)
 
 
 def test_the_catalogue_names_what_is_implemented() -> None:
     code = Path(rl.__file__).parent / "frameworks"
     assert {path.parent.name for path in code.glob("*/*.py")} == set(frameworks())
     for name, framework in frameworks().items():
-        learned = {path.stem for path in (code / name).glob("*.py")} & set(algorithms())
+        pages = code.parent / "specification" if name == "numpy" else code / name
+        learned = {path.stem for path in pages.glob("*.py")} & set(algorithms())
         assert learned == {each for each, algorithm in algorithms().items() if name in algorithm.frameworks}
         collectives = code / name / "collectives.py"
         offered = collectives.read_text() if collectives.exists() else ""
@@ -324,25 +304,11 @@ def test_the_catalogue_names_what_is_implemented() -> None:
 
 
 def test_unknown_frameworks_and_modes() -> None:
-    weights = dict(initial_weights(NETWORK, np.random.default_rng(0)))
+    made = dqn(PLAIN)
     with pytest.raises(UsageError, match="no framework 'nunpy'; did you mean 'numpy'"):
-        make_dqn_learner("nunpy", "eager", NETWORK, weights, DqnSettings())
+        learner_of("nunpy", "eager", made, first_weights(made))
     with pytest.raises(UsageError, match="numpy has no execution mode 'lazy'"):
-        make_dqn_learner("numpy", "lazy", NETWORK, weights, DqnSettings())
-
-
-class Alone:
-    """Ranks that all do the same, without any: a mean is then each one's own value."""
-
-    rank, ranks, name = 0, 2, "nobody"
-
-    def average(self, vector: Any) -> Any:
-        return vector
-
-    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return values
-
-    def close(self) -> None: ...
+        learner_of("numpy", "lazy", made, first_weights(made))
 
 
 def test_ranks_share_steps_batch_and_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,14 +316,17 @@ def test_ranks_share_steps_batch_and_replay(monkeypatch: pytest.MonkeyPatch) -> 
     updates = {}
     original = Learner.update
 
-    def watched(self: Learner, given: Batch, rate: float) -> None:
-        sizes.append(len(given.actions))
-        original(self, given, rate)
+    def watched(self: Learner, step: str, given: Arrays, rate: float) -> Arrays:
+        sizes.append(len(given[0]))
+        return original(self, step, given, rate)
 
     monkeypatch.setattr(Learner, "update", watched)
-    for collective in (None, Alone()):
+    made = Learner.__init__
+    # A NumPy learner refuses ranks, since it cannot average.
+    monkeypatch.setattr(Learner, "__init__", lambda self, *given: made(self, *given[:-1]))
+    for collective in (None, Rank()):
         sizes.clear()
-        reporter = Silent()
+        reporter = Reports()
         result = run(SMALL, reporter, collective=collective)
         assert result.steps == 600
         assert result.episodes == len(reporter.episodes) == (300 if collective else 600)
@@ -365,31 +334,34 @@ def test_ranks_share_steps_batch_and_replay(monkeypatch: pytest.MonkeyPatch) -> 
         updates[collective is None] = len(sizes)
     assert updates[True] == updates[False]
     with pytest.raises(UsageError, match="2 ranks cannot share batch_size 63"):
-        run(replace(SMALL, batch_size=63), Silent(), collective=Alone())
+        run(replace(SMALL, batch_size=63), Reports(), collective=Rank())
 
 
-def test_ranks_that_start_from_different_networks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(Alone):
+def test_ranks_that_start_from_different_networks_are_told() -> None:
+    class Odd(Rank):
         def __init__(self, index: int) -> None:
+            super().__init__()
             self.index = index
 
-        def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
             return values + (np.arange(len(values)) == self.index)
 
     with pytest.raises(
         HpcrlError, match="rank 0 of 2: its network has 66 weights, but another rank's has a different number"
     ):
-        run(SMALL, Silent(), collective=Odd(0))
+        check_same_start(Odd(0), first_weights(dqn(SMALL, Space(1, 2)))["online"])
     with pytest.raises(HpcrlError, match="rank 0 of 2: its initial weights differ from those of other ranks"):
-        run(SMALL, Silent(), collective=Odd(2))
+        check_same_start(Odd(2), first_weights(dqn(SMALL, Space(1, 2)))["online"])
 
 
 def test_the_target_network_stays_as_it_is_until_it_is_renewed() -> None:
-    learner = Learner(NETWORK, weights64(), DqnSettings(), dtype=np.float64)
-    first = learner.weights()
-    learner.update(batch(), 0.01)
-    state = learner.state()
-    assert all((state[f"target/{name}"] == each).all() for name, each in first.items())
-    learner.sync_target()
-    state = learner.state()
-    assert all((state[f"target/{name}"] == each).all() for name, each in learner.weights().items())
+    learner = exact(dqn(PLAIN, SPACE), {"online": weights64()})
+    first = learner.weights("online")
+    learner.update("update", batch(), 0.01)
+    assert all((learner.weights("target")[name] == array).all() for name, array in first.items())
+    learner.sync("target", 0.25)
+    now, part = learner.weights("online"), learner.weights("target")
+    for name, array in first.items():
+        np.testing.assert_allclose(part[name], array + 0.25 * (now[name] - array), rtol=1e-12)
+    learner.sync("target")
+    assert all((learner.weights("target")[name] == array).all() for name, array in now.items())

@@ -13,6 +13,7 @@ import pytest
 from hpcrl.environments.build import Built
 from hpcrl.formats.worker import worker_zip
 from tests.builders import built_environment
+from tests.rl.cases import CASES, part_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -65,11 +66,12 @@ ONE_UPDATE = 2.0**-23
 
 
 @pytest.mark.parametrize(("framework", "execution"), MODES)
-def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
+@pytest.mark.parametrize("algorithm", list(CASES))
+def test_ten_updates_agree_with_the_specification(worker: Path, algorithm: str, framework: str, execution: str) -> None:
     """Within :data:`ONE_UPDATE` after one update, 1e-6 after ten; a wrong Adam formula strays 1.4e-4."""
     # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
     part = "some" if (framework, execution) == ("torch", "lazy") else "all"
-    check_parity(worker, framework, execution, part)
+    check_parity(worker, algorithm, framework, execution, part)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +79,22 @@ def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, 
 )
 def test_a_few_cases_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
     """Nearly every option once: what tools/mutants runs for each mistake in a learner."""
-    check_parity(worker, framework, execution, "few")
+    check_parity(worker, "dqn", framework, execution, "few")
 
 
-def check_parity(worker: Path, framework: str, execution: str, part: str) -> None:
-    out = run_program(built_environment(framework), worker, "tests.rl.parity_program", framework, execution, part)
+def check_parity(worker: Path, algorithm: str, framework: str, execution: str, part: str) -> None:
+    built = built_environment(framework)
+    out = run_program(built, worker, "tests.rl.parity_program", algorithm, framework, execution, part)
     cases = json.loads(out.splitlines()[-1])
-    assert len(cases) == {"all": 32, "some": 7, "few": 2}[part]
+    assert len(cases) == len(part_of(algorithm, part)) >= 2
     for case in cases:
         assert case["one"] < ONE_UPDATE, case
         assert case["ten"] < 1e-6, case
+        assert case["target"] < 1e-6, case
         assert case["moved"] > 1e-3, case
         assert case["agree"] == 1000, case
-        assert case["synced"], case
+        assert case["aux"] < 1e-6, case
+        assert case["sampled"] < 1e-5, case
         assert case["restored"], case
         assert COMPILED.get((framework, execution), "nothing: ") in case["compiled"], case
 
@@ -199,24 +204,24 @@ def test_jax_s_cartpole_is_gymnasium_s(worker: Path) -> None:
 @pytest.mark.parametrize(
     "first",
     [
-        "framework_weights('jax', Network(4, (8,), 2), 0)",
-        "make_collective('jax', 'native', Group(0, 1, 0, (f'127.0.0.1:{free_port()}',)))",
-        "make_dqn_learner('jax', 'eager', network, dict(initial_weights(network, draw)), DqnSettings())",
+        "framework_weights('jax', made, 0)",
+        "make_collective('jax', 'native', Group(0, 1, 0, (f'127.0.0.1:{free_port()}',)), PhaseClock())",
+        "learner_of('jax', 'eager', made, first_weights(made))",
     ],
 )
 def test_jax_computes_at_once_whatever_is_made_first(worker: Path, first: str) -> None:
     """JAX settles how it dispatches when it first looks at its devices: later, phases would tell of nothing but waiting."""
     code = f"""
 import socket
-import numpy as np
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.frameworks import framework_weights, make_collective, make_dqn_learner
-from hpcrl.rl.learner import DqnSettings, Network, initial_weights
+from hpcrl.rl.frameworks import framework_weights, make_collective
+from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import dqn, first_weights, learner_of
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
-network, draw = Network(4, (8,), 2), np.random.default_rng(0)
+made = dqn()
 kept = {first}
 import jax, jax.numpy as jnp
 product = jax.jit(lambda matrix: matrix @ matrix @ matrix @ matrix)

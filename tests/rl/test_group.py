@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from hpcrl.errors import HpcrlError
 from hpcrl.rl import checkpoint
-from hpcrl.rl.algorithms.dqn import _common_checkpoint
-from hpcrl.rl.distributed.group import any_rank, check_same_start
+from hpcrl.rl.distributed.agreement import any_rank, check_same_start
+from hpcrl.rl.train import _common_checkpoint
+from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import Rank
 
 
 class Table:
@@ -31,18 +33,13 @@ class Table:
         return mean
 
 
-class Seat:
-    name = "a table"
-
+class Seat(Rank):
     def __init__(self, table: Table, rank: int) -> None:
-        self.table, self.rank, self.ranks = table, rank, table.ranks
+        super().__init__(rank, table.ranks)
+        self.table = table
 
-    def average(self, vector: Any) -> Any:
-        return self.table.mean(self.rank, vector)
-
-    average_array = average
-
-    def close(self) -> None: ...
+    def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return self.table.mean(self.rank, values)
 
 
 def together(work: Callable[[Seat, Any], Any], each: Sequence[Any]) -> list[Any]:
@@ -87,3 +84,22 @@ def test_ranks_go_on_only_from_checkpoints_of_one_step(tmp_path: Any) -> None:
     assert together(step, (40, 40)) == [40, 40]
     assert together(step, (40, 44)) == [None, None]
     assert together(step, (40, None)) == [None, None]
+
+
+def test_averaging_is_a_phase_of_its_own_once_training_has_begun() -> None:
+    clock = PhaseClock()
+    waited = []
+
+    class Waiting(Rank):
+        def wait(self, vector: Any) -> None:
+            waited.append(clock.phase)
+
+    timed = Waiting(clock=clock)
+    for phase in ("setup", "evaluate"):
+        clock.switch(phase)
+        timed.average_array(np.zeros(1, np.float32))
+        assert (clock.counts["communicate"], clock.phase) == (0, phase)
+    clock.switch("update")
+    timed.average(np.zeros(1, np.float32))
+    assert (clock.counts["communicate"], clock.phase) == (1, "update")
+    assert waited == ["update", "communicate"]  # for the gradient, and for the mean

@@ -11,12 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hpcrl.rl.algorithms.dqn import DqnConfig, Result, train
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl.algorithms.dqn import algorithm
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate
-from hpcrl.rl.frameworks.numpy.dqn import Learner
-from hpcrl.rl.learner import Batch, Network, Weights, initial_weights
+from hpcrl.rl.frameworks.numpy.core import Learner
+from hpcrl.rl.interfaces import Algorithm, Arrays, Result, Space, Weights
+from hpcrl.rl.interfaces import Run as RunOfTraining
+from hpcrl.rl.make import assemble
+from hpcrl.rl.specification import dqn as specification
+from hpcrl.rl.train import train
+from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import Batch, Rank, Reports
 
 Observation = NDArray[np.float32]
 
@@ -67,8 +74,8 @@ class Numbered(Counter):
 class Watched(Learner):
     """The NumPy learner; keeps what it was asked, from the end of its warming up."""
 
-    def __init__(self, network: Network, weights: Weights, config: DqnConfig) -> None:
-        super().__init__(network, weights, config.learner_settings())
+    def __init__(self, made: Algorithm, weights: dict[str, Weights]) -> None:
+        super().__init__(made, specification, weights)
         self.rates: list[float] = []
         self.batches: list[Batch] = []
         self.syncs = self.acts = self.waits = 0
@@ -77,13 +84,13 @@ class Watched(Learner):
         super().load_state(state)
         self.rates, self.batches, self.syncs, self.acts = [], [], 0, 0
 
-    def update(self, batch: Batch, learning_rate: float) -> None:
-        super().update(batch, learning_rate)
+    def update(self, step: str, batch: Arrays, learning_rate: float) -> Arrays:
         self.rates.append(learning_rate)
-        self.batches.append(batch)
+        self.batches.append(Batch(*batch))
+        return super().update(step, batch, learning_rate)
 
-    def sync_target(self) -> None:
-        super().sync_target()
+    def sync(self, target: str, share: float = 1.0) -> None:
+        super().sync(target, share)
         self.syncs += 1
 
     def synchronize(self) -> None:
@@ -94,46 +101,7 @@ class Watched(Learner):
         return super().act(observations)
 
 
-class Reports:
-    def __init__(self) -> None:
-        self.episodes: list[tuple[int, float, int]] = []
-        self.evaluations: list[tuple[int, float]] = []
-
-    def episode(self, step: int, value: float, length: int) -> None:
-        self.episodes.append((step, value, length))
-
-    def evaluation(self, step: int, value: float) -> None:
-        self.evaluations.append((step, value))
-
-    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
-
-    def progress(self, step: int, total: int) -> None: ...
-
-    def spent(self) -> dict[str, float | None]:
-        return {"training_time": float(len(self.episodes))}
-
-    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
-        self.took_up = step, spent
-
-
-class Rank:
-    """One of several ranks, without the others: a mean is then its own value."""
-
-    name = "nobody"
-
-    def __init__(self, rank: int, ranks: int = 2) -> None:
-        self.rank, self.ranks = rank, ranks
-
-    def average(self, vector: Any) -> Any:
-        return vector
-
-    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        return values
-
-    def close(self) -> None: ...
-
-
-SMALL = DqnConfig(
+SMALL = Settings(
     total_steps=400,
     hidden=(16,),
     learning_rate=1e-2,
@@ -150,25 +118,24 @@ SMALL = DqnConfig(
 class Run:
     """One training: its result, its learner, and all environments that it made, the first of which it trains in."""
 
-    def __init__(self, config: DqnConfig = SMALL, environment: Any = Counter, seed: int = 1, **extra: Any) -> None:
-        self.environments: list[Any] = []
-        self.learners: list[Watched] = []
+    def __init__(
+        self,
+        config: Settings = SMALL,
+        environment: Any = Counter,
+        seed: int = 1,
+        collective: Rank | None = None,
+        precise_phases: bool = False,
+        **extra: Any,
+    ) -> None:
+        self.environments: list[Any] = [environment() for _ in range(config.evaluation_episodes + 1)]
         self.reports, self.clock = Reports(), PhaseClock()
-
-        def make(network: Network, stream: np.random.Generator) -> Watched:
-            self.first = dict(initial_weights(network, stream))
-            self.learners.append(Watched(network, self.first, config))
-            return self.learners[0]
-
-        def make_environment() -> Any:
-            self.environments.append(environment())
-            return self.environments[-1]
-
-        self.result: Result = train(config, make_environment, make, seed, self.reports, self.clock, **extra)
-
-    @property
-    def learner(self) -> Watched:
-        return self.learners[0]
+        made = algorithm(Space(1, 2), config)
+        weights = initial_weights(made, np.random.default_rng([seed, 0]))
+        self.first, self.learner = weights["online"], Watched(made, weights)
+        own, *others = self.environments
+        run = RunOfTraining(seed, self.reports, self.clock, collective, precise_phases)
+        training = assemble(made, self.learner, lambda: own, others, run, "hpcrl.rl.loops.off_policy")
+        self.result: Result = train(training, **extra)
 
     @property
     def actions(self) -> list[int]:
@@ -183,7 +150,7 @@ def test_an_episode_that_is_cut_off_is_not_one_that_ended() -> None:
     """A reward of 1 for ever is worth 1 / (1 - 0.5) = 2; with truncation taken for an end it would be worth 1.7."""
     config = replace(SMALL, total_steps=800, final_learning_rate=1e-4, updates=10)
     endless = Run(config, lambda: Blind(5, cut=True))
-    q = endless.learner.weights()
+    q = endless.learner.weights("online")
     value = np.maximum(q["layers.0.bias"], 0) @ q["layers.1.weight"].T + q["layers.1.bias"]
     np.testing.assert_allclose(value, 2.0, atol=0.05)
     assert not any(batch.terminated.any() for batch in endless.learner.batches)
@@ -228,10 +195,9 @@ def test_warming_up_leaves_no_trace() -> None:
     """Without an update of the training the last weights are the first ones, bit by bit, and so is the optimiser."""
     config = replace(SMALL, learning_starts=401, target_interval=1_000)
     run = Run(config)
-    assert same(run.learner.weights(), run.first)
+    assert same(run.learner.weights("online"), run.first)
     state = run.learner.state()
-    assert state["steps"][0] == 0
-    assert not any(each.any() for name, each in state.items() if name.startswith(("first/", "second/")))
+    assert not any(each.any() for name, each in state.items() if name.startswith("optimizer/"))
     assert all(state[f"target/{name}"].tobytes() == each.tobytes() for name, each in run.first.items())
 
 
@@ -250,7 +216,7 @@ def test_exploring_falls_from_always_to_seldom() -> None:
 def test_one_seed_is_one_run_and_another_is_another() -> None:
     random = replace(SMALL, initial_epsilon=1.0, final_epsilon=1.0)
     first, again, other = (Run(random, seed=seed) for seed in (1, 1, 2))
-    assert same(first.learner.weights(), again.learner.weights())
+    assert same(first.learner.weights("online"), again.learner.weights("online"))
     assert first.actions == again.actions
     assert first.actions != other.actions
     assert not same(first.first, other.first)
@@ -327,7 +293,7 @@ def test_acting_in_numpy_is_acting_by_the_learner() -> None:
     """NumPy is the learner's framework here, so that both runs must be the same to the last bit."""
     by_learner, by_numpy = (Run(replace(SMALL, acting=acting), lambda: Probe(5)) for acting in ("framework", "numpy"))
     assert by_learner.reports.episodes == by_numpy.reports.episodes
-    assert same(by_learner.learner.weights(), by_numpy.learner.weights())
+    assert same(by_learner.learner.weights("online"), by_numpy.learner.weights("online"))
     assert by_numpy.result.final_score == by_learner.result.final_score == 1.0
     assert (by_numpy.learner.acts, by_learner.learner.acts > 300) == (0, True)
 
@@ -347,7 +313,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
     first = Run(config, environment, goal=1.0, stop=lambda: next(asked) == stop, checkpoint_file=file)
     assert (first.result.outcome, first.result.steps) == ("preempted", stop)
     second = Run(config, environment, goal=1.0, checkpoint_file=file)
-    assert same(second.learner.weights(), whole.learner.weights())
+    assert same(second.learner.weights("online"), whole.learner.weights("online"))
     wanted, found = whole.learner.state(), second.learner.state()
     assert all(found[name].tobytes() == each.tobytes() for name, each in wanted.items())
     assert first.reports.episodes + second.reports.episodes == whole.reports.episodes

@@ -13,7 +13,6 @@ from hpcrl.rl.distributed.group import Group
 from hpcrl.run import training
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.test_loop import Rank
 
 
 @pytest.mark.parametrize(
@@ -37,6 +36,7 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
 
 
 WORKLOAD: dict[str, Any] = {
+    "algorithm": "dqn",
     "environment": "CartPole-v1",
     "max_episode_steps": 7,
     "hyperparameters": {"total_steps": 300, "hidden": [8], "evaluation_interval": 100, "evaluation_episodes": 2},
@@ -107,20 +107,6 @@ def test_the_goal_of_a_study_is_its_cells_goal(tmp_path: Path) -> None:
     assert found.facts["training_time"] < found.clock.total() - apart
     assert found.facts["evaluation_time"] == found.clock.seconds["evaluate"] > 0
     assert found.facts["setup_time"] == found.clock.seconds["setup"] > 0
-
-
-def test_averaging_is_a_phase_of_its_own_once_training_has_begun() -> None:
-    clock = PhaseClock()
-    waited = []
-    timed = training.TimedCollective(Rank(0), clock, lambda vector: waited.append(clock.phase))
-    for phase in ("setup", "evaluate"):
-        clock.switch(phase)
-        timed.average_array(np.zeros(1, np.float32))
-        assert (clock.counts["communicate"], clock.phase) == (0, phase)
-    clock.switch("update")
-    timed.average(np.zeros(1, np.float32))
-    assert (clock.counts["communicate"], clock.phase) == (1, "update")
-    assert waited == ["update", "communicate"]  # for the gradient, and for the mean
 
 
 def test_what_is_no_axis_stays_as_it_is() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, flag, integer, integers, number
+from hpcrl.catalogue.fields import choice, flag, integer, number
+from hpcrl.catalogue.training import TrainingSettings
 
 TITLE = "DQN"
 FAMILY = "off_policy"
@@ -18,36 +19,13 @@ OBSERVATIONS = "vector"
 
 
 @dataclass(frozen=True)
-class LearnerSettings:
-    """Settings of a learner besides its network: loss, optimiser, and whose formulae are used.
-
-    `defaults` is ``aligned`` (hpcrl's initial weights and one formula for every framework's optimiser) or ``framework``
-    (the framework's own initialiser and optimiser class, unchanged).
-    """
+class Settings(TrainingSettings):
+    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share."""
 
     gamma: float = number(0.99, 0, 1)
-    max_gradient_norm: float = number(10.0, 0)
     loss: str = choice("huber", "mse")
     double: bool = flag(False)
-    optimizer: str = choice("adam", "rmsprop")
-    optimizer_epsilon: float = number(1e-8, 0)
-    rmsprop_decay: float = number(0.99, 0, 1)
-    defaults: str = choice("aligned", "framework")
-
-
-@dataclass(frozen=True)
-class Settings(LearnerSettings):
-    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
-
-    `acting` is ``framework`` (the comparison) or ``numpy`` (on the learner's weights, for speed). An evaluation that
-    reaches the goal counts when `confirmation_episodes` from other starts reach it too; with `stop_at_goal` that ends
-    the training. A `max_gradient_norm` of 0 turns clipping off.
-    """
-
-    total_steps: int = integer(50_000)
-    hidden: tuple[int, ...] = integers((256, 256))
-    learning_rate: float = number(2.3e-3, 0)
-    final_learning_rate: float = number(0.0, 0)
+    dueling: bool = flag(False)
     batch_size: int = integer(64)
     buffer_size: int = integer(100_000)
     learning_starts: int = integer(1_000)
@@ -57,12 +35,6 @@ class Settings(LearnerSettings):
     initial_epsilon: float = number(1.0, 0, 1)
     final_epsilon: float = number(0.04, 0, 1)
     exploration_fraction: float = number(0.16, 0, 1)
-    dueling: bool = flag(False)
-    acting: str = choice("framework", "numpy")
-    evaluation_interval: int = integer(2_500)
-    evaluation_episodes: int = integer(10)
-    confirmation_episodes: int = integer(30)
-    stop_at_goal: bool = flag(False)
 
 
 def share_fault(settings: Settings, ranks: int) -> str | None:

@@ -12,6 +12,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax")
 DEVICES = ("cpu", "cuda")
 THREADS = ()
 OUT_OF_MEMORY = ("resource_exhausted",)
+PRIVATE_DIRECTORIES = ()
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

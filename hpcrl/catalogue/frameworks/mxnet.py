@@ -12,6 +12,7 @@ PACKAGES = ("mxnet", "mxnet-cu117")
 DEVICES = ("cpu", "cuda")
 THREADS = ()
 OUT_OF_MEMORY = ("out of memory",)
+PRIVATE_DIRECTORIES = ()
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ PACKAGES = ("numpy",)
 DEVICES = ("cpu",)
 THREADS = ()
 OUT_OF_MEMORY = ()
+PRIVATE_DIRECTORIES = ()
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

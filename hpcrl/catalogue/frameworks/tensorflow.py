@@ -12,6 +12,7 @@ PACKAGES = ("tensorflow", "tensorflow-cpu", "keras")
 DEVICES = ("cpu", "cuda")
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 OUT_OF_MEMORY = ("oom when allocating", "resource_exhausted")
+PRIVATE_DIRECTORIES = ()
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

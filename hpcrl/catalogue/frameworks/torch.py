@@ -12,6 +12,8 @@ PACKAGES = ("torch",)
 DEVICES = ("cpu", "cuda")
 THREADS = ("TORCHINDUCTOR_COMPILE_THREADS",)
 OUT_OF_MEMORY = ("out of memory",)
+# Shared, the first cell on a machine would compile for the others.
+PRIVATE_DIRECTORIES = ("TORCHINDUCTOR_CACHE_DIR",)
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Algorithms: configuration and training loop, free of any framework."""
+"""The algorithms as data, one file each: `algorithm(space, settings)`, and how its loop chooses actions."""

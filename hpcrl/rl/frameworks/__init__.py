@@ -1,66 +1,75 @@
-"""One learner per framework and algorithm; each is imported only by the cell that uses it."""
+"""One learner per framework, and one page per framework and algorithm; each is imported only by the cell that uses it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
-from hpcrl.rl.learner import Collective, DqnLearner, DqnSettings, Network, Weights
-
-# These frameworks read some settings only once, at their first computation.
-_CONFIGURED = frozenset({"torch", "tensorflow", "jax"})
+from hpcrl.rl.interfaces import Algorithm, Learner, Weights
+from hpcrl.telemetry.phases import PhaseClock
 
 
 def configure(framework: str) -> None:
     """Apply a framework's settings, before ranks are joined, weights are drawn, or anything else is computed.
 
-    Every other function here calls it first; a second call changes nothing.
+    Some frameworks read settings only once, at their first computation. Every other function here calls this first; a
+    second call changes nothing.
 
     Raises:
         UsageError: the framework is not installed here.
     """
-    if framework in _CONFIGURED:
-        _module(framework, "runtime").configure()
+    _module(framework, "runtime").configure()
 
 
-def make_dqn_learner(
+def make_learner(
     framework: str,
     execution: str,
-    network: Network,
-    weights: Weights,
-    settings: DqnSettings,
+    algorithm: Algorithm,
+    weights: dict[str, Weights],
     device: str = "cpu",
     collective: Collective | None = None,
-) -> DqnLearner:
-    """Build the DQN learner of a framework.
+) -> Learner:
+    """Build the learner of a framework, with the initial weights of each group.
 
     Raises:
-        UsageError: there is no such framework or mode, or the framework is not installed here.
+        UsageError: there is no such framework or mode, it does not have the algorithm, or it is not installed here.
     """
     if framework not in frameworks():
         raise UsageError(f"no framework {framework!r}; {suggestion(framework, frameworks())}")
-    modes = frameworks()[framework].modes
-    if execution not in modes:
-        raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, modes)}")
+    known = frameworks()[framework].modes
+    if execution not in known:
+        raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, known)}")
+    if framework not in algorithms()[algorithm.name].frameworks:
+        raise UsageError(f"{framework} has no {algorithm.name}")
     configure(framework)
-    learner: DqnLearner = _module(framework, "dqn").Learner(network, weights, settings, execution, device, collective)
+    core = _module(framework, "core")
+    page = _module(framework, algorithm.name, getattr(core, "PAGES", None))
+    learner: Learner = core.Learner(algorithm, page, weights, execution, device, collective)
     return learner
 
 
-def framework_weights(framework: str, network: Network, seed: int) -> Weights:
-    """Draw initial weights with the framework's own default initialiser (`defaults: framework`)."""
-    if framework == "numpy":
-        raise UsageError("numpy: has no default initialiser: leave numpy out if `defaults` is framework")
+def framework_weights(framework: str, algorithm: Algorithm, seed: int) -> dict[str, Weights]:
+    """Draw the initial weights of every group as a framework's own layers do by default.
+
+    Raises:
+        UsageError: the framework is not installed here, or has no layers of its own.
+    """
     configure(framework)
-    weights: Weights = _module(framework, "dqn").framework_weights(network, seed)
+    draw = _module(framework, "layers").framework_weights
+    weights: dict[str, Weights] = {}
+    for group, networks in algorithm.groups.items():
+        weights[group] = {}
+        for network in networks:
+            weights[group] |= draw(network, seed)
+            seed += len(network.sizes)
     return weights
 
 
-def make_collective(framework: str, parallelism: str, group: Group) -> Collective | None:
+def make_collective(framework: str, parallelism: str, group: Group, clock: PhaseClock) -> Collective | None:
     """Join the ranks of a cell; None if it has only one.
 
     Raises:
@@ -73,21 +82,13 @@ def make_collective(framework: str, parallelism: str, group: Group) -> Collectiv
     if parallelism not in known:
         raise UsageError(f"{framework}: has no parallelism {parallelism!r}; {suggestion(parallelism, known)}")
     configure(framework)
-    made: Collective = getattr(_module(framework, "collectives"), parallelism)(group)
-    return made
+    collective: Collective = getattr(_module(framework, "collectives"), parallelism)(group, clock)
+    return collective
 
 
-def wait_for(framework: str) -> Callable[[Any], None]:
-    """Return a function that waits until a vector of the framework has been computed, for asynchronous frameworks."""
-    if framework not in frameworks():
-        return lambda vector: None
-    wait: Callable[[Any], None] = _module(framework, "runtime").wait
-    return wait
-
-
-def _module(framework: str, name: str) -> Any:
+def _module(framework: str, name: str, package: str | None = None) -> Any:
     try:
-        return importlib.import_module(f"hpcrl.rl.frameworks.{framework}.{name}")
+        return importlib.import_module(f"{package or f'hpcrl.rl.frameworks.{framework}'}.{name}")
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{framework}: {error.name} is not installed in this environment: run the cell in its own environment (hpcrl env create)"

@@ -8,7 +8,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-INPUTS, ACTIONS = 4, 2
+from hpcrl.rl.envs.jax.world import World
+
 _GRAVITY, _POLE_MASS, _TOTAL_MASS = 9.8, 0.1, 1.1
 _HALF_LENGTH, _FORCE, _SECONDS = 0.5, 10.0, 0.02
 _MOST_ANGLE, _MOST_PLACE = 12 * 2 * 3.141592653589793 / 360, 2.4
@@ -37,3 +38,6 @@ def step(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax
     )
     over = (jnp.abs(following[0]) > _MOST_PLACE) | (jnp.abs(following[2]) > _MOST_ANGLE)
     return following, jnp.float32(1.0), over
+
+
+WORLDS = dict.fromkeys(("CartPole-v0", "CartPole-v1"), World(4, 2, reset, step))

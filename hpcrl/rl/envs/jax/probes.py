@@ -5,27 +5,27 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.envs.probes import ACTIONS as _ACTIONS
+from hpcrl.rl.envs.jax.world import World
+from hpcrl.rl.envs.probes import ACTIONS
 
 
-class Probe:
-    """One of the five; a state is its observation (1,)."""
+def probe(number: int) -> World:
+    """Return one of the five; a state is its observation (1,)."""
 
-    INPUTS = 1
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.ACTIONS = _ACTIONS[number]
-
-    def reset(self, key: jax.Array) -> jax.Array:
-        if self.number in (2, 5):
+    def reset(key: jax.Array) -> jax.Array:
+        if number in (2, 5):
             return jnp.where(jax.random.bernoulli(key), 1.0, -1.0)[None]
         return jnp.zeros(1)
 
-    def step(self, state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def step(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         sign = jnp.where(action == 1, 1.0, -1.0)
-        if self.number == 3:
+        if number == 3:
             last = state[0] == 1.0
             return jnp.ones(1), jnp.where(last, 1.0, 0.0), last
-        reward = {1: jnp.float32(1.0), 2: state[0], 4: sign, 5: state[0] * sign}[self.number]
+        reward = {1: jnp.float32(1.0), 2: state[0], 4: sign, 5: state[0] * sign}[number]
         return state, reward, jnp.bool_(True)
+
+    return World(1, ACTIONS[number], reset, step)
+
+
+WORLDS = {f"Probe{number}": probe(number) for number in ACTIONS}

@@ -10,24 +10,28 @@ from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.distributed.horovod import Binding
+from hpcrl.rl.frameworks.mxnet import runtime
+from hpcrl.telemetry.phases import PhaseClock
 
 
 class Horovod(Binding):
     """One all-reduce of the flat gradient, with a wait: Horovod accepts a name again only after its last use has ended."""
 
-    def __init__(self, group: Group) -> None:
+    wait = staticmethod(runtime.wait)
+
+    def __init__(self, group: Group, clock: PhaseClock) -> None:
         import horovod.mxnet as hvd
 
-        super().__init__(hvd, group)
+        super().__init__(hvd, group, clock)
 
-    def average(self, vector: Any) -> Any:
-        averaged = self.hvd.allreduce(vector, average=True, name=f"vector.{vector.size}")
-        averaged.wait_to_read()
-        return averaged
+    def mean(self, vector: Any) -> Any:
+        mean = self.hvd.allreduce(vector, average=True, name=f"vector.{vector.size}")
+        mean.wait_to_read()
+        return mean
 
-    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        averaged: NDArray[np.float32] = self.average(mx.nd.array(values)).asnumpy()
-        return averaged
+    def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        mean: NDArray[np.float32] = self.mean(mx.nd.array(values)).asnumpy()
+        return mean
 
     def close(self) -> None:
         mx.nd.waitall()

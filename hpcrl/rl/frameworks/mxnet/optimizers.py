@@ -1,4 +1,4 @@
-"""The aligned optimisers (formulae: hpcrl.rl.frameworks.numpy.optimizers), and MXNet's own."""
+"""The aligned optimisers (formulae: hpcrl.rl.specification.optimizers), and MXNet's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import mxnet as mx
 
-from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
-from hpcrl.rl.learner import DqnSettings
+from hpcrl.catalogue.training import OptimizerSettings
+from hpcrl.rl.specification.optimizers import BETA1, BETA2
 
 Arrays = list[Any]
 
@@ -18,7 +18,7 @@ class Adam:
     lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + e) = lr s / (1 - b1^t) m / (sqrt(v) + e s) with s = sqrt(1 - b2^t).
     """
 
-    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+    def __init__(self, weights: Arrays, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon = settings.optimizer_epsilon
         self._first, self._second = ([mx.nd.zeros_like(each) for each in weights] for _ in range(2))
@@ -43,7 +43,7 @@ class Adam:
 class RmsProp:
     """torch.optim.RMSprop's formula; MXNet's own operator has epsilon inside the root."""
 
-    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+    def __init__(self, weights: Arrays, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon, self._decay = settings.optimizer_epsilon, settings.rmsprop_decay
         self._second = [mx.nd.zeros_like(each) for each in weights]
@@ -65,7 +65,7 @@ class RmsProp:
 class Own:
     """The class of mxnet.optimizer, unchanged; only the learning rate comes from the study."""
 
-    def __init__(self, weights: Arrays, settings: DqnSettings) -> None:
+    def __init__(self, weights: Arrays, settings: OptimizerSettings) -> None:
         self._optimizer = mx.optimizer.create(settings.optimizer)
         self._updater = mx.optimizer.get_updater(self._optimizer)
         for number, weight in enumerate(weights):
@@ -89,7 +89,7 @@ class Own:
         self._optimizer._index_update_count.update(dict.fromkeys(self._updater.states, steps))
 
 
-def make(weights: Arrays, settings: DqnSettings) -> Adam | RmsProp | Own:
+def make(weights: Arrays, settings: OptimizerSettings) -> Adam | RmsProp | Own:
     """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(weights, settings)

@@ -9,6 +9,10 @@ import mxnet as mx
 from hpcrl.errors import UsageError
 
 
+def configure() -> None:
+    """Do nothing: MXNet has no setting that a later one could miss."""
+
+
 def check_device(device: str) -> Any:
     """Return the context of the device.
 

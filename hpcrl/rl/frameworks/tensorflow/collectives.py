@@ -14,22 +14,26 @@ from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.distributed.horovod import Binding
+from hpcrl.rl.frameworks.tensorflow import runtime
+from hpcrl.telemetry.phases import PhaseClock
 
 
 class Horovod(Binding):
     """One all-reduce of the flat gradient, outside tf.function, because XLA cannot contain it."""
 
-    def __init__(self, group: Group) -> None:
+    wait = staticmethod(runtime.wait)
+
+    def __init__(self, group: Group, clock: PhaseClock) -> None:
         import horovod.tensorflow as hvd
 
-        super().__init__(hvd, group)
+        super().__init__(hvd, group, clock)
 
-    def average(self, vector: Any) -> Any:
+    def mean(self, vector: Any) -> Any:
         return self.hvd.allreduce(vector, op=self.hvd.Average, name=f"vector.{vector.shape[0]}")
 
-    def average_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        averaged: NDArray[np.float32] = self.average(tf.constant(values)).numpy()
-        return averaged
+    def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        mean: NDArray[np.float32] = self.mean(tf.constant(values)).numpy()
+        return mean
 
 
 horovod = Horovod

@@ -1,4 +1,4 @@
-"""The aligned optimisers on one flat gradient (formulae: hpcrl.rl.frameworks.numpy.optimizers), and Keras's own.
+"""The aligned optimisers on one flat gradient (formulae: hpcrl.rl.specification.optimizers), and Keras's own.
 
 `numbers` runs on the host and returns the values that change at every step as an array, so that tf.function traces once.
 """
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
-from hpcrl.rl.learner import DqnSettings
+from hpcrl.catalogue.training import OptimizerSettings
+from hpcrl.rl.specification.optimizers import BETA1, BETA2
 
 Variables = list[Any]
 
@@ -30,7 +30,7 @@ def _zeros(variables: Variables) -> Any:
 class Adam:
     """torch.optim.Adam's formula; Keras's own adds epsilon to the uncorrected moment."""
 
-    def __init__(self, variables: Variables, settings: DqnSettings) -> None:
+    def __init__(self, variables: Variables, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._variables, self._epsilon = variables, settings.optimizer_epsilon
         self._first, self._second = _zeros(variables), _zeros(variables)
@@ -57,7 +57,7 @@ class Adam:
 class RmsProp:
     """torch.optim.RMSprop's formula; Keras's own has epsilon inside the root."""
 
-    def __init__(self, variables: Variables, settings: DqnSettings) -> None:
+    def __init__(self, variables: Variables, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._variables, self._epsilon = variables, settings.optimizer_epsilon
         self._decay = settings.rmsprop_decay
@@ -83,7 +83,7 @@ class RmsProp:
 class Own:
     """The class of keras.optimizers, unchanged; only the learning rate comes from the study."""
 
-    def __init__(self, variables: Variables, settings: DqnSettings) -> None:
+    def __init__(self, variables: Variables, settings: OptimizerSettings) -> None:
         kinds = {"adam": tf.keras.optimizers.Adam, "rmsprop": tf.keras.optimizers.RMSprop}
         self._variables = variables
         self._optimizer = kinds[settings.optimizer]()
@@ -107,7 +107,7 @@ class Own:
         self._optimizer.iterations.assign(steps)
 
 
-def make(variables: Variables, settings: DqnSettings) -> Adam | RmsProp | Own:
+def make(variables: Variables, settings: OptimizerSettings) -> Adam | RmsProp | Own:
     """Return the optimiser of the settings, for variables that it changes in place."""
     if settings.defaults == "framework":
         return Own(variables, settings)

@@ -39,13 +39,13 @@ def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: tf.function(function, jit_compile=execution == "xla", autograph=False)
 
 
-def compiled(execution: str, update: Any, greedy: Any) -> str:
-    """Say how often each function was traced; the correct number is once per shape."""
+def compiled(execution: str, updates: list[Any], greedy: Any) -> str:
+    """Say how often the functions were traced; the correct number is once per shape."""
     if execution == "eager":
         return "nothing: eager"
     how = "tf.function with XLA" if execution == "xla" else "tf.function"
-    counts = [each.experimental_get_tracing_count() for each in (update, greedy)]
-    return f"{how}: {counts[0]} update traces, {counts[1]} acting traces"
+    traces = sum(update.experimental_get_tracing_count() for update in updates)
+    return f"{how}: {traces} update traces, {greedy.experimental_get_tracing_count()} acting traces"
 
 
 def peak_memory() -> int | None:

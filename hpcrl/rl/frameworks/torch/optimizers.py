@@ -1,4 +1,4 @@
-"""The aligned optimisers on one flat vector (formulae: hpcrl.rl.frameworks.numpy.optimizers), and PyTorch's own.
+"""The aligned optimisers on one flat vector (formulae: hpcrl.rl.specification.optimizers), and PyTorch's own.
 
 `numbers` runs on the host and returns the values that change at every step as a tensor, so that a compiled `apply` is
 not compiled again for a new value.
@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from hpcrl.rl.frameworks.numpy.optimizers import BETA1, BETA2
-from hpcrl.rl.learner import DqnSettings
+from hpcrl.catalogue.training import OptimizerSettings
+from hpcrl.rl.specification.optimizers import BETA1, BETA2
 
 
 class Adam:
     """torch.optim.Adam's formula with hpcrl's epsilon."""
 
-    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+    def __init__(self, flat: torch.Tensor, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon = settings.optimizer_epsilon
         self._first, self._second = torch.zeros_like(flat), torch.zeros_like(flat)
@@ -34,8 +34,8 @@ class Adam:
         divisor = self._second.sqrt().div_(numbers[1]).add_(self._epsilon)
         flat.sub_(self._first.div(divisor).mul_(numbers[0]))
 
-    def slots(self) -> dict[str, torch.Tensor]:
-        return {"first": self._first, "second": self._second}
+    def slots(self) -> list[torch.Tensor]:
+        return [self._first, self._second]
 
     def restore(self, steps: int) -> None:
         self.steps = steps
@@ -44,7 +44,7 @@ class Adam:
 class RmsProp:
     """torch.optim.RMSprop's formula with hpcrl's decay and epsilon."""
 
-    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+    def __init__(self, flat: torch.Tensor, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon, self._decay = settings.optimizer_epsilon, settings.rmsprop_decay
         self._second = torch.zeros_like(flat)
@@ -57,8 +57,8 @@ class RmsProp:
         self._second.mul_(self._decay).addcmul_(gradient, gradient, value=1 - self._decay)
         flat.sub_(gradient.div(self._second.sqrt().add_(self._epsilon)).mul_(numbers[0]))
 
-    def slots(self) -> dict[str, torch.Tensor]:
-        return {"second": self._second}
+    def slots(self) -> list[torch.Tensor]:
+        return [self._second]
 
     def restore(self, steps: int) -> None:
         self.steps = steps
@@ -67,7 +67,7 @@ class RmsProp:
 class Own:
     """torch.optim's class, unchanged: its defaults, its kernels. Only the learning rate comes from the study."""
 
-    def __init__(self, flat: torch.Tensor, settings: DqnSettings) -> None:
+    def __init__(self, flat: torch.Tensor, settings: OptimizerSettings) -> None:
         kinds: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
         self._flat = torch.nn.Parameter(flat)  # the same storage
         self._rate = torch.tensor(0.0)
@@ -89,15 +89,15 @@ class Own:
         self._flat.grad.copy_(gradient)
         self._optimizer.step()
 
-    def slots(self) -> dict[str, torch.Tensor]:
+    def slots(self) -> list[torch.Tensor]:
         state = self._optimizer.state[self._flat]
-        return {name: each for name, each in state.items() if each.shape == self._flat.shape}
+        return [value for value in state.values() if value.shape == self._flat.shape]
 
     def restore(self, steps: int) -> None:
         self._optimizer.state[self._flat]["step"].fill_(steps)
 
 
-def make(flat: torch.Tensor, settings: DqnSettings) -> Adam | RmsProp | Own:
+def make(flat: torch.Tensor, settings: OptimizerSettings) -> Adam | RmsProp | Own:
     """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(flat, settings)

@@ -1,11 +1,11 @@
-"""A replay buffer: preallocated float32 rings."""
+"""The uniform replay of off-policy algorithms: preallocated float32 rings."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.learner import Batch
+from hpcrl.rl.interfaces import Arrays
 
 
 class Replay:
@@ -39,10 +39,14 @@ class Replay:
         self._next = (index + 1) % self._capacity
         self.size = min(self.size + 1, self._capacity)
 
-    def sample(self, count: int, generator: np.random.Generator) -> Batch:
-        """Draw `count` transitions uniformly, with replacement."""
+    def sample(self, count: int, generator: np.random.Generator) -> Arrays:
+        """Draw `count` transitions uniformly, with replacement.
+
+        Returns observations (n, inputs) float32, actions (n,) int64, rewards (n,) float32, next observations (n, inputs)
+        float32, and terminated (n,) float32: 1.0 where the episode ended by itself (not by truncation).
+        """
         chosen = generator.integers(0, self.size, count)
-        return Batch(
+        return (
             self._observations[chosen],
             self._actions[chosen],
             self._rewards[chosen],

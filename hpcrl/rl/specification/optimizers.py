@@ -1,10 +1,11 @@
-"""The optimisers' formulae in NumPy; every framework's aligned optimiser computes the same."""
+"""Clipping and the optimisers' formulae; every framework's aligned optimiser computes the same."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpcrl.rl.learner import Weights
+from hpcrl.catalogue.training import OptimizerSettings
+from hpcrl.rl.interfaces import Floats, Weights
 
 BETA1, BETA2 = 0.9, 0.999
 
@@ -16,8 +17,8 @@ class Adam:
     """
 
     def __init__(self, weights: Weights, epsilon: float) -> None:
-        self.first = {name: np.zeros_like(each) for name, each in weights.items()}
-        self.second = {name: np.zeros_like(each) for name, each in weights.items()}
+        self.first = {name: np.zeros_like(array) for name, array in weights.items()}
+        self.second = {name: np.zeros_like(array) for name, array in weights.items()}
         self.steps = 0
         self._epsilon = epsilon
 
@@ -34,9 +35,9 @@ class Adam:
             second += kind(1 - BETA2) * gradient * gradient
             weights[name] -= kind(rate) * first / (np.sqrt(second) / kind(scale) + kind(self._epsilon))
 
-    def slots(self) -> dict[str, Weights]:
+    def slots(self) -> list[Floats]:
         """Return the arrays that a checkpoint needs, besides `steps`; they are changed in place."""
-        return {"first": self.first, "second": self.second}
+        return [*self.first.values(), *self.second.values()]
 
 
 class RmsProp:
@@ -46,7 +47,7 @@ class RmsProp:
     """
 
     def __init__(self, weights: Weights, epsilon: float, decay: float) -> None:
-        self.second = {name: np.zeros_like(each) for name, each in weights.items()}
+        self.second = {name: np.zeros_like(array) for name, array in weights.items()}
         self.steps = 0
         self._epsilon, self._decay = epsilon, decay
 
@@ -60,6 +61,25 @@ class RmsProp:
             second += kind(1 - self._decay) * gradient * gradient
             weights[name] -= kind(learning_rate) * gradient / (np.sqrt(second) + kind(self._epsilon))
 
-    def slots(self) -> dict[str, Weights]:
+    def slots(self) -> list[Floats]:
         """Return the arrays that a checkpoint needs, besides `steps`; they are changed in place."""
-        return {"second": self.second}
+        return list(self.second.values())
+
+
+def make(weights: Weights, settings: OptimizerSettings) -> Adam | RmsProp:
+    """Return the optimiser of the settings."""
+    if settings.optimizer == "adam":
+        return Adam(weights, settings.optimizer_epsilon)
+    return RmsProp(weights, settings.optimizer_epsilon, settings.rmsprop_decay)
+
+
+def clip(gradients: Weights, largest: float) -> Weights:
+    """Scale gradients so that their joint Euclidean norm is at most `largest` (0: no clipping).
+
+    The factor is min(1, largest / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_.
+    """
+    if not largest:
+        return gradients
+    norm = np.sqrt(sum(float((array.astype(np.float64) ** 2).sum()) for array in gradients.values()))
+    factor = min(1.0, largest / (norm + 1e-6))
+    return {name: array * array.dtype.type(factor) for name, array in gradients.items()}

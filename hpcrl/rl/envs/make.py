@@ -1,0 +1,21 @@
+"""Environments by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcrl.errors import UsageError
+
+
+def gymnasium_environment(name: str, max_episode_steps: int | None) -> Any:
+    """Make a Gymnasium environment; None keeps the environment's own limit of steps.
+
+    Raises:
+        UsageError: there is none of this name, or it cannot be made here.
+    """
+    import gymnasium
+
+    try:
+        return gymnasium.make(name, max_episode_steps=max_episode_steps)
+    except gymnasium.error.Error as error:
+        raise UsageError(f"environment {name}: {' '.join(str(error).split())}") from None

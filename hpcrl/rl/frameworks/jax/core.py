@@ -1,0 +1,178 @@
+"""The JAX learner. Lazy mode jits a whole update; eager mode runs the same pure functions without jit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl import checkpoint
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.rl.frameworks.jax import optimizers, runtime
+from hpcrl.rl.frameworks.jax.layers import Layout
+from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+
+Constants = list[jax.Array]
+
+
+class Learner:
+    """The learner, on the CPU or one GPU; `page` is the algorithm's module of this package.
+
+    `pure_updates` (vector, slots, constants, batch, rate -> vector, slots, aux), `pure_greedy` (vector, observations ->
+    actions) and `pure_sample` (vector, observations, noise -> actions, log-probabilities, values) are the functions that
+    compiled loops contain.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        page: Any,
+        weights: dict[str, Weights],
+        execution: str = "eager",
+        device: str = "cpu",
+        collective: Collective | None = None,
+    ) -> None:
+        runtime.check_device(device)
+        self.algorithm, self._execution, self._collective = algorithm, execution, collective
+        self._page, self._settings, self._optimizer = page, algorithm.settings, optimizers.make(algorithm.settings)
+        self._device = jax.local_devices()[0]
+        self._layouts = {name: Layout(weights[group]) for name, group in algorithm.origins.items()}
+        self.vectors = {
+            name: self._put(layout.vector(weights[algorithm.origins[name]])) for name, layout in self._layouts.items()
+        }
+        self.slots = {name: self._put(self._optimizer.init(self.vectors[name])) for name in algorithm.groups}
+        self._taken = dict.fromkeys(algorithm.groups, 0)
+        self.pure_updates: dict[str, Callable[..., Any]] = {}
+        self._programs: list[Any] = []
+        self._updates = {step.name: self._bound(step) for step in algorithm.steps}
+        self.pure_greedy, self.pure_sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
+        self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
+
+    def _compile(self, function: Callable[..., Any], **options: Any) -> Any:
+        return function if self._execution == "eager" else jax.jit(function, **options)
+
+    def _put(self, values: Any) -> Any:
+        """Commit arrays to the device: for uncommitted arrays a program is compiled again."""
+        return jax.device_put(values, self._device)
+
+    def _acting(self, name: str, group: str) -> Callable[..., Any]:
+        """Return a function of the page that acts, of the group's vector and arrays; not every page has `sample`."""
+        function: Any = getattr(self._page, name, None)
+        settings, layers = self._settings, self._layouts[group].layers
+        return lambda vector, *arrays: function(*arrays, settings, layers(vector))
+
+    def _gradient(self, step: Step) -> Callable[[jax.Array, Constants, Any], tuple[jax.Array, tuple[jax.Array, ...]]]:
+        """Return the pure function: vector, constants, batch -> flat gradient, aux."""
+        loss, settings, layers = getattr(self._page, step.loss), self._settings, self._layouts[step.group].layers
+        layouts = [self._layouts[name] for name in step.uses]
+
+        def value(vector: jax.Array, constants: Constants, batch: Any) -> Any:
+            uses = [layout.layers(constant) for layout, constant in zip(layouts, constants, strict=True)]
+            result = loss(layers(vector), batch, settings, *uses)
+            return result if step.aux else (result, ())
+
+        return jax.grad(value, has_aux=True)
+
+    def _program(self, step: Step) -> Callable[..., tuple[jax.Array, Any, tuple[jax.Array, ...]]]:
+        """Return the update of a step: one program, or two with the averaging between."""
+        gradient, optimizer, largest = self._gradient(step), self._optimizer, self._settings.max_gradient_norm
+
+        def apply(vector: jax.Array, slots: Any, change: jax.Array, rate: Any) -> tuple[jax.Array, Any]:
+            direction, slots = optimizer.update(_clipped(change, largest), slots)
+            return vector - rate * direction, slots
+
+        def update(vector: jax.Array, slots: Any, constants: Constants, batch: Any, rate: Any) -> Any:
+            change, aux = gradient(vector, constants, batch)
+            return *apply(vector, slots, change, rate), aux
+
+        self.pure_updates[step.name] = update
+        if self._collective is None:
+            self._programs.append(whole := self._compile(update, donate_argnums=(0, 1)))
+            return whole
+        self._programs.append(compiled := self._compile(gradient))
+        mean, finish = self._collective.averaged(compiled), self._compile(apply, donate_argnums=(0, 1))
+
+        def update_in_parts(vector: jax.Array, slots: Any, constants: Constants, batch: Any, rate: Any) -> Any:
+            change, aux = mean(vector, constants, batch)
+            return *finish(vector, slots, change, rate), aux
+
+        return update_in_parts
+
+    def _bound(self, step: Step) -> Callable[[Any, float], tuple[jax.Array, ...]]:
+        """Return the update of a step that reads and replaces this learner's vectors."""
+        program, group, uses = self._program(step), step.group, step.uses
+        vectors, slots, taken = self.vectors, self.slots, self._taken
+
+        def update(batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
+            taken[group] += 1
+            constants = [vectors[name] for name in uses]
+            vectors[group], slots[group], aux = program(
+                vectors[group], slots[group], constants, batch, np.float32(learning_rate)
+            )
+            return aux
+
+        return update
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))
+
+    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+        sampled = self._sample(self.vectors[self.algorithm.acts_with], observations, noise)
+        return tuple(np.asarray(array) for array in sampled)
+
+    def transfer(self, batch: Arrays) -> tuple[Any, ...]:
+        # On the CPU, passing NumPy's arrays directly is faster than an explicit transfer.
+        return batch if self._device.platform == "cpu" else tuple(self._put(batch))
+
+    def update(self, step: str, batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
+        return self._updates[step](batch, learning_rate)
+
+    def sync(self, target: str, share: float = 1.0) -> None:
+        # A copy, because the update donates its own buffers.
+        vector = self.vectors[self.algorithm.targets[target]]
+        copy = self.vectors[target]
+        self.vectors[target] = jnp.copy(vector) if share == 1.0 else copy + share * (vector - copy)
+
+    def synchronize(self) -> None:
+        jax.block_until_ready(self.vectors)
+
+    def compiled(self) -> str:
+        if self._execution == "eager":
+            return "nothing: eager, not jitted"
+        acting = f"{self._greedy._cache_size()} acting programs"
+        if self._execution == "fused":
+            return f"jax.jit: environment and updates in one scan, {acting}"
+        return f"jax.jit: {sum(program._cache_size() for program in self._programs)} update programs, {acting}"
+
+    def peak_memory(self) -> int | None:
+        return runtime.peak_memory()
+
+    def weights(self, name: str) -> Weights:
+        return self._layouts[name].weights(self.vectors[name])
+
+    def state(self) -> Weights:
+        state: Weights = {}
+        for name in self.vectors:
+            state |= checkpoint.nested(name, self.weights(name))
+        for group, slots in self.slots.items():
+            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(slots)]
+            state |= checkpoint.optimizer_state(group, self._taken[group], arrays)
+        return state
+
+    def load_state(self, state: Weights) -> None:
+        for name, layout in self._layouts.items():
+            self.vectors[name] = self._put(layout.vector(checkpoint.part(name, state)))
+        for group, slots in self.slots.items():
+            self._taken[group], arrays = checkpoint.optimizer_part(group, state)
+            leaves, structure = jax.tree.flatten(slots)
+            restored = [jnp.asarray(array, leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True)]
+            self.slots[group] = self._put(jax.tree.unflatten(structure, restored))
+
+
+def _clipped(change: jax.Array, largest: float) -> jax.Array:
+    """Scale a flat gradient so that its norm is at most `largest` (0: never)."""
+    return change * jnp.minimum(1.0, largest / (jnp.linalg.norm(change) + 1e-6)) if largest else change

@@ -1,0 +1,194 @@
+"""The off-policy loop with the environment inside: steps, replay and updates in one compiled scan.
+
+The same algorithm, schedules and initial weights as hpcrl.rl.loops.off_policy. Exploration, replay and the environment
+draw from JAX's random keys, so the run of a seed differs from that of the other modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.errors import UsageError, suggestion
+from hpcrl.rl.envs.jax.registry import worlds
+from hpcrl.rl.envs.jax.world import World
+from hpcrl.rl.frameworks.jax.core import Learner
+from hpcrl.rl.interfaces import Algorithm, Run
+
+
+class State(NamedTuple):
+    """The loop's own state between two environment steps: random key, episode, replay."""
+
+    key: jax.Array
+    state: jax.Array
+    value: jax.Array
+    length: jax.Array
+    observations: jax.Array
+    actions: jax.Array
+    rewards: jax.Array
+    following: jax.Array
+    terminated: jax.Array
+
+
+class Carry(NamedTuple):
+    """Everything that a step reads and writes; `online`, `slots` and `target` are the learner's."""
+
+    step: jax.Array
+    own: State
+    online: jax.Array
+    slots: Any
+    target: jax.Array
+
+
+Episodes = tuple[jax.Array, jax.Array, jax.Array]
+
+
+class FusedLoop:
+    """Advances by one compiled call per interval between evaluations. The algorithm has one step and one target copy."""
+
+    def __init__(self, learner: Learner, environment: Any, run: Run) -> None:
+        spec = environment.spec
+        if spec is None or spec.id not in (known := worlds()):
+            name = spec.id if spec else type(environment).__name__
+            raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, worlds())}")
+        settings = learner.algorithm.settings
+        self._learner, self._settings, self._reporter, self._clock = learner, settings, run.reporter, run.clock
+        self.step = self.episodes = 0
+        self.act = learner.act
+        ((self._target, self._group),) = learner.algorithm.targets.items()
+        world = known[spec.id]
+        self._own = _first_state(world, settings.buffer_size, run.seed)
+        limit = int(spec.max_episode_steps or 2**30)
+        program = jax.jit(partial(_advance, learner, world, limit), static_argnums=1, donate_argnums=0)
+        # Compiled beforehand for both lengths that occur, so that training contains no compilation.
+        whole, rest = settings.evaluation_interval, settings.total_steps % settings.evaluation_interval
+        self._programs = {
+            count: program.lower(self._carry(), count).compile()
+            for count in (whole, rest)
+            if 0 < count <= settings.total_steps
+        }
+        for count in (1, settings.evaluation_episodes):
+            learner.act(np.zeros((count, world.inputs), np.float32))
+
+    def _carry(self) -> Carry:
+        vectors, slots = self._learner.vectors, self._learner.slots
+        return Carry(jnp.int32(self.step), self._own, vectors[self._group], slots[self._group], vectors[self._target])
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        if stop():
+            return False
+        self._clock.switch("fused")
+        carry, (ended, values, lengths) = self._programs[until - self.step](self._carry())
+        jax.block_until_ready(carry)
+        self._clock.switch("other")
+        self._own = carry.own
+        self._learner.vectors |= {self._group: carry.online, self._target: carry.target}
+        self._learner.slots[self._group] = carry.slots
+        for index in np.flatnonzero(np.asarray(ended)):
+            self.episodes += 1
+            self._reporter.episode(self.step + int(index) + 1, float(values[index]), int(lengths[index]))
+        self.step = until
+        self._reporter.progress(self.step, self._settings.total_steps)
+        return True
+
+    def close(self) -> None:
+        """Do nothing: there are no processes."""
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        return {name: np.asarray(array) for name, array in self._own._asdict().items()}, {}
+
+    def load_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        self._own = State(**{name: jnp.asarray(arrays[name]) for name in State._fields})
+
+
+def _first_state(world: World, capacity: int, seed: int) -> State:
+    key, first = jax.random.split(jax.random.key(seed))
+    return State(
+        key=jax.random.key_data(key),
+        state=world.reset(first),
+        value=jnp.float32(0.0),
+        length=jnp.int32(0),
+        observations=jnp.zeros((capacity, world.inputs)),
+        actions=jnp.zeros(capacity, jnp.int32),
+        rewards=jnp.zeros(capacity),
+        following=jnp.zeros((capacity, world.inputs)),
+        terminated=jnp.zeros(capacity),
+    )
+
+
+def _schedule(start: float, end: float, steps: float, step: jax.Array) -> jax.Array:
+    return start + (end - start) * jnp.minimum(1.0, step / steps) if steps else jnp.float32(end)
+
+
+def _advance(learner: Learner, world: World, limit: int, carry: Carry, count: int) -> tuple[Carry, Episodes]:
+    """Take `count` steps; also return, for each step, whether an episode ended, its return and its length."""
+    settings = learner.algorithm.settings
+    capacity = settings.buffer_size
+    exploring = settings.exploration_fraction * settings.total_steps
+    (update,) = learner.pure_updates.values()
+
+    def learn(carry: Carry) -> tuple[jax.Array, Any]:
+        own = carry.own
+        key = jax.random.fold_in(jax.random.wrap_key_data(own.key), carry.step)
+        rate = _schedule(settings.learning_rate, settings.final_learning_rate, settings.total_steps, carry.step)
+        drawn = jax.random.randint(key, (settings.updates, settings.batch_size), 0, jnp.minimum(carry.step, capacity))
+
+        def one(parts: tuple[jax.Array, Any], chosen: jax.Array) -> tuple[tuple[jax.Array, Any], None]:
+            arrays = (own.observations, own.actions, own.rewards, own.following, own.terminated)
+            vector, slots, _ = update(*parts, [carry.target], tuple(array[chosen] for array in arrays), rate)
+            return (vector, slots), None
+
+        parts, _ = jax.lax.scan(one, (carry.online, carry.slots), drawn)
+        return parts
+
+    def body(carry: Carry, drawn: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Carry, Episodes]:
+        luck, choice, restart = drawn
+        own = carry.own
+        epsilon = _schedule(settings.initial_epsilon, settings.final_epsilon, exploring, carry.step)
+        action = jax.lax.cond(
+            luck < epsilon,
+            lambda: choice,
+            lambda: learner.pure_greedy(carry.online, own.state[None])[0].astype(jnp.int32),
+        )
+        following, reward, terminated = world.step(own.state, action)
+        place = carry.step % capacity
+        value, length = own.value + reward, own.length + 1
+        ended = terminated | (length >= limit)
+        step = carry.step + 1
+        target = jnp.where(step % learner.algorithm.sync_every == 0, carry.online, carry.target)
+        own = own._replace(
+            state=jnp.where(ended, restart, following),
+            value=jnp.where(ended, 0.0, value),
+            length=jnp.where(ended, 0, length),
+            observations=own.observations.at[place].set(own.state),
+            actions=own.actions.at[place].set(action),
+            rewards=own.rewards.at[place].set(reward),
+            following=own.following.at[place].set(following),
+            terminated=own.terminated.at[place].set(terminated.astype(jnp.float32)),
+        )
+        carry = carry._replace(step=step, own=own, target=target)
+        due = (step % settings.train_interval == 0) & (step >= settings.learning_starts)
+        online, slots = jax.lax.cond(due, learn, lambda carry: (carry.online, carry.slots), carry)
+        return carry._replace(online=online, slots=slots), (ended, value, length)
+
+    # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environment.
+    key, *streams = jax.random.split(jax.random.wrap_key_data(carry.own.key), 4)
+    drawn = (
+        jax.random.uniform(streams[0], (count,)),
+        jax.random.randint(streams[1], (count,), 0, world.actions),
+        jax.vmap(world.reset)(jax.random.split(streams[2], count)),
+    )
+    return jax.lax.scan(body, carry._replace(own=carry.own._replace(key=jax.random.key_data(key))), drawn)
+
+
+def make_loop(
+    algorithm: Algorithm, implementation: object, make_environment: Callable[[], Any], learner: Learner, run: Run
+) -> FusedLoop:
+    """Return the compiled loop; it explores by itself."""
+    return FusedLoop(learner, make_environment(), run)

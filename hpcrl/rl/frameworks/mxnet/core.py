@@ -1,0 +1,174 @@
+"""The MXNet learner. Lazy mode hybridizes a step's loss as one graph with static allocation; eager is imperative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from numpy.typing import NDArray
+
+from hpcrl.rl import checkpoint
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.rl.frameworks.mxnet import optimizers, runtime
+from hpcrl.rl.frameworks.mxnet.layers import Function, arrays, layers
+from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+
+
+class Learner:
+    """The learner, on the CPU or one GPU; `page` is the algorithm's module of this package."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        page: Any,
+        weights: dict[str, Weights],
+        execution: str = "eager",
+        device: str = "cpu",
+        collective: Collective | None = None,
+    ) -> None:
+        self._context = runtime.check_device(device)
+        self._lazy = execution == "lazy"
+        settings = algorithm.settings
+        self._page, self._settings, self._collective = page, settings, collective
+        self._targets, self._acts_with = algorithm.targets, algorithm.acts_with
+        self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
+        self._outputs = {
+            name: [len(array) for array in list(weights[group].values())[::2]]
+            for name, group in algorithm.origins.items()
+        }
+        self._arrays = {name: arrays(weights[group], self._context) for name, group in algorithm.origins.items()}
+        for name in algorithm.groups:
+            for array in self._arrays[name]:
+                array.attach_grad()
+        self._optimizers = {name: optimizers.make(self._arrays[name], settings) for name in algorithm.groups}
+        self._losses = {step.name: self._loss(step) for step in algorithm.steps}
+        self._updates = {step.name: self._program(step) for step in algorithm.steps}
+        self._greedy = self._acting(page.greedy, 1, algorithm.acts_with)
+        self._sample = self._acting(page.sample, 2, algorithm.acts_with) if hasattr(page, "sample") else None
+
+    def _hybridized(self, call: Callable[..., Any], **options: bool) -> Function:
+        function = Function(call)
+        if self._lazy:
+            function.hybridize(static_alloc=True, **options)
+        return function
+
+    def _acting(self, function: Callable[..., Any], inputs: int, group: str) -> Function:
+        """Return a function of the page that acts, of its `inputs` arrays and then those of the group."""
+        settings, outputs = self._settings, self._outputs[group]
+        return self._hybridized(
+            lambda F, *values: function(F, *values[:inputs], settings, layers(values[inputs:], outputs))
+        )
+
+    def _loss(self, step: Step) -> Function:
+        """Return the loss of a step as a function of the arrays of its groups, then those of the batch."""
+        loss, settings = getattr(self._page, step.loss), self._settings
+        outputs = [self._outputs[name] for name in (step.group, *step.uses)]
+
+        def call(F: Any, *values: Any) -> Any:
+            networks, start = [], 0
+            for sizes in outputs:
+                networks.append(layers(values[start : start + 2 * len(sizes)], sizes))
+                start += 2 * len(sizes)
+            own, *uses = networks
+            return loss(F, own, values[start:], settings, *uses)
+
+        return self._hybridized(call, static_shape=True)
+
+    def _program(self, step: Step) -> Callable[[list[Any], float], tuple[Any, ...]]:
+        """Return the update of a step: the recorded loss, the backward pass, then averaging, clipping and optimiser."""
+        loss, own, optimizer = self._losses[step.name], self._arrays[step.group], self._optimizers[step.group]
+        weights = [array for name in (step.group, *step.uses) for array in self._arrays[name]]
+        largest, gradients = self._settings.max_gradient_norm, [array.grad for array in own]
+
+        def gradient(batch: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+            with autograd.record():
+                result = loss(*weights, *batch)
+            value, *aux = result if step.aux else (result,)
+            value.backward()
+            return gradients, tuple(aux)
+
+        def flat_gradient(batch: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+            parts, aux = gradient(batch)
+            return mx.nd.concat(*[part.reshape(-1) for part in parts], dim=0), aux
+
+        mean = self._collective.averaged(flat_gradient) if self._collective is not None else None
+
+        def update(batch: list[Any], learning_rate: float) -> tuple[Any, ...]:
+            change, aux = gradient(batch) if mean is None else mean(batch)
+            if mean is not None:
+                change = _split(change, own)
+            optimizers.clip(change, largest)
+            optimizer.apply(own, change, learning_rate)
+            return aux
+
+        return update
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        found = self._greedy(self._array(observations), *self._arrays[self._acts_with])
+        actions: NDArray[np.int64] = found.asnumpy().astype(np.int64)
+        return actions
+
+    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+        assert self._sample is not None
+        sampled = self._sample(*self.transfer((observations, noise)), *self._arrays[self._acts_with])
+        actions, logs, values = (array.asnumpy() for array in sampled)
+        return actions.astype(np.int64), logs, values
+
+    def _array(self, values: NDArray[Any]) -> Any:
+        return mx.nd.array(values, ctx=self._context, dtype=np.float32)
+
+    def transfer(self, batch: Arrays) -> list[Any]:
+        return [self._array(array) for array in batch]
+
+    def update(self, step: str, batch: list[Any], learning_rate: float) -> tuple[Any, ...]:
+        return self._updates[step](batch, learning_rate)
+
+    def sync(self, target: str, share: float = 1.0) -> None:
+        for copy, array in zip(self._arrays[target], self._arrays[self._targets[target]], strict=True):
+            if share == 1.0:
+                array.copyto(copy)
+            else:
+                copy += share * (array - copy)
+
+    def synchronize(self) -> None:
+        mx.nd.waitall()
+
+    def compiled(self) -> str:
+        return runtime.compiled(self._lazy, {**self._losses, "acting": self._greedy})
+
+    def peak_memory(self) -> int | None:
+        return None  # MXNet's pool reports no peak
+
+    def weights(self, name: str) -> Weights:
+        return {key: array.asnumpy() for key, array in zip(self._names[name], self._arrays[name], strict=True)}
+
+    def state(self) -> Weights:
+        state: Weights = {}
+        for name in self._arrays:
+            state |= checkpoint.nested(name, self.weights(name))
+        for group, optimizer in self._optimizers.items():
+            slots = [slot.asnumpy() for slot in optimizer.slots()]
+            state |= checkpoint.optimizer_state(group, optimizer.steps, slots)
+        return state
+
+    def load_state(self, state: Weights) -> None:
+        for name, values in self._arrays.items():
+            for key, array in zip(self._names[name], values, strict=True):
+                array[:] = state[f"{name}/{key}"]
+        for group, optimizer in self._optimizers.items():
+            steps, slots = checkpoint.optimizer_part(group, state)
+            optimizer.restore(steps)
+            for slot, array in zip(optimizer.slots(), slots, strict=True):
+                slot[:] = array
+
+
+def _split(flat: Any, like: list[Any]) -> list[Any]:
+    """Cut a flat gradient into the shapes of arrays."""
+    parts, start = [], 0
+    for array in like:
+        parts.append(flat[start : start + array.size].reshape(array.shape))
+        start += array.size
+    return parts

@@ -1,0 +1,164 @@
+"""The TensorFlow learner on plain variables. Lazy mode is tf.function of a whole update; `xla` compiles that with XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from hpcrl.rl import checkpoint
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.rl.frameworks.tensorflow import optimizers, runtime
+from hpcrl.rl.frameworks.tensorflow.layers import variables
+from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+
+Tensors = list[Any]
+
+
+class Learner:
+    """The learner, on the CPU or one GPU; `page` is the algorithm's module of this package."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        page: Any,
+        weights: dict[str, Weights],
+        execution: str = "eager",
+        device: str = "cpu",
+        collective: Collective | None = None,
+    ) -> None:
+        runtime.check_device(device)
+        self._execution, self._compile = execution, runtime.compiler(execution)
+        settings = algorithm.settings
+        self._page, self._settings, self._collective = page, settings, collective
+        self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
+        self._variables = {
+            name: variables(weights[group], trainable=name in algorithm.groups)
+            for name, group in algorithm.origins.items()
+        }
+        self._optimizers = {name: optimizers.make(self._variables[name], settings) for name in algorithm.groups}
+        self._counted: list[Any] = []
+        self._updates = {step.name: (self._program(step), self._optimizers[step.group]) for step in algorithm.steps}
+        self._syncs = {
+            name: self._compile(_following(self._variables[name], self._variables[group]))
+            for name, group in algorithm.targets.items()
+        }
+        self._greedy, self._sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
+
+    def _acting(self, name: str, group: str) -> Callable[..., Any]:
+        """Return a function of the page that acts, compiled; not every page has `sample`."""
+        function: Any = getattr(self._page, name, None)
+        settings, layers = self._settings, self._variables[group]
+        return self._compile(lambda *arrays: function(*arrays, settings, layers))
+
+    def _program(self, step: Step) -> Callable[[Tensors, Any], Any]:
+        """Return the update of a step from a batch and the optimiser's numbers: one function, or two with the averaging between."""
+        optimizer, largest = self._optimizers[step.group], self._settings.max_gradient_norm
+        gradient = self._gradient(step)
+
+        def apply(change: Any, numbers: Any) -> None:
+            optimizer.apply(_clipped(change, largest), numbers)
+
+        def update(batch: Tensors, numbers: Any) -> Any:
+            change, aux = gradient(batch)
+            apply(change, numbers)
+            return aux
+
+        if self._collective is None:
+            self._counted.append(whole := self._compile(update))
+            return whole
+        self._counted.append(compiled := self._compile(gradient))
+        mean, finish = self._collective.averaged(compiled), self._compile(apply)
+
+        def update_in_parts(batch: Tensors, numbers: Any) -> Any:
+            change, aux = mean(batch)
+            finish(change, numbers)
+            return aux
+
+        return update_in_parts
+
+    def _gradient(self, step: Step) -> Callable[[Tensors], tuple[Any, Any]]:
+        """Return the function from a batch to the flat gradient and the aux of a step's loss."""
+        loss, settings, own = getattr(self._page, step.loss), self._settings, self._variables[step.group]
+        uses = [self._variables[name] for name in step.uses]
+
+        def gradient(batch: Tensors) -> tuple[Any, Any]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(own)
+                result = loss(own, batch, settings, *uses)
+                value, aux = result if step.aux else (result, ())
+            return tf.concat([tf.reshape(part, [-1]) for part in tape.gradient(value, own)], 0), aux
+
+        return gradient
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        actions: NDArray[np.int64] = self._greedy(tf.convert_to_tensor(observations)).numpy()
+        return actions
+
+    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+        return tuple(tensor.numpy() for tensor in self._sample(*self.transfer((observations, noise))))
+
+    def transfer(self, batch: Arrays) -> Tensors:
+        return [tf.convert_to_tensor(array) for array in batch]
+
+    def update(self, step: str, batch: Tensors, learning_rate: float) -> Any:
+        update, optimizer = self._updates[step]
+        return update(batch, tf.convert_to_tensor(optimizer.numbers(learning_rate)))
+
+    def sync(self, target: str, share: float = 1.0) -> None:
+        self._syncs[target](share)
+
+    def synchronize(self) -> None:
+        # Reading the newest value waits for all of its dependencies.
+        for name in self._optimizers:
+            self._variables[name][-1].numpy()
+
+    def compiled(self) -> str:
+        return runtime.compiled(self._execution, self._counted, self._greedy)
+
+    def peak_memory(self) -> int | None:
+        return runtime.peak_memory()
+
+    def weights(self, name: str) -> Weights:
+        arrays = [variable.numpy().T.copy() for variable in self._variables[name]]
+        return dict(zip(self._names[name], arrays, strict=True))
+
+    def state(self) -> Weights:
+        state: Weights = {}
+        for name in self._variables:
+            state |= checkpoint.nested(name, self.weights(name))
+        for group, optimizer in self._optimizers.items():
+            slots = [slot.numpy() for slot in optimizer.slots()]
+            state |= checkpoint.optimizer_state(group, optimizer.steps, slots)
+        return state
+
+    def load_state(self, state: Weights) -> None:
+        for name, layers in self._variables.items():
+            for key, variable in zip(self._names[name], layers, strict=True):
+                variable.assign(state[f"{name}/{key}"].T)
+        for group, optimizer in self._optimizers.items():
+            steps, slots = checkpoint.optimizer_part(group, state)
+            optimizer.restore(steps)
+            for slot, array in zip(optimizer.slots(), slots, strict=True):
+                slot.assign(array)
+
+
+def _clipped(change: Any, largest: float) -> Any:
+    """Scale a flat gradient so that its norm is at most `largest` (0: never)."""
+    if not largest:
+        return change
+    norm = tf.sqrt(tf.reduce_sum(change * change))
+    return change * tf.minimum(1.0, largest / (norm + 1e-6))
+
+
+def _following(copies: Tensors, leading: Tensors) -> Callable[[float], None]:
+    """Return the function that moves copies by a share of the way to the variables that they follow."""
+
+    def follow(share: float) -> None:
+        for copy, variable in zip(copies, leading, strict=True):
+            copy.assign(variable if share == 1.0 else copy + share * (variable - copy))
+
+    return follow

@@ -1,0 +1,72 @@
+"""PyTorch's part of networks: flat weights, their layers, and the perceptron that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from hpcrl.rl.interfaces import Network, Weights
+from hpcrl.rl.weights import layer_names, pack, unpack
+
+# Weight (out, in) and bias (out,) of each layer in turn.
+Layers = list[torch.Tensor]
+
+
+class Flat:
+    """The weights of a group as one flat vector: clipping, optimiser and averaging then need few operations."""
+
+    def __init__(self, weights: Weights, device: torch.device) -> None:
+        self._like = weights
+        self._shapes = [array.shape for array in weights.values()]
+        self._counts = [array.size for array in weights.values()]
+        self.vector = torch.from_numpy(pack(weights)).to(device)
+        self.views = self.layers(self.vector)
+
+    def layers(self, vector: torch.Tensor) -> Layers:
+        """Return a vector's layers as views."""
+        return [part.view(shape) for part, shape in zip(vector.split(self._counts), self._shapes, strict=True)]
+
+    def weights(self) -> Weights:
+        """Return copies by name."""
+        return unpack(self.vector.detach().cpu().numpy(), self._like)
+
+    def load(self, weights: Weights) -> None:
+        """Set the values in place."""
+        self.vector.copy_(torch.from_numpy(pack({name: weights[name] for name in self._like})))
+
+
+def mlp(
+    layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu
+) -> torch.Tensor:
+    """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
+    x = observations
+    for layer in range(0, len(layers), 2):
+        x = torch.nn.functional.linear(x, layers[layer], layers[layer + 1])
+        if layer < len(layers) - 2:
+            x = activation(x)
+    return x
+
+
+def halves(layers: Layers) -> tuple[Layers, Layers]:
+    """Return the layers of the two networks of a group, which have equally many."""
+    return layers[: len(layers) // 2], layers[len(layers) // 2 :]
+
+
+def duel(output: torch.Tensor) -> torch.Tensor:
+    """Return Q (n, actions) of value and advantages (n, 1 + actions): Q = V + A - mean(A)."""
+    advantages = output[:, 1:]
+    return output[:, :1] + advantages - advantages.mean(1, keepdim=True)
+
+
+def framework_weights(network: Network, seed: int) -> Weights:
+    """Draw initial weights as torch.nn.Linear does."""
+    torch.manual_seed(seed)
+    weights: Weights = {}
+    sizes = zip(network.sizes, network.sizes[1:], strict=False)
+    for (weight, bias), (inputs, outputs) in zip(layer_names(network), sizes, strict=True):
+        linear = torch.nn.Linear(inputs, outputs)
+        weights[weight] = np.array(linear.weight.detach())
+        weights[bias] = np.array(linear.bias.detach())
+    return weights

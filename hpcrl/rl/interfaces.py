@@ -1,0 +1,233 @@
+"""What algorithms, learners and loops know of each other: data and protocols. Needs NumPy only.
+
+An algorithm is data: groups of weights, target copies of them, and gradient steps. A learner (one class per framework)
+computes what the data say with the loss functions of the algorithm's page. A loop takes environment steps and asks for
+updates. Every random number is handed in, so that losses are deterministic and equal in all frameworks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.telemetry.phases import PhaseClock
+
+Floats = NDArray[np.floating[Any]]
+Weights = dict[str, Floats]
+# A batch: the arrays that the loss of a step unpacks, in that order.
+Arrays = tuple[NDArray[Any], ...]
+# Greedy actions (n,) for observations (n, inputs).
+Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Space:
+    """An environment with observations (inputs,) and actions 0 to actions - 1."""
+
+    inputs: int
+    actions: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """The shape of a multi-layer perceptron: `inputs` -> `hidden` ... -> `outputs`. `name` tells the networks of a group apart.
+
+    Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last.
+    """
+
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+    name: str = ""
+    gain: float | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (self.inputs, *self.hidden, self.outputs)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A gradient step: it changes the weights of `group`; the loss reads those of `uses` as constants.
+
+    `loss` is the name of its function on the algorithm's page. With `aux` the loss also returns a tuple of arrays, such
+    as priorities. The step is taken at every `every`-th update.
+    """
+
+    name: str
+    group: str
+    uses: tuple[str, ...] = ()
+    loss: str = "loss"
+    aux: bool = False
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm on a space as data; `name` is that of the catalogue and of its pages, `settings` the catalogue's Settings.
+
+    `groups` are drawn in their order. `targets` maps a copy to the group that it follows: every `sync_every` environment
+    steps, the copy moves by `sync_share` of the way. Acting reads the group `acts_with`.
+    """
+
+    name: str
+    space: Space
+    settings: Any
+    groups: Mapping[str, tuple[Network, ...]]
+    targets: Mapping[str, str]
+    steps: tuple[Step, ...]
+    acts_with: str
+    sync_every: int = 0
+    sync_share: float = 1.0
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Map each group and each target copy to the group whose initial weights it has."""
+        return {group: group for group in self.groups} | dict(self.targets)
+
+
+class Learner(Protocol):
+    """The framework's part of a training: weights, gradients, optimiser, compiler, device."""
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return the greedy actions (n,) for observations (n, inputs)."""
+
+    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+        """Return actions (n,), their log-probabilities (n,) and values (n,) of an on-policy algorithm.
+
+        `noise` (n, actions) is standard Gumbel: the action with the largest sum of logit and noise is a sample.
+        """
+
+    def transfer(self, batch: Arrays) -> Any:
+        """Transfer a batch to the framework and its device."""
+
+    def update(self, step: str, batch: Any, learning_rate: float) -> Any:
+        """Take one gradient step on a transferred batch; return the loss function's aux, still on the device."""
+
+    def sync(self, target: str, share: float = 1.0) -> None:
+        """Move a target copy by `share` of the way to its group: 1 copies."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all its work."""
+
+    def compiled(self) -> str:
+        """Say what the framework's compiler really did."""
+
+    def peak_memory(self) -> int | None:
+        """Return the maximum bytes that the framework's allocator held on the GPU; None if it does not count them."""
+
+    def weights(self, name: str) -> Weights:
+        """Return a copy of a group's or a target's weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,)."""
+
+    def state(self) -> Weights:
+        """Return everything that a checkpoint needs, as arrays."""
+
+    def load_state(self, state: Weights) -> None:
+        """Restore what :meth:`state` returned."""
+
+
+class VectorEnvironment(Protocol):
+    """Several environments that step together. An environment whose episode ends is reset in the same step."""
+
+    count: int
+
+    def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
+        """Start an episode in each environment; return the observations (n, inputs)."""
+
+    def step(self, actions: NDArray[np.int64]) -> Transitions:
+        """Take a step in each environment."""
+
+    def close(self) -> None:
+        """End processes, if there are any."""
+
+
+class Transitions(NamedTuple):
+    """A step of n environments: `observations` (n, inputs) to act on next, rewards (n,), whether an episode terminated (n,),
+    whether it ended (n,), terminated or truncated, and the observations (n, inputs) that the step itself led to: where an
+    episode ended, these are its last ones."""
+
+    observations: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    ended: NDArray[np.bool_]
+    last: NDArray[np.float32]
+
+
+class Loop(Protocol):
+    """Takes environment steps and updates; one class per family of algorithms and per way to run it."""
+
+    step: int
+    episodes: int
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        """Continue to step `until`; False if `stop` ended it earlier."""
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return greedy actions."""
+
+    def close(self) -> None:
+        """End processes, if there are any."""
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return arrays and plain facts for a checkpoint, without the learner's."""
+
+    def load_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+
+
+class Reporter(Protocol):
+    """Receives the reports of a training; times are seconds of training."""
+
+    def episode(self, step: int, value: float, length: int) -> None: ...
+
+    def evaluation(self, step: int, value: float) -> None: ...
+
+    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
+
+    def progress(self, step: int, total: int) -> None: ...
+
+    def spent(self) -> dict[str, float | None]:
+        """Return the times so far, for a checkpoint."""
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        """Continue from the times that :meth:`spent` returned when the checkpoint of this step was written."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of one rank: its seed, who hears of it, and the other ranks.
+
+    With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
+    device then cannot work while the loop continues.
+    """
+
+    seed: int
+    reporter: Reporter
+    clock: PhaseClock
+    collective: Collective | None = None
+    precise_phases: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.collective.rank if self.collective else 0
+
+    @property
+    def ranks(self) -> int:
+        return self.collective.ranks if self.collective else 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
+
+    outcome: str
+    steps: int
+    episodes: int
+    final_score: float | None
+    best_score: float | None
+    goal_step: int | None

@@ -1,0 +1,1 @@
+"""The training loops: one class per family of algorithms."""

@@ -1,0 +1,100 @@
+"""From the settings of a cell to a training: environments, algorithm, learner, loop. Only this module knows them all."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcrl.catalogue.registry import algorithms
+from hpcrl.errors import UsageError
+from hpcrl.rl.distributed.agreement import check_same_start
+from hpcrl.rl.frameworks import framework_weights, make_learner
+from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Run, Space, Weights
+from hpcrl.rl.weights import initial_weights
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that may begin; `evaluation_environments` are played side by side."""
+
+    algorithm: Algorithm
+    learner: Learner
+    loop: Loop
+    evaluation_environments: Sequence[Any]
+    run: Run
+
+
+def make_training(
+    name: str,
+    settings: Any,
+    framework: str,
+    execution: str,
+    make_environment: Callable[[], Any],
+    run: Run,
+    device: str = "cpu",
+) -> Training:
+    """Make the training of the algorithm `name` with its Settings.
+
+    All random streams come from the run's seed: initial weights, exploration, replay, starts of evaluations and of
+    confirmations of the goal. The environment is seeded once. With several ranks each has its own environment,
+    replay and streams; weights stay equal, because gradients are averaged.
+
+    Raises:
+        UsageError: the environment is not one that the algorithm can learn, the framework or mode does not exist or is not
+            installed, or the ranks cannot share the batch evenly.
+        HpcrlError: the ranks start from different weights.
+    """
+    if wrong := algorithms()[name].share_fault(settings, run.ranks):
+        raise UsageError(f"{name}: {wrong}")
+    evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
+    algorithm = algorithm_on(name, evaluation_environments[0], settings)
+    weights = _first_weights(algorithm, framework, run.seed)
+    learner = make_learner(framework, execution, algorithm, weights, device, run.collective)
+    family = algorithms()[name].family
+    compiled = f"hpcrl.rl.frameworks.{framework}.fused_{family}"
+    loops = compiled if execution == "fused" else f"hpcrl.rl.loops.{family}"
+    return assemble(algorithm, learner, make_environment, evaluation_environments, run, loops)
+
+
+def assemble(
+    algorithm: Algorithm,
+    learner: Learner,
+    make_environment: Callable[[], Any],
+    evaluation_environments: Sequence[Any],
+    run: Run,
+    loops: str,
+) -> Training:
+    """Put a training together; `loops` is the module of its loop. Everything that is compiled is compiled here."""
+    if run.collective:
+        for group in algorithm.groups:
+            check_same_start(run.collective, learner.weights(group))
+    run.clock.switch("compile")
+    implementation = importlib.import_module(f"hpcrl.rl.algorithms.{algorithm.name}")
+    loop: Loop = importlib.import_module(loops).make_loop(algorithm, implementation, make_environment, learner, run)
+    return Training(algorithm, learner, loop, evaluation_environments, run)
+
+
+def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
+    """Return the algorithm `name` as data, for an environment's space.
+
+    Raises:
+        UsageError: the algorithm cannot learn an environment with such observations or actions.
+    """
+    shape = getattr(environment.observation_space, "shape", None)
+    actions = getattr(environment.action_space, "n", None)
+    if shape is None or len(shape) != 1 or actions is None:
+        raise UsageError(f"{name}: expected an environment with vector observations and discrete actions")
+    made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(
+        Space(shape[0], int(actions)), settings
+    )
+    return made
+
+
+def _first_weights(algorithm: Algorithm, framework: str, seed: int) -> dict[str, Weights]:
+    if algorithm.settings.defaults == "framework":
+        return framework_weights(framework, algorithm, seed)
+    return initial_weights(algorithm, np.random.default_rng([seed, 0]))

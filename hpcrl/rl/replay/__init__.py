@@ -1,0 +1,1 @@
+"""Stores of transitions for off-policy algorithms."""

@@ -1,0 +1,141 @@
+"""A training from its first step, or from a checkpoint, to its end: evaluations, goal, checkpoint, result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcrl.errors import UsageError
+from hpcrl.rl import checkpoint
+from hpcrl.rl.distributed.agreement import any_rank
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.rl.evaluation import evaluate, start_seeds
+from hpcrl.rl.interfaces import Result
+from hpcrl.rl.make import Training
+
+# Random streams of a seed, in addition to those of the loop.
+_EVALUATION, _CONFIRMATION = 3, 4
+
+
+@dataclass
+class _Scores:
+    """What the evaluations found so far."""
+
+    best: float | None = None
+    goal_step: int | None = None
+
+
+def train(
+    training: Training,
+    goal: float | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    checkpoint_file: Path | None = None,
+) -> Result:
+    """Train until the last step, the goal (`stop_at_goal`), or `stop` ends it. Every evaluation has the same starts.
+
+    Rank 0 evaluates.
+
+    Raises:
+        UsageError: `stop_at_goal` without a goal.
+    """
+    settings, loop, run = training.algorithm.settings, training.loop, training.run
+    if settings.stop_at_goal and goal is None:
+        raise UsageError(f"{training.algorithm.name}: stop_at_goal: the study has no `goal`")
+    scores = _resume(training, checkpoint_file)
+    try:
+        outcome, final = _until_the_end(training, scores, goal, stop)
+    finally:
+        loop.close()
+    if outcome == "preempted" and checkpoint_file is not None:
+        _save(training, scores, checkpoint_file)
+    if outcome == "completed":
+        run.reporter.progress(loop.step, settings.total_steps)
+    return Result(outcome, loop.step, loop.episodes, final, scores.best, scores.goal_step)
+
+
+def _until_the_end(
+    training: Training, scores: _Scores, goal: float | None, stop: Callable[[], bool]
+) -> tuple[str, float | None]:
+    """Return the outcome and, if it is completed, the last score."""
+    settings, loop = training.algorithm.settings, training.loop
+    final: float | None = None
+    training.run.clock.switch("other")
+    while loop.step < settings.total_steps:
+        until = min(
+            settings.total_steps, (loop.step // settings.evaluation_interval + 1) * settings.evaluation_interval
+        )
+        if not loop.advance(until, stop):
+            return "preempted", None
+        if not all(np.isfinite(array).all() for array in _weights(training)):
+            return "diverged", None
+        final, ends = _score(training, scores, goal)
+        if ends:
+            break
+    return "completed", final
+
+
+def _score(training: Training, scores: _Scores, goal: float | None) -> tuple[float | None, bool]:
+    """Return rank 0's mean return and, on every rank, whether the training ends here."""
+    settings, loop, run = training.algorithm.settings, training.loop, training.run
+    run.clock.switch("evaluate")
+    mean = None
+    if run.rank == 0:
+        mean = _mean_return(training, _EVALUATION, settings.evaluation_episodes)
+        scores.best = mean if scores.best is None else max(scores.best, mean)
+        run.reporter.evaluation(loop.step, mean)
+        if goal is not None and scores.goal_step is None and mean >= goal:
+            again = _mean_return(training, _CONFIRMATION, settings.confirmation_episodes)
+            run.reporter.confirmation(loop.step, again, again >= goal)
+            scores.goal_step = loop.step if again >= goal else None
+    ends = settings.stop_at_goal and scores.goal_step is not None
+    if run.collective:  # the other ranks wait here, not at the first gradient afterwards
+        ends = any_rank(run.collective, ends)
+    run.clock.switch("other")
+    return mean, ends
+
+
+def _mean_return(training: Training, stream: int, episodes: int) -> float:
+    starts = start_seeds(training.run.seed, stream, episodes)
+    return float(evaluate(training.loop.act, training.evaluation_environments, starts).mean())
+
+
+def _weights(training: Training) -> list[Any]:
+    learner = training.learner
+    return [array for group in training.algorithm.groups for array in learner.weights(group).values()]
+
+
+def _save(training: Training, scores: _Scores, path: Path) -> None:
+    loop = training.loop
+    arrays, loop_facts = loop.state()
+    arrays = checkpoint.nested("learner", training.learner.state()) | checkpoint.nested("loop", arrays)
+    facts = {"step": loop.step, "episodes": loop.episodes, "best": scores.best, "goal_step": scores.goal_step}
+    checkpoint.save(path, arrays, facts | {"spent": training.run.reporter.spent(), "loop": loop_facts})
+
+
+def _resume(training: Training, path: Path | None) -> _Scores:
+    """Restore the checkpoint, if there is one that every rank can continue from."""
+    saved = _common_checkpoint(path, training.run.collective)
+    if saved is None:
+        return _Scores()
+    (arrays, facts), loop = saved, training.loop
+    training.learner.load_state(checkpoint.part("learner", arrays))
+    loop.load_state(checkpoint.part("loop", arrays), facts["loop"])
+    loop.step, loop.episodes = facts["step"], facts["episodes"]
+    training.run.reporter.resumed(loop.step, facts.get("spent", {}))
+    return _Scores(facts["best"], facts["goal_step"])
+
+
+def _common_checkpoint(
+    path: Path | None, collective: Collective | None
+) -> tuple[checkpoint.Arrays, dict[str, Any]] | None:
+    """Return the checkpoint; None if there is none, or if not all ranks have one of the same step."""
+    saved = checkpoint.load(path) if path is not None else None
+    if collective is None:
+        return saved
+    mine = np.array([saved[1]["step"] if saved else 0], np.float32)
+    differs = abs(collective.average_array(mine) - mine)[0] > 0.1
+    return None if any_rank(collective, saved is None or bool(differs)) else saved

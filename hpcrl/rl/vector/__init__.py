@@ -1,0 +1,1 @@
+"""Several environments that step together."""

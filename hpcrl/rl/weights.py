@@ -1,0 +1,68 @@
+"""The names, shapes and initial values of an algorithm's weights, the same for every framework."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl.interfaces import Algorithm, Network, Weights
+
+
+def layer_names(network: Network) -> list[tuple[str, str]]:
+    """Return the names of weight and bias of each layer, as in ``layers.0.weight`` or ``actor.layers.0.weight``."""
+    prefix = f"{network.name}." if network.name else ""
+    return [
+        (f"{prefix}layers.{layer}.weight", f"{prefix}layers.{layer}.bias") for layer in range(len(network.hidden) + 1)
+    ]
+
+
+def initial_weights(algorithm: Algorithm, generator: np.random.Generator) -> dict[str, Weights]:
+    """Draw the initial weights of every group, the same for every framework.
+
+    Uniform in +-1/sqrt(fan_in), weights and biases, is PyTorch's default for linear layers (Kaiming uniform with
+    a = sqrt(5)); orthogonal weights with zero biases are those of Schulman's PPO code. The initialiser alone can decide
+    whether DQN learns CartPole, so no framework uses its own.
+    """
+    weights: dict[str, Weights] = {group: {} for group in algorithm.groups}
+    for group, networks in algorithm.groups.items():
+        for network in networks:
+            weights[group] |= _uniform(network, generator) if network.gain is None else _orthogonal(network, generator)
+    return weights
+
+
+def _uniform(network: Network, generator: np.random.Generator) -> Weights:
+    weights: Weights = {}
+    sizes = zip(network.sizes, network.sizes[1:], strict=False)
+    for (weight, bias), (inputs, outputs) in zip(layer_names(network), sizes, strict=True):
+        bound = 1.0 / np.sqrt(inputs)
+        weights[weight] = generator.uniform(-bound, bound, (outputs, inputs)).astype(np.float32)
+        weights[bias] = generator.uniform(-bound, bound, outputs).astype(np.float32)
+    return weights
+
+
+def _orthogonal(network: Network, generator: np.random.Generator) -> Weights:
+    """Saxe et al. 2014, arXiv 1312.6120: Q of the QR decomposition of a normal matrix, with the signs of R's diagonal."""
+    weights: Weights = {}
+    sizes = list(zip(network.sizes, network.sizes[1:], strict=False))
+    for layer, ((weight, bias), (inputs, outputs)) in enumerate(zip(layer_names(network), sizes, strict=True)):
+        q, r = np.linalg.qr(generator.normal(size=(max(inputs, outputs), min(inputs, outputs))))
+        q *= np.sign(np.diag(r))
+        gain = network.gain if layer == len(sizes) - 1 else np.sqrt(2)
+        weights[weight] = (gain * (q if outputs >= inputs else q.T)).astype(np.float32)
+        weights[bias] = np.zeros(outputs, np.float32)
+    return weights
+
+
+def pack(weights: Weights, transposed: bool = False) -> NDArray[np.float32]:
+    """Return all weights as one flat float32 vector; `transposed` stores each weight as (in, out)."""
+    arrays = [array.T if transposed else array for array in weights.values()]
+    return np.concatenate([array.ravel() for array in arrays]).astype(np.float32)
+
+
+def unpack(vector: NDArray[np.float32], like: Weights, transposed: bool = False) -> Weights:
+    """Cut a flat vector into copies with the names and shapes of `like`: the inverse of :func:`pack`."""
+    parts = np.split(vector, np.cumsum([array.size for array in like.values()])[:-1])
+    weights: Weights = {}
+    for (name, array), part in zip(like.items(), parts, strict=True):
+        weights[name] = (part.reshape(array.shape[::-1]).T if transposed else part.reshape(array.shape)).copy()
+    return weights

@@ -1,0 +1,104 @@
+"""What the tests of learners and loops have in common: a batch of DQN, learners, ranks that do not exist, reports that are kept."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.frameworks import make_learner
+from hpcrl.rl.frameworks.numpy.core import Learner as NumpyLearner
+from hpcrl.rl.interfaces import Algorithm, Learner, Space, Weights
+from hpcrl.rl.weights import initial_weights
+from hpcrl.telemetry.phases import PhaseClock
+
+CARTPOLE = Space(4, 2)
+
+
+class Batch(NamedTuple):
+    """A batch of DQN by names."""
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.int64]
+    rewards: NDArray[np.float32]
+    next_observations: NDArray[np.float32]
+    terminated: NDArray[np.float32]
+
+
+def batch(draw: np.random.Generator, count: int = 128, inputs: int = 4, terminal: float = 0.1) -> Batch:
+    return Batch(
+        draw.normal(size=(count, inputs)).astype(np.float32),
+        draw.integers(0, 2, count),
+        (3 * draw.normal(size=count)).astype(np.float32),
+        draw.normal(size=(count, inputs)).astype(np.float32),
+        (draw.random(count) < terminal).astype(np.float32),
+    )
+
+
+def made_of(name: str, settings: Any, space: Space = CARTPOLE) -> Algorithm:
+    made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(space, settings)
+    return made
+
+
+def dqn(settings: Settings | None = None, space: Space = CARTPOLE) -> Algorithm:
+    return made_of("dqn", settings or Settings(hidden=(120, 84)), space)
+
+
+def first_weights(made: Algorithm, draw: np.random.Generator | None = None) -> dict[str, Weights]:
+    return initial_weights(made, draw or np.random.default_rng(0))
+
+
+def exact(made: Algorithm, weights: dict[str, Weights]) -> NumpyLearner:
+    """Return the specification in float64."""
+    page = importlib.import_module(f"hpcrl.rl.specification.{made.name}")
+    return NumpyLearner(made, page, weights, dtype=np.float64)
+
+
+def learner_of(
+    framework: str, execution: str, made: Algorithm, weights: dict[str, Weights], collective: Collective | None = None
+) -> Learner:
+    return make_learner(framework, execution, made, weights, collective=collective)
+
+
+class Rank(Collective):
+    """One of several ranks, without the others: a mean is then its own value."""
+
+    def __init__(self, rank: int = 0, ranks: int = 2, clock: PhaseClock | None = None) -> None:
+        super().__init__(Group(rank, ranks), "nobody", clock or PhaseClock())
+
+    def mean(self, vector: Any) -> Any:
+        return vector
+
+    def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return values
+
+
+class Reports:
+    """Keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.episodes: list[tuple[int, float, int]] = []
+        self.evaluations: list[tuple[int, float]] = []
+        self.confirmations: list[tuple[int, float, bool]] = []
+
+    def episode(self, step: int, value: float, length: int) -> None:
+        self.episodes.append((step, value, length))
+
+    def evaluation(self, step: int, value: float) -> None:
+        self.evaluations.append((step, value))
+
+    def confirmation(self, step: int, value: float, reached: bool) -> None:
+        self.confirmations.append((step, value, reached))
+
+    def progress(self, step: int, total: int) -> None: ...
+
+    def spent(self) -> dict[str, float | None]:
+        return {"training_time": float(len(self.episodes))}
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        self.took_up = step, spent
