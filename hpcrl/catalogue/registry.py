@@ -19,7 +19,7 @@ class Algorithm:
     """An algorithm of built-in training.
 
     `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
-    dataclass of its hyperparameters. `share_fault(settings, ranks)` says why that many ranks cannot train together,
+    dataclass of its hyperparameters. `fault(settings, ranks)` says why that many ranks cannot train together,
     or returns None.
     """
 
@@ -30,7 +30,7 @@ class Algorithm:
     actions: str
     observations: str
     settings: type[Any]
-    share_fault: Callable[[Any, int], str | None]
+    fault: Callable[[Any, int], str | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def algorithms() -> dict[str, Algorithm]:
     return {
         name: Algorithm(
             name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.Settings,
-            entry.share_fault,
+            entry.fault,
         )
         for name, entry in _entries(hpcrl.catalogue.algorithms)
     }  # fmt: skip

@@ -78,7 +78,7 @@ def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> N
     algorithm = algorithms()[study.workload.algorithm]
     own = {key: value for key, value in point.items() if key in fields.names(algorithm.settings)}
     settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
-    if wrong := algorithm.share_fault(settings, resources.tasks or 1):
+    if wrong := algorithm.fault(settings, resources.tasks or 1):
         raise UsageError(f"study {study.name}: {wrong}")
 
 

@@ -48,7 +48,7 @@ def make_training(
             installed, or the ranks cannot share the batch evenly.
         HpcrlError: the ranks start from different weights.
     """
-    if wrong := algorithms()[name].share_fault(settings, run.ranks):
+    if wrong := algorithms()[name].fault(settings, run.ranks):
         raise UsageError(f"{name}: {wrong}")
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)

@@ -12,7 +12,7 @@ from textwrap import dedent
 FILES = {
     "catalogue/algorithms/twins.py": """
         from dataclasses import dataclass
-        from hpcrl.catalogue.algorithms.dqn import Settings as DqnSettings, share_fault
+        from hpcrl.catalogue.algorithms.dqn import Settings as DqnSettings, fault
         from hpcrl.catalogue.fields import number
 
         TITLE, FAMILY, ACTIONS, OBSERVATIONS = "Twins", "off_policy", "discrete", "vector"

@@ -125,6 +125,17 @@ def test_known_answers(worker: Path, framework: str, execution: str) -> None:
     assert facts["first weights"] == pytest.approx(wanted[framework], rel=0.1)
 
 
+@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
+def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> None:
+    out = run_program(built_environment(framework), worker, "tests.rl.ppo_program", framework, execution)
+    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert facts["discounted"] == pytest.approx([0.5, 1.0], abs=0.1)
+    assert facts["score"] == 1.0
+    assert facts["identical"]
+    # CartPole cannot fall in five steps: a reward of 1 for ever, worth 2 at this discount, whenever it is cut off.
+    assert facts["cut off"] == pytest.approx([2.0] * 3, abs=0.15)
+
+
 AVERAGING = [
     ("torch", "eager", "horovod", "mpi", 2), ("torch", "lazy", "horovod", "gloo", 2), ("torch", "eager", "horovod", "mpi", 4),
     ("tensorflow", "eager", "horovod", "mpi", 2), ("tensorflow", "lazy", "horovod", "gloo", 4),

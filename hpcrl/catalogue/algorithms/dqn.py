@@ -37,7 +37,7 @@ class Settings(TrainingSettings):
     exploration_fraction: float = number(0.16, 0, 1)
 
 
-def share_fault(settings: Settings, ranks: int) -> str | None:
+def fault(settings: Settings, ranks: int) -> str | None:
     """Say why `ranks` ranks cannot share batch and intervals evenly; None if they can."""
     if settings.batch_size % ranks == 0 and min(settings.train_interval, settings.target_interval) >= ranks:
         return None

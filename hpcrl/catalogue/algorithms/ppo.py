@@ -45,7 +45,7 @@ class Settings(TrainingSettings):
     epochs: int = integer(20)
 
 
-def share_fault(settings: Settings, ranks: int) -> str | None:
+def fault(settings: Settings, ranks: int) -> str | None:
     """Say why `ranks` ranks cannot share environments and minibatches evenly; None if they can."""
     rollout = settings.environments * settings.rollout_steps
     if settings.environments % ranks or settings.minibatch_size % ranks:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.errors import UsageError, suggestion
-from hpcrl.rl.envs.jax.registry import worlds
+from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
+from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm, Run
 
 
@@ -53,18 +53,13 @@ class FusedLoop:
     """Advances by one compiled call per interval between evaluations. The algorithm has one step and one target copy."""
 
     def __init__(self, learner: Learner, environment: Any, run: Run) -> None:
-        spec = environment.spec
-        if spec is None or spec.id not in (known := worlds()):
-            name = spec.id if spec else type(environment).__name__
-            raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, worlds())}")
         settings = learner.algorithm.settings
         self._learner, self._settings, self._reporter, self._clock = learner, settings, run.reporter, run.clock
         self.step = self.episodes = 0
         self.act = learner.act
         ((self._target, self._group),) = learner.algorithm.targets.items()
-        world = known[spec.id]
+        world, limit = world_of(environment)
         self._own = _first_state(world, settings.buffer_size, run.seed)
-        limit = int(spec.max_episode_steps or 2**30)
         program = jax.jit(partial(_advance, learner, world, limit), static_argnums=1, donate_argnums=0)
         # Compiled beforehand for both lengths that occur, so that training contains no compilation.
         whole, rest = settings.evaluation_interval, settings.total_steps % settings.evaluation_interval
@@ -122,10 +117,6 @@ def _first_state(world: World, capacity: int, seed: int) -> State:
     )
 
 
-def _schedule(start: float, end: float, steps: float, step: jax.Array) -> jax.Array:
-    return start + (end - start) * jnp.minimum(1.0, step / steps) if steps else jnp.float32(end)
-
-
 def _advance(learner: Learner, world: World, limit: int, carry: Carry, count: int) -> tuple[Carry, Episodes]:
     """Take `count` steps; also return, for each step, whether an episode ended, its return and its length."""
     settings = learner.algorithm.settings
@@ -136,7 +127,7 @@ def _advance(learner: Learner, world: World, limit: int, carry: Carry, count: in
     def learn(carry: Carry) -> tuple[jax.Array, Any]:
         own = carry.own
         key = jax.random.fold_in(jax.random.wrap_key_data(own.key), carry.step)
-        rate = _schedule(settings.learning_rate, settings.final_learning_rate, settings.total_steps, carry.step)
+        rate = schedule(settings.learning_rate, settings.final_learning_rate, settings.total_steps, carry.step)
         drawn = jax.random.randint(key, (settings.updates, settings.batch_size), 0, jnp.minimum(carry.step, capacity))
 
         def one(parts: tuple[jax.Array, Any], chosen: jax.Array) -> tuple[tuple[jax.Array, Any], None]:
@@ -150,7 +141,7 @@ def _advance(learner: Learner, world: World, limit: int, carry: Carry, count: in
     def body(carry: Carry, drawn: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Carry, Episodes]:
         luck, choice, restart = drawn
         own = carry.own
-        epsilon = _schedule(settings.initial_epsilon, settings.final_epsilon, exploring, carry.step)
+        epsilon = schedule(settings.initial_epsilon, settings.final_epsilon, exploring, carry.step)
         action = jax.lax.cond(
             luck < epsilon,
             lambda: choice,

@@ -1,0 +1,63 @@
+"""Run in a framework's own environment: what PPO learns in one of its modes where the answer is known, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcrl.catalogue.algorithms.ppo import Settings
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.envs.probes import Probe
+from hpcrl.rl.interfaces import Run, Weights
+from hpcrl.rl.make import make_training
+from hpcrl.rl.smoke import Silent
+from hpcrl.rl.specification.networks import forward, named
+from hpcrl.rl.train import train
+from hpcrl.telemetry.phases import PhaseClock
+
+SETTINGS = Settings(
+    total_steps=1_920, hidden=(16,), learning_rate=1e-2, environments=4, rollout_steps=12, minibatch_size=16, epochs=3,
+    gamma=0.5, gae_lambda=0.95, evaluation_interval=1_920, evaluation_episodes=2,
+)  # fmt: skip
+
+
+def trained(framework: str, execution: str, make_environment: Callable[[], Any]) -> tuple[Weights, float | None]:
+    """Return the weights after a training and the last score."""
+    if framework == "torch":
+        import torch
+
+        torch._dynamo.reset()
+    run = Run(3, Silent(), PhaseClock())
+    training = make_training("ppo", SETTINGS, framework, execution, make_environment, run)
+    result = train(training)
+    return training.learner.weights("both"), result.final_score
+
+
+def values(weights: Weights, observations: list[list[float]]) -> list[float]:
+    """Return the critic's values."""
+    found: list[float] = forward(named(weights, "critic"), np.array(observations, np.float32), "tanh")[-1][
+        :, 0
+    ].tolist()
+    return found
+
+
+def main(framework: str, execution: str) -> None:
+    discounted = trained(framework, execution, partial(Probe, 3))[0]
+    first, second = (trained(framework, execution, partial(Probe, 5)) for _ in range(2))
+    cut = trained(framework, execution, partial(gymnasium_environment, "CartPole-v1", 5))[0]
+    facts = {
+        "discounted": values(discounted, [[0.0], [1.0]]),
+        "score": first[1],
+        "identical": all(np.array_equal(array, second[0][name]) for name, array in first[0].items()),
+        "cut off": values(cut, [[0.0, 0.0, 0.0, 0.0], [0.02, 0.3, -0.02, -0.3], [-0.02, -0.3, 0.02, 0.3]]),
+    }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
