@@ -19,8 +19,8 @@ class Algorithm:
     """An algorithm of built-in training.
 
     `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
-    dataclass of its hyperparameters. `fault(settings, ranks)` says why that many ranks cannot train together,
-    or returns None.
+    dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
+    cannot train, and why, or None.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Algorithm:
     actions: str
     observations: str
     settings: type[Any]
-    fault: Callable[[Any, int], str | None]
+    fault: Callable[[Any, int], tuple[str, str] | None]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,13 @@ def library_names(kind: Kind, suffix: str = ".yaml") -> Complete:
     return complete
 
 
+def algorithm_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Complete the names of the algorithms of built-in training."""
+    from hpcrl.catalogue.registry import algorithms
+
+    return [name for name in algorithms() if name.startswith(begun)]
+
+
 def cell_ids(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Complete the ids of a plan's cells."""
     from hpcrl.errors import HpcrlError

@@ -32,6 +32,7 @@ _VERBS = {
     "env": ("hpcrl.cli.env", "Build, list and check software environments."),
     "cluster": ("hpcrl.cli.cluster", "List, show and check cluster profiles."),
     "study": ("hpcrl.cli.study", "List and show studies."),
+    "algorithm": ("hpcrl.cli.algorithm", "List and show the algorithms of built-in training."),
     "template": ("hpcrl.cli.template", "List and show templates."),
     "schema": ("hpcrl.cli.schema", "Print the JSON Schema of profiles, studies, environments."),
     "dev": ("hpcrl.cli.dev", "A private Slurm for tests and for trying hpcrl."),

@@ -10,8 +10,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrl.catalogue import fields
-from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import UsageError
 from hpcrl.spec.axes import MAX_CELLS, options
 from hpcrl.spec.resources import settled
@@ -53,7 +51,6 @@ def expand(study: Study) -> Iterator[Point]:
             if study.computed and study.excludes({**defaults, **whole}):
                 continue
             resources = _resources(study, whole, cache)
-            _check_ranks(study, whole, resources)
             config = {key: value for key, value in whole.items() if key not in RESOURCES}
             for seed in seeds:
                 values_here = {**defaults, **whole, "seed": seed}
@@ -65,21 +62,6 @@ def expand(study: Study) -> Iterator[Point]:
         raise UsageError(
             f"study {study.name}: no cell is left, because its `exclude` rules match all cells: remove a rule"
         )
-
-
-def _check_ranks(study: Study, point: dict[str, Any], resources: Resources) -> None:
-    """Check that the ranks can share a batch.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    if study.workload.algorithm is None or resources.parallelism == "none":
-        return
-    algorithm = algorithms()[study.workload.algorithm]
-    own = {key: value for key, value in point.items() if key in fields.names(algorithm.settings)}
-    settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
-    if wrong := algorithm.fault(settings, resources.tasks or 1):
-        raise UsageError(f"study {study.name}: {wrong}")
 
 
 def _with_computed(study: Study, point: dict[str, Any]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:

@@ -49,7 +49,7 @@ def make_training(
         HpcrlError: the ranks start from different weights.
     """
     if wrong := algorithms()[name].fault(settings, run.ranks):
-        raise UsageError(f"{name}: {wrong}")
+        raise UsageError(f"{name}: {': '.join(wrong)}")
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)
     weights = _first_weights(algorithm, framework, run.seed)

@@ -23,12 +23,16 @@ def training_faults(study: Study) -> Iterator[Fault]:
     if workload.algorithm is None or workload.environment is None:
         return
     algorithm = algorithms()[workload.algorithm]
-    for name, wrong in fields.faults(algorithm.settings, workload.hyperparameters):
-        yield ("workload", "hyperparameters", name), wrong
-    found = list(_axis_faults(study, algorithm))
-    yield from found
-    if not found:
+    in_workload: list[Fault] = [
+        (("workload", "hyperparameters", name), wrong)
+        for name, wrong in fields.faults(algorithm.settings, workload.hyperparameters)
+    ]
+    in_axes = list(_axis_faults(study, algorithm))
+    yield from (*in_workload, *in_axes)
+    if not in_axes:
         yield from _combination_faults(study)
+    if not in_axes and not in_workload:
+        yield from _settings_faults(study, algorithm)
     if wrong_environment := environment_fault(
         workload.environment, algorithm.title, algorithm.actions, algorithm.observations
     ):
@@ -71,6 +75,20 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
             if (path, shown) not in told:
                 told.add((path, shown))
                 yield path, wrong + (f": leave it out with `exclude: [{{{shown}}}]`" if rule else "")
+
+
+def _settings_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
+    """Give settings that are valid alone, but not together or not for the ranks of a cell. Each setting is named once."""
+    given, known = study.workload.hyperparameters, fields.names(algorithm.settings)
+    told: set[str] = set()
+    for values, paths in combinations(study, (*known, "tasks", "parallelism", "gpus")):
+        own = {key: value for key, value in values.items() if key in known}
+        settings = fields.check(algorithm.name, algorithm.settings, {**given, **own})
+        ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
+        if (wrong := algorithm.fault(settings, ranks)) and wrong[0] not in told:
+            told.add(wrong[0])
+            place = ("workload", "hyperparameters", wrong[0]) if wrong[0] in given else ("workload", "algorithm")
+            yield paths.get(wrong[0], place), wrong[1]
 
 
 def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], str]]:

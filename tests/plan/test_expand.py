@@ -107,9 +107,3 @@ def test_a_cell_always_says_its_execution_mode() -> None:
         dqn_study(axes={"framework": ["torch", "numpy"]}, exclude=[{"execution": "eager", "framework": "torch"}])
     )
     assert [point.config["framework"] for point in expand(without)] == ["numpy"]
-
-
-def test_ranks_that_cannot_share_a_batch() -> None:
-    study = Study.model_validate(dqn_study(axes={"framework": ["torch"], "parallelism": ["native"], "tasks": [3]}))
-    with pytest.raises(UsageError, match="study short: 3 ranks cannot share batch_size 64"):
-        list(expand(study))

@@ -254,5 +254,6 @@ def test_an_environment_that_fails_in_its_process_is_told() -> None:
 def test_what_ranks_and_minibatches_cannot_share() -> None:
     assert fault(Settings(), 1) is None and fault(Settings(), 2) is None
     assert "3 ranks cannot share environments 8" in str(fault(Settings(), 3))
-    said = str(fault(Settings(minibatch_size=100), 1))
-    assert "minibatch_size 100: expected a divisor of a rollout" in said and "8 x 32 = 256" in said
+    assert fault(Settings(environments=3, rollout_steps=16, minibatch_size=24), 2) is not None
+    name, said = fault(Settings(minibatch_size=100), 1) or ("", "")
+    assert name == "minibatch_size" and "100: expected a divisor of a rollout" in said and "8 x 32 = 256" in said

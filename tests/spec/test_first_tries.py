@@ -121,3 +121,18 @@ def test_an_environment_that_does_not_exist(tmp_path: Path) -> None:
     assert faults(tmp_path, command_study(["true"], environment="troch")) == [
         "environment: no environment 'troch'; did you mean 'torch'?"
     ]
+
+
+def test_settings_that_do_not_fit_together(tmp_path: Path) -> None:
+    """Each is valid alone. A place is that of the axis or hyperparameter that sets it."""
+    shared = dqn_study(axes={"framework": ["torch"], "parallelism": ["native"], "tasks": [3]})
+    assert faults(tmp_path, shared)[0].startswith("workload.algorithm: 3 ranks cannot share batch_size 64, train_")
+    small = dqn_study(axes={"framework": ["numpy"], "batch_size": [64, 128]})
+    small["workload"]["hyperparameters"] = {"buffer_size": 100}
+    assert faults(tmp_path, small) == ["axes.batch_size.1: 128: expected at most buffer_size, which is 100"]
+    ppo = dqn_study(axes={"framework": ["numpy"], "environments": [4, 8]})
+    ppo["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1", "hyperparameters": {"minibatch_size": 256}}
+    assert faults(tmp_path, ppo) == [
+        "workload.hyperparameters.minibatch_size: 256: expected a divisor of a rollout, which is environments x rollout_steps = "
+        "4 x 32 = 128 transitions"
+    ]

@@ -37,11 +37,13 @@ class Settings(TrainingSettings):
     exploration_fraction: float = number(0.16, 0, 1)
 
 
-def fault(settings: Settings, ranks: int) -> str | None:
-    """Say why `ranks` ranks cannot share batch and intervals evenly; None if they can."""
+def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    """Return the setting that `ranks` ranks cannot train with, and why; None if they can."""
+    if settings.batch_size > settings.buffer_size:
+        return "batch_size", f"{settings.batch_size}: expected at most buffer_size, which is {settings.buffer_size}"
     if settings.batch_size % ranks == 0 and min(settings.train_interval, settings.target_interval) >= ranks:
         return None
-    return (
+    return "batch_size", (
         f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
         f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
     )

@@ -45,17 +45,18 @@ class Settings(TrainingSettings):
     epochs: int = integer(20)
 
 
-def fault(settings: Settings, ranks: int) -> str | None:
-    """Say why `ranks` ranks cannot share environments and minibatches evenly; None if they can."""
+def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    """Return the setting that `ranks` ranks cannot train with, and why; None if they can."""
     rollout = settings.environments * settings.rollout_steps
+    if rollout % settings.minibatch_size:
+        return "minibatch_size", (
+            f"{settings.minibatch_size}: expected a divisor of a rollout, which is environments x rollout_steps = "
+            f"{settings.environments} x {settings.rollout_steps} = {rollout} transitions"
+        )
     if settings.environments % ranks or settings.minibatch_size % ranks:
-        return (
+        name = "environments" if settings.environments % ranks else "minibatch_size"
+        return name, (
             f"{ranks} ranks cannot share environments {settings.environments} and minibatch_size {settings.minibatch_size}: "
             f"expected multiples of {ranks}"
-        )
-    if rollout % settings.minibatch_size:
-        return (
-            f"minibatch_size {settings.minibatch_size}: expected a divisor of a rollout, which is environments x rollout_steps = "
-            f"{settings.environments} x {settings.rollout_steps} = {rollout} transitions"
         )
     return None
