@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +160,34 @@ def test_an_environment_without_the_library_is_refused(tmp_path: Path) -> None:
     study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
     with pytest.raises(UsageError, match="environment numpy lacks tensorboard, which reads the files: add its pin"):
         planned(tmp_path / "plan", study)
+
+
+@pytest.mark.parametrize(
+    ("begin", "fault"),
+    [
+        (b"", "line 1 has more than 1,000,000 characters"),
+        (b"step,x\n1,2\n", "line 3 has more than 1,000,000 characters"),
+    ],
+)
+def test_a_csv_file_of_one_line(tmp_path: Path, begin: bytes, fault: str) -> None:
+    with (tmp_path / "a.csv").open("wb") as file:
+        file.write(begin)
+        file.truncate(2**30)  # a file with a hole needs no space
+    notes: list[str] = []
+    tracemalloc.start()
+    found = list(read_metric_files({"csv": "a.csv"}, {}, tmp_path, 0, notes.append))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [each["x"] for each in found] == ([2] if begin else [])
+    assert notes == [f"metrics.csv: {tmp_path}/a.csv: cannot be read: {fault}"]
+    assert peak < 20e6
+
+
+def test_a_record_of_wandb_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.run.metric_files.LARGEST_RECORD", 2**20)
+    middle = struct.pack("<IHB", 0, 32_761, 3) + bytes(32_761)
+    notes: list[str] = []
+    with (tmp_path / "x.wandb").open("wb") as file:
+        file.write(b":W&B\0\0\0" + struct.pack("<IHB", 0, 32_754, 3) + bytes(32_754) + middle * 100)
+    assert list(read_metric_files({"wandb": "."}, {}, tmp_path, 0, notes.append)) == []
+    assert [note.rpartition(": ")[2] for note in notes] == ["it has a record of more than 1 MiB"]
