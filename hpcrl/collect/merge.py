@@ -142,8 +142,9 @@ def _collect(
         write_atomically(dataset / QUARANTINE, _quarantine_text(done.quarantined))
         write_atomically(dataset / INDEX, _index_text(index, lines))
     except (OSError, pa.ArrowException) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise HpcrlError(
-            f"{dataset}: cannot be written: {error}: the records merged before are kept; collect again"
+            f"{dataset}: cannot be written: {why}: the records merged before are kept; collect again"
         ) from None
     return done
 
