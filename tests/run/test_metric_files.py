@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
+import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from tests.builders import cells_of, command_study, planned, run_task, write_yam
 from tests.run.test_cell import only_record
 
 JOB = "mine-numpy-cpu-1"
+KILLS = 3
 TENSORBOARD = """\
 import sys, time
 from tensorboard.summary import DirectoryOutput, Writer
@@ -191,3 +195,29 @@ def test_a_record_of_wandb_that_never_ends(tmp_path: Path, monkeypatch: pytest.M
         file.write(b":W&B\0\0\0" + struct.pack("<IHB", 0, 32_754, 3) + bytes(32_754) + middle * 100)
     assert list(read_metric_files({"wandb": "."}, {}, tmp_path, 0, notes.append)) == []
     assert [note.rpartition(": ")[2] for note in notes] == ["it has a record of more than 1 MiB"]
+
+
+def test_a_cell_that_is_killed_while_its_files_are_read(tmp_path: Path) -> None:
+    text = "open('a.csv', 'w').write('step,x\\n' + ''.join(f'{step},{step}\\n' for step in range(200_000)))"
+    plan = run_script(tmp_path, text, {"csv": "a.csv"})
+    chance = random.Random(0)
+    killed = KILLS
+    for _ in range(KILLS):
+        command = [sys.executable, "-m", "hpcrl.run", str(plan), "--job", JOB, "--index", "0", "--interval", "0.1"]
+        variables = {**os.environ, "PYTHONPATH": str(plan / "worker.zip")}
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = set((plan / "records").glob("*"))
+        while not (new := set((plan / "records").glob("*")) - before) or new.pop().stat().st_size < 50_000:
+            time.sleep(0.005)  # until the first values are in the record
+            assert process.poll() is None
+        time.sleep(chance.uniform(0, 0.5))
+        process.kill()
+        killed -= process.wait() == 0
+    assert killed
+    assert run_task(plan, JOB).returncode == 0
+    done = collect([plan], tmp_path / "d", Slurm())
+    assert (done.merged, done.quarantined) == (KILLS + 1, [])
+    points = package.load(tmp_path / "d", "episodes").dropna(subset="value").groupby("attempt")
+    for _, each in points:
+        assert list(each["value"]) == list(each["step"]) == list(range(len(each)))  # the first ones, none twice
+    assert sorted(points.size())[-1] == 200_000
