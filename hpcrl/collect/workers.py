@@ -25,6 +25,8 @@ from hpcrl.collect.finding import Found
 from hpcrl.errors import HpcrlError
 from hpcrl.telemetry.processes import die_with_parent
 
+_LARGE = 8 * 1024**2  # bytes of a record
+
 Batch: TypeAlias = tuple[int, list[Found]]  # its number, and its records
 Refused: TypeAlias = dict[str, str]  # the reason for each record that was refused
 Merge: TypeAlias = Callable[[Sequence[Batch]], Iterable[Refused]]
@@ -76,8 +78,12 @@ def use_system_memory() -> None:
 
 
 def _merged(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> Refused:
+    large = any(each.size > _LARGE for each in batch)
+    if large:
+        pa.default_memory_pool().release_unused()  # what the batches before it needed
     refused = merge_batch(dataset, number, batch, cells)
-    pa.default_memory_pool().release_unused()  # what a batch of large records needed
+    if large:
+        pa.default_memory_pool().release_unused()
     return refused
 
 
