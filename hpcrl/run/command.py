@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcrl.formats.attempts import CHECK_BEGINS
 from hpcrl.formats.plan import CELL_DIRECTORIES
 from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
@@ -156,6 +158,7 @@ def _check(steps: _Steps, words: list[str], ended: Ended, together: Together | N
             return ended
     if ended.outcome != "completed":
         return ended
+    print(CHECK_BEGINS, file=sys.stderr, flush=True)
     checked = steps.run("check", words)
     if checked.outcome == "completed":
         return ended
