@@ -40,8 +40,10 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     A record that cannot be read or trusted is left out and listed in quarantine.json.
     """
     from hpcrl import api
+    from hpcrl.collect.workers import use_system_memory
     from hpcrl.formats.tables import QUARANTINE
 
+    use_system_memory()
     plans = plans or (DEFAULT_PLAN,)
     if only_check:
         done = api.collect(plans, output, check=True)

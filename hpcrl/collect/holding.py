@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,12 @@ def held_dataset(dataset: Path, say: Say) -> Iterator[dict[str, Any]]:
             _remove_unfinished(dataset, index["parts"])
         except OSError as error:
             raise HpcrlError(f"{error.filename}: cannot be removed: {error.strerror}") from None
-        yield index
+        try:
+            yield index
+        except BaseException:  # a full disk, Ctrl-C: give back the space
+            with suppress(OSError, HpcrlError):
+                _remove_unfinished(dataset, _index(dataset)["parts"])
+            raise
 
 
 def _index(dataset: Path) -> dict[str, Any]:
@@ -55,6 +60,6 @@ def _index(dataset: Path) -> dict[str, Any]:
 def _remove_unfinished(dataset: Path, parts: int) -> None:
     """Remove parts that the index does not count: their records are read again."""
     for table in _PARTS:
-        for path in (dataset / table).glob("part-*.parquet"):
+        for path in (dataset / table).glob("*part-*.parquet"):  # a name that begins with a dot: half-written
             if not (number := path.stem.removeprefix("part-")).isdecimal() or int(number) >= parts:
                 path.unlink()

@@ -6,40 +6,40 @@ the summaries of records, which the dataset keeps, so no record is read twice.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
+from hpcrl.collect.batches import read_found, unforeseen
 from hpcrl.collect.cells import write_cells
-from hpcrl.collect.columns import SERIES, tables
+from hpcrl.collect.columns import SERIES
 from hpcrl.collect.finding import Found, Refusal, find
 from hpcrl.collect.holding import held_dataset
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, read_part, write_part
-from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, provenance_text
-from hpcrl.collect.summaries import Samples, summaries
+from hpcrl.collect.reading import PROVENANCE, Reader, provenance_text
+from hpcrl.collect.workers import workers
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Say
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import Cell, Plan, check_cells, every_cell, read_plan
-from hpcrl.formats.record import UNMEASURED, RecordError, record_name
+from hpcrl.formats.record import UNMEASURED, RecordError
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, read_index
 from hpcrl.slurm.client import Slurm
 
 # Maximum records and bytes of one batch, which becomes one part; a single record may have more bytes.
 BATCH_RECORDS = 2_000
-BATCH_BYTES = 64 * 1024**2
+BATCH_BYTES = 32 * 1024**2
+# So many batches are read in another process even if it is only one: what they take adds nothing to the memory of this one.
+MANY_BATCHES = 20
 Report = Callable[[int, int], None]
 
 
@@ -56,19 +56,7 @@ class Collected:
     quarantined: list[Refusal] = field(default_factory=list)
 
 
-@contextmanager
-def _system_memory() -> Iterator[None]:
-    """Let Arrow take memory from the system: its own pool keeps what is freed, and is no faster here."""
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
-
-
 @without_gc()
-@_system_memory()
 def collect(
     plans: Sequence[Path],
     dataset: Path,
@@ -107,7 +95,9 @@ def _collect(
     fresh, done.unchanged, conflicts = find(opened, index["records"])
     # Conflicts, and entries that are not files, were just searched again for these plans.
     here = {plan.id for _, plan in opened}
-    quarantine = {each.record: each for each in _read_quarantine(dataset) if not (each.kind and each.plan in here)}
+    known_bad = {each.record: each for each in _read_quarantine(dataset) if not (each.kind and each.plan in here)}
+    bad: list[Refusal] = []
+    reasons: dict[str, str] = {}  # one copy of each: most records of a kind have the same
     try:
         _forget(dataset, index, {each.name for each in fresh})
         cells = _cells(opened)
@@ -116,19 +106,19 @@ def _collect(
         numbers = range(index["parts"], index["parts"] + len(batches))
         index["parts"] += len(batches)
         lines = []  # of the index, one for each batch
-        with _workers(min(processes or _cores(), len(batches))) as run:
-            ids = _ids(cells)
-            work = ((dataset, number, batch, ids) for number, batch in zip(numbers, batches, strict=True))
-            for number, refused in zip(numbers, run(_merge_batch, list(work)), strict=True):
+        at_once = min(processes or _cores(), len(batches))
+        alone = at_once < 2 and len(batches) < MANY_BATCHES
+        with workers(0 if alone else at_once, dataset, _ids(cells)) as run:
+            for number, refused in zip(numbers, run(list(zip(numbers, batches, strict=True))), strict=True):
                 batch = batches.popleft()
                 known = {}
                 for each in batch:
                     name = each.name
                     known[name] = [each.size, each.time, None if name in refused else number]
-                    quarantine.pop(name, None)
+                    known_bad.pop(name, None)
                     if name in refused:
-                        quarantine[name] = Refusal(*each[:3], refused[name])
-                lines.append(_inside(known))
+                        bad.append(Refusal(*each[:3], reasons.setdefault(refused[name], refused[name])))
+                lines.append(_inside(known).encode())
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
                 report(seen, total)
@@ -138,9 +128,10 @@ def _collect(
             }
             for _, plan in opened
         }
-        lines.append(_inside(index.pop("records")))
-        done.quarantined = sorted([*quarantine.values(), *conflicts], key=lambda each: each[1:3])
-        del quarantine
+        lines.append(_inside(index.pop("records")).encode())
+        done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda each: each[1:3])
+        del known_bad, bad, reasons, conflicts
+        pa.default_memory_pool().release_unused()
         rows = write_cells(dataset, opened, cells, slurm)
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
         done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
@@ -148,12 +139,12 @@ def _collect(
         done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
         del rows, latest
         pa.default_memory_pool().release_unused()
-        write_atomically(dataset / QUARANTINE, _text(done.quarantined))
-        records = f'"records": {{{", ".join(filter(None, lines))}}}'
-        write_atomically(dataset / INDEX, f"{{{_inside(index)}, {records}}}\n")
+        write_atomically(dataset / QUARANTINE, _quarantine_text(done.quarantined))
+        write_atomically(dataset / INDEX, _index_text(index, lines))
     except (OSError, pa.ArrowException) as error:
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise HpcrlError(
-            f"{dataset}: cannot be written: {error}: the records merged before are kept; collect again"
+            f"{dataset}: cannot be written: {why}: the records merged before are kept; collect again"
         ) from None
     return done
 
@@ -172,14 +163,14 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     fresh, done.unchanged, conflicts = find(opened, known)
     for each in fresh:
         try:
-            header = _read(each, cells, reader).header
+            header = read_found(each, cells, reader).header
             for name in PROVENANCE:
                 provenance_text(name, header.get(name))
             done.merged += 1
         except RecordError as error:
             done.quarantined.append(Refusal(*each[:3], str(error)))
         except Exception as error:
-            done.quarantined.append(Refusal(*each[:3], _unforeseen(error)))
+            done.quarantined.append(Refusal(*each[:3], unforeseen(error)))
     done.quarantined += conflicts
     return done
 
@@ -189,13 +180,19 @@ def _inside(facts: dict[str, Any]) -> str:
     return json.dumps(facts, sort_keys=True)[1:-1]
 
 
-def _text(quarantined: list[Refusal]) -> bytes:
-    text = io.BytesIO()  # needs half the memory of a list of lines
-    text.write(b"[\n")
+def _quarantine_text(quarantined: list[Refusal]) -> Iterator[bytes]:
+    yield b"[\n"
     for number, each in enumerate(quarantined):
-        text.write(b",\n" * bool(number) + json.dumps(each.entry).encode())
-    text.write(b"\n]\n")
-    return text.getvalue()
+        yield b",\n" * bool(number) + json.dumps(each.entry).encode()
+    yield b"\n]\n"
+
+
+def _index_text(index: dict[str, Any], records: list[bytes]) -> Iterator[bytes]:
+    """Give the text of the index; each of `records` has the records of some batches, and may be empty."""
+    yield f'{{{_inside(index)}, "records": {{'.encode()
+    for number, each in enumerate(filter(None, records)):
+        yield b", " * bool(number) + each
+    yield b"}}\n"
 
 
 def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
@@ -219,16 +216,6 @@ def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
     return {plan: set(some) for plan, some in cells.items()}
 
 
-def _read(found: Found, cells: dict[str, set[str]], reader: Reader) -> RecordData:
-    data = reader.read(found.file)
-    head = data.header
-    if head["plan"] != found.plan or head["cell"] not in cells[found.plan]:
-        raise RecordError("belongs to a cell that is not in this plan")
-    if found.file_name != (name := record_name(head["cell"], head["attempt"], head["node"], head["rank"])):
-        raise RecordError(f"has the content of {name}: is it a copy?")
-    return data
-
-
 def _batches(fresh: list[Found]) -> Iterator[list[Found]]:
     batch: list[Found] = []
     size = 0
@@ -244,101 +231,6 @@ def _batches(fresh: list[Found]) -> Iterator[list[Found]]:
 
 def _cores() -> int:
     return min(8, len(os.sched_getaffinity(0)))
-
-
-@contextmanager
-def _workers(count: int) -> Iterator[Callable[..., Any]]:
-    """Give a `map` over so many processes, or in this one if one is enough."""
-    if count < 2:
-        yield lambda work, arguments: (work(*each) for each in arguments)
-        return
-    import multiprocessing  # slow to import, and seldom needed
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        with _safe_path(), ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-            yield lambda work, arguments: pool.map(work, *zip(*arguments, strict=True))
-    except BrokenProcessPool:
-        raise HpcrlError(
-            "a process that read records was killed, perhaps for lack of memory: try --processes 1"
-        ) from None
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Keep Pythons that are started from importing anything from the working directory, which may be a stranger's."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-
-
-@without_gc()
-@_system_memory()
-def _merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
-    """Write one part of each table; return the records that were refused, with the reason."""
-    with np.errstate(all="ignore"):  # untrusted numbers may be of any size
-        try:
-            return _write_batch(dataset, number, batch, cells)
-        except OSError:
-            raise
-        except Exception:
-            # A record has a fault that no check knows. Each record is tried alone, and only those that fail are left out.
-            refused: dict[str, str] = {}
-            for each in batch:
-                try:
-                    refused |= _write_batch(dataset, number, [each], cells)
-                except OSError:
-                    raise
-                except Exception as error:
-                    refused[each.name] = _unforeseen(error)
-            return refused | _write_batch(dataset, number, [each for each in batch if each.name not in refused], cells)
-
-
-def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
-    refused = {}
-    reader = Reader()
-    read = []
-    texts: dict[str, tuple[Any, str]] = {}  # the latest value of each kind of provenance, because nearly all are equal
-    named = ("plan", "cell", "record", *PROVENANCE)
-    kept = []
-    for each in batch:
-        try:
-            data = _read(each, cells, reader)
-            for name in PROVENANCE:
-                value = data.header.pop(name, None)
-                if name not in texts or texts[name][0] != value:
-                    texts[name] = value, provenance_text(name, value)
-        except RecordError as error:
-            refused[each.name] = str(error)
-        except Exception as error:
-            refused[each.name] = _unforeseen(error)
-        else:
-            read.append(data)
-            kept.append((each.plan, data.header["cell"], each.file_name, *(texts[name][1] for name in PROVENANCE)))
-    samples = Samples.of(read)
-    words = {name: [row[place] for row in kept] for place, name in enumerate(named)}
-    words["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
-    for table, content in tables(read, samples):
-        write_part(part_file(dataset, table, number), content)
-    columns = [column(words[each.name], each.type) for each in SUMMARY_SCHEMA]
-    write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
-    return refused
-
-
-def _unforeseen(error: Exception) -> str:
-    """Return the sentence for a record that could not be read, with an error that no check names."""
-    if isinstance(error, RecursionError):
-        return "contains values that are nested too deeply"
-    if isinstance(error, MemoryError):
-        return "needs more memory than is available"
-    return f"cannot be understood ({type(error).__name__}: {str(error)[:200]})"
 
 
 def _read_quarantine(dataset: Path) -> list[Refusal]:

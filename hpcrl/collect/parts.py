@@ -63,6 +63,8 @@ class Summaries:
             for text in table["summary"].to_pylist():
                 ends.append(ends[-1] + self._texts.write(text.encode()))
             known.append(table.drop_columns("summary"))
+            del table
+            pa.default_memory_pool().release_unused()
         self._texts.flush()
         self._ends = np.array(ends)
         self.known = pa.concat_tables(known)

@@ -32,6 +32,7 @@ _STEP = "step-"
 _LONGEST = 10_000
 # A start prints this line when it has taken its attempt. Earlier lines of the log are the script's, not the cell's.
 BEGINS = re.compile(r"hpcrl: cell (\S+) begins \(attempt \S+\)")
+CHECK_BEGINS = "hpcrl: the check begins"  # the line in the log between a command and the check of its results
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -37,19 +38,20 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def write_atomically(path: Path, content: str | bytes, executable: bool = False) -> None:
-    """Write a whole file or nothing: into a temporary neighbour first, then renamed.
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes], executable: bool = False) -> None:
+    """Write a whole file or nothing: into a temporary neighbour first, then renamed. Large content may come in pieces.
 
     Raises:
         HpcrlError: the directory cannot be written or the disk is full; an older file is unchanged.
     """
-    data = content.encode() if isinstance(content, str) else content
+    text = content.encode() if isinstance(content, str) else content
+    pieces = [text] if isinstance(text, bytes) else text
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = _new_neighbour(path, 0o777 if executable else 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

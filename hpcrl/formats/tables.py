@@ -8,6 +8,7 @@ DATASET/quarantine.json       records that could not be read, with the reason
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -338,6 +339,13 @@ def read_index(dataset: Path) -> dict[str, Any]:
     return index
 
 
+def part_files(dataset: Path, table: str, index: Mapping[str, Any]) -> list[Path]:
+    """Return the parts of a table that the index counts: an unfinished `hpcrl collect` may have left others."""
+    parts = 1 if table == "cells" else index["parts"]  # `cells` is always made again, as one part
+    paths = sorted((dataset / table).glob("part-*.parquet"))
+    return [path for path in paths if (number := path.stem.removeprefix("part-")).isdecimal() and int(number) < parts]
+
+
 def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
     """Open one table, or the view ``runs``, as pandas, with its rows in the dataset's order.
 
@@ -352,8 +360,7 @@ def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.Dat
     if table not in SCHEMAS:
         raise UsageError(f"no table {table!r}; {suggestion(table, [*SCHEMAS, RUNS])}")
     directory = Path(dataset)
-    read_index(directory)
-    parts = sorted((directory / table).glob("part-*.parquet"))
+    parts = part_files(directory, table, read_index(directory))
     if not parts:
         return _plain(SCHEMAS[table]).empty_table().to_pandas()
     rows = pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts])

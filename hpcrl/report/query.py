@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.runs import NAME as RUNS
-from hpcrl.formats.tables import SCHEMAS, load_table, read_index
+from hpcrl.formats.tables import SCHEMAS, load_table, part_files, read_index
 
 
 def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -27,11 +27,11 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     import duckdb
     import pyarrow.dataset as arrow
 
-    read_index(dataset)
+    index = read_index(dataset)
     connection = duckdb.connect()
     try:
         for name, schema in SCHEMAS.items():
-            parts = sorted((dataset / name).glob("part-*.parquet"))
+            parts = part_files(dataset, name, index)
             table = arrow.dataset([str(part) for part in parts], schema=schema) if parts else schema.empty_table()
             connection.register(name, table)
         if re.search(rf"\b{RUNS}\b", sql, re.IGNORECASE):

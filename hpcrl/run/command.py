@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcrl.formats.attempts import CHECK_BEGINS
 from hpcrl.formats.plan import CELL_DIRECTORIES
 from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
@@ -45,6 +48,28 @@ class Places:
         own = plan.resolve() / CELL_DIRECTORIES / cell
         code = plan.resolve() / workload.get("workdir", "")
         return cls(own if workload.get("start_in") == "cell" else code, code, own)
+
+
+def _unsafe(places: Places) -> str | None:
+    """Make the cell's own directory. Say why the command cannot start, also if it would write where another user chose."""
+    plan = places.own.parents[1]
+    try:
+        trusted = {os.getuid(), 0, plan.stat().st_uid}
+        copied = [places.code] if places.code.parent == plan else []
+        for path in (places.own.parent, places.own, *copied):
+            with suppress(FileExistsError):
+                if path not in copied:
+                    path.mkdir()
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                return f"{path}: is a symbolic link, and the command could write elsewhere: remove it, or plan again"
+            if found.st_uid not in trusted:
+                return f"{path}: belongs to user {found.st_uid}, not to you or the plan's owner: remove it, or plan again in a directory of your own"
+    except FileNotFoundError:
+        return None  # of the code, which is said below
+    except OSError as error:
+        return f"{error.filename}: cannot be created: {error.strerror}"
+    return None
 
 
 def run_command_cell(
@@ -90,10 +115,8 @@ def run_command_cell(
             return enter(surroundings, arguments, environment, places.start, seen, bool(values.get("gpus")))
 
         steps = _Steps(places.start, entered, MetricsReader(metrics), recorder, clock, caught, keep)
-        try:
-            places.own.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            return Ended("failed", f"{error.filename}: cannot be created: {error.strerror}", {})
+        if wrong := _unsafe(places):
+            return Ended("failed", wrong, {})
         if not places.start.is_dir():
             return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})
         ended = _prepare(steps, words["prepare"], together, workload.get("on_warning"))
@@ -135,6 +158,7 @@ def _check(steps: _Steps, words: list[str], ended: Ended, together: Together | N
             return ended
     if ended.outcome != "completed":
         return ended
+    print(CHECK_BEGINS, file=sys.stderr, flush=True)
     checked = steps.run("check", words)
     if checked.outcome == "completed":
         return ended

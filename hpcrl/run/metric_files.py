@@ -12,14 +12,22 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from hpcrl.placeholders import fill
 
 MOST_VALUES = 2_000_000
+LONGEST_LINE = 1_000_000  # characters of a CSV file
+LARGEST_RECORD = 64 * 1024**2  # bytes of W&B's offline runs
 _BLOCK = 32_768
 # Usual names of the column with the environment steps.
 _STEPS = ("step", "steps", "global_step", "timesteps", "total_timesteps", "time/total_timesteps", "iteration", "epoch")
+
+
+class UnreadableFile(Exception):
+    """A file has a fault, which is the message."""
+
+
 Entry = dict[str, Any]  # step and time (Unix seconds), which may be None; and numbers by name
 
 
@@ -56,6 +64,8 @@ def read_metric_files(
                     yield entry
             except ImportError as error:
                 note(f"metrics.{kind}: {path}: cannot be read: {error.name} is not in the cell's environment")
+            except UnreadableFile as error:
+                note(f"metrics.{kind}: {path}: cannot be read: {str(error)[:200]}")
             except Exception as error:  # of a library, for a file that may be truncated
                 note(f"metrics.{kind}: {path}: cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
@@ -83,16 +93,25 @@ def _tensorboard(path: Path, step: str | None) -> Iterator[Entry]:
 
 def _csv(path: Path, step: str | None) -> Iterator[Entry]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(_lines(file))
         names = reader.fieldnames or ()
         if step is not None and step not in names:
-            raise ValueError(f"expected a column {step!r}, got {', '.join(names[:12])}")
+            raise UnreadableFile(f"expected a column {step!r}, got {', '.join(names[:12])}")
         counts = step or next((name for name in _STEPS if name in names), None)
         for row in reader:
             numbers = {name: number for name, text in row.items() if name and (number := _number(text)) is not None}
             at = numbers.pop(counts, None) if counts else None
             if numbers:
                 yield {"step": None if at is None or abs(at) >= 2**62 else int(at), "time": None, **numbers}
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise UnreadableFile(f"line {number} has more than {LONGEST_LINE:,} characters")
+        yield line
 
 
 def _wandb(path: Path, step: str | None) -> Iterator[Entry]:
@@ -123,9 +142,10 @@ def _log_records(path: Path) -> Iterator[bytes]:
     """
     with path.open("rb") as file:
         if file.read(4) != b":W&B":
-            raise ValueError("is not an offline run of W&B")
+            raise UnreadableFile("it is not an offline run of W&B")
         file.seek(0)
         parts: list[bytes] = []
+        size = 0
         first = 7
         while block := file.read(_BLOCK):
             position, first = first, 0
@@ -136,9 +156,12 @@ def _log_records(path: Path) -> Iterator[bytes]:
                 if kind == 0 or len(fragment) < length:
                     break
                 parts.append(fragment)
+                size += length
+                if size > LARGEST_RECORD:
+                    raise UnreadableFile(f"it has a record of more than {LARGEST_RECORD // 1024**2} MiB")
                 if kind in (1, 4):
                     yield b"".join(parts)
-                    parts = []
+                    parts, size = [], 0
 
 
 def _is_number(value: Any) -> bool:

@@ -6,80 +6,36 @@ Needs Debian's packages slurm-wlm, slurmdbd, munge and mariadb-server, and libpm
 
 from __future__ import annotations
 
-import errno
 import getpass
 import json
 import os
-import shutil
-import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
-from hpcrl.formats.files import private
 from hpcrl.slurm.config import (
     ACCOUNT,
-    CONTROLLERS,
     QOS_WORDS,
-    Enforcement,
     Layout,
-    Node,
     accounting_commands,
-    cgroup_conf,
     description,
-    gres_conf,
-    job_submit_lua,
     limit_commands,
     missing_limits,
-    node_names,
-    over_memory_script,
-    slurm_conf,
-    slurmdbd_conf,
-    task_prolog,
 )
 from hpcrl.slurm.faults import Faults
+from hpcrl.slurm.processes import end, kill, name_of, node_of, processes_of
+from hpcrl.slurm.programs import PACKAGES, missing_programs, program
+from hpcrl.slurm.setup import STATE, control_groups_here, remove_groups, write_files
 from hpcrl.spec.cluster import ClusterProfile
 
-PROGRAMS = (
-    "munged",
-    "mariadbd",
-    "mariadb-install-db",
-    "slurmdbd",
-    "slurmctld",
-    "slurmd",
-    "sacctmgr",
-    "sbatch",
-)
-PACKAGES = "slurm-wlm slurmdbd munge mariadb-server libpmix-dev"
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_STATE = "cluster.json"
-_FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 # Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.
 _LONGEST = 60
 _START_SECONDS = 300.0  # for one command while the cluster starts
-
-
-def missing_programs() -> list[str]:
-    """Return the programs that a private Slurm needs and that are not installed."""
-    return [name for name in PROGRAMS if _find(name) is None]
-
-
-def _find(name: str, path: str | None = None) -> str | None:
-    return shutil.which(name, path=path or os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-
-
-def _program(name: str, path: str | None = None) -> str:
-    found = _find(name, path)
-    if found is None:
-        raise HpcrlError(f"{name}: not installed: apt-get install {PACKAGES}")
-    return found
 
 
 class VirtualSlurm:
@@ -141,7 +97,9 @@ class VirtualSlurm:
         if wanted and control_groups and not control_groups_here():
             raise UsageError("control groups (version 1, memory and freezer) are not available here: they need root")
         groups = control_groups_here() if control_groups is None else control_groups
-        layout = self._prepare(profile, ("control groups" if groups else "stand-in") if wanted else "none")
+        layout = write_files(
+            self.directory, profile, ("control groups" if groups else "stand-in") if wanted else "none"
+        )
         try:
             self._start_accounting(profile, layout, report)
             report("controller")
@@ -156,55 +114,6 @@ class VirtualSlurm:
             self.down()
             raise
         return description(profile, layout)
-
-    def _prepare(self, profile: ClusterProfile, memory: Enforcement) -> Layout:
-        root = self.directory
-        if root.exists() and any(root.iterdir()) and not (root / _STATE).exists():
-            raise UsageError(f"{root}: is not empty: choose an empty directory")
-        shutil.rmtree(root, ignore_errors=True)
-        # The database has no passwords, and its clients can write files as its user: nobody else may enter.
-        root.mkdir(parents=True, mode=0o700, exist_ok=True)
-        root.chmod(0o700)
-        for name in _FOLDERS:
-            (root / name).mkdir()
-        names = node_names(profile)
-        ports = _free_ports(len(names) + 2)
-        nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
-        host = socket.gethostname().partition(".")[0]
-        layout = Layout(root, host, getpass.getuser(), ports[0], ports[1], nodes, memory)
-        plugin = job_submit_lua(profile, layout) if _plugin("job_submit_lua") else None
-        if plugin:
-            layout = replace(layout, submission_plugin=True)
-            (root / "etc/job_submit.lua").write_text(plugin)
-        for node in nodes:
-            (root / "spool" / node.name).mkdir()
-            (root / "tmpfs" / node.name).mkdir()
-        for index in range(max((each.gpus.count for each in profile.node_types.values() if each.gpus), default=0)):
-            (root / f"dev/nvidia{index}").symlink_to("/dev/null")
-        key = root / "etc/munge.key"
-        with open(key, "wb", opener=private) as file:
-            file.write(os.urandom(128))
-        self.conf.write_text(slurm_conf(profile, layout))
-        (root / "etc/cgroup.conf").write_text(cgroup_conf(layout))
-        if memory == "control groups":
-            (root / "cgroup").mkdir()
-            for name in CONTROLLERS:
-                group = CONTROL_GROUPS / name / layout.group
-                group.mkdir(exist_ok=True)
-                (root / "cgroup" / name).symlink_to(group)
-        if memory == "stand-in":
-            script = root / "etc/over-memory.sh"
-            script.write_text(over_memory_script(profile, layout))
-            script.chmod(0o755)
-        (root / "etc/gres.conf").write_text(gres_conf(profile, layout))
-        database = root / "etc/slurmdbd.conf"
-        database.touch(0o600)
-        database.write_text(slurmdbd_conf(layout))
-        prolog = root / "etc/taskprolog.sh"
-        prolog.write_text(task_prolog(layout))
-        prolog.chmod(0o755)
-        (root / _STATE).write_text(json.dumps({"cluster": profile.name, "nodes": [node.name for node in nodes]}))
-        return layout
 
     def _start_accounting(self, profile: ClusterProfile, layout: Layout, report: Callable[[str], None]) -> None:
         root = self.directory
@@ -260,7 +169,7 @@ class VirtualSlurm:
 
     def down(self) -> None:
         """End every process of the cluster, jobs included. The directory stays, with its logs."""
-        if not (self.directory / _STATE).exists():
+        if not (self.directory / STATE).exists():
             raise UsageError(f"{self.directory}: no private Slurm was started here")
         if any("slurmctld" in each.name() for each in self.processes()):
             with suppress(subprocess.TimeoutExpired):
@@ -268,11 +177,11 @@ class VirtualSlurm:
         # Jobs' processes and step daemons first: they outlive the daemon that started them.
         order = (("slurmstepd",), ("slurmd",), ("slurmctld",), ("slurmdbd",), ("mariadbd", "munged"))
         for names in order:
-            chosen = [each for each in self.processes() if _name(each) in names]
-            _end(chosen, patience=10)
-        _end(self.processes(), patience=1)
+            chosen = [each for each in self.processes() if name_of(each) in names]
+            end(chosen, patience=10)
+        end(self.processes(), patience=1)
         for link in sorted((self.directory / "cgroup").glob("*")):
-            _remove_groups(link.resolve())
+            remove_groups(link.resolve())
 
     def check_running(self) -> None:
         """Raise an error unless a private Slurm runs in this directory.
@@ -289,7 +198,7 @@ class VirtualSlurm:
 
     def kill_controller(self) -> None:
         """End slurmctld by SIGKILL: it loses everything that is not yet on disk."""
-        _kill([each for each in self.processes() if _name(each).startswith("slurmctld")])
+        kill([each for each in self.processes() if name_of(each).startswith("slurmctld")])
 
     def start_controller(self) -> None:
         """Start slurmctld and wait until it answers. The nodes may need a few seconds more."""
@@ -299,7 +208,7 @@ class VirtualSlurm:
 
     def kill_database(self) -> None:
         """End slurmdbd by SIGKILL: sacct and sacctmgr fail, and jobs continue."""
-        _kill(self._running("slurmdbd"))
+        kill(self._running("slurmdbd"))
 
     def start_database(self) -> None:
         """Start slurmdbd and wait until it answers."""
@@ -314,12 +223,12 @@ class VirtualSlurm:
             UsageError: there is no such node.
         """
         self._check_node(name)
-        on_node = [each for each in self.processes() if self._node_of(each) == name]
-        _kill([each for each in on_node if _name(each) == "slurmd"])
+        on_node = [each for each in self.processes() if node_of(each, self.directory) == name]
+        kill([each for each in on_node if name_of(each) == "slurmd"])
         if jobs:
             # The step daemons first: one that sees its tasks die still reports the end of the job.
-            _kill([each for each in on_node if _name(each) == "slurmstepd"])
-            _kill([each for each in on_node if _name(each) not in ("slurmd", "slurmstepd")])
+            kill([each for each in on_node if name_of(each) == "slurmstepd"])
+            kill([each for each in on_node if name_of(each) not in ("slurmd", "slurmstepd")])
 
     def start_node(self, name: str) -> None:
         """Start a node's slurmd and wait until the controller says that the node accepts jobs.
@@ -332,45 +241,21 @@ class VirtualSlurm:
         self._until(f"slurmd.{name}", lambda: dict(self.nodes()).get(name) in ("idle", "mixed", "allocated"))
 
     def _start_daemon(self, node: str) -> None:
-        if not any(self._node_of(each) == node for each in self._running("slurmd")):
+        if not any(node_of(each, self.directory) == node for each in self._running("slurmd")):
             arguments = ("slurmd", "-D", "-N", node, "-f", str(self.conf))
             self._start(f"slurmd.{node}", *arguments, HPCRL_VIRTUAL_NODE=node)
 
     def _check_node(self, name: str) -> None:
-        nodes = json.loads((self.directory / _STATE).read_text())["nodes"]
+        nodes = json.loads((self.directory / STATE).read_text())["nodes"]
         if name not in nodes:
             raise UsageError(f"{self.directory}: no node {name!r}; {suggestion(name, nodes)}")
 
     def _running(self, program: str) -> list[psutil.Process]:
-        return [each for each in self.processes() if _name(each) == program]
+        return [each for each in self.processes() if name_of(each) == program]
 
     def processes(self) -> list[psutil.Process]:
         """Return every process of this cluster: daemons, step daemons and processes of jobs."""
-        mark = str(self.conf)
-        found = []
-        for process in psutil.process_iter():
-            if process.pid == os.getpid():
-                continue
-            daemon = _variable(process, "HPCRL_VIRTUAL_SLURM") == mark
-            task = _variable(process, "SLURM_CONF") == mark and _variable(process, "SLURMD_NODENAME") is not None
-            if daemon or task or self._step_node(process):
-                found.append(process)
-        return found
-
-    def _node_of(self, process: psutil.Process) -> str | None:
-        """Return the node that a process belongs to: a slurmd, a step daemon or a task."""
-        names = ("HPCRL_VIRTUAL_NODE", "SLURMD_NODENAME")
-        return next(filter(None, (_variable(process, name) for name in names)), self._step_node(process))
-
-    def _step_node(self, process: psutil.Process) -> str | None:
-        """Return the node of a step daemon. It overwrites its environment, but listens at spool/NODE/NODE_JOB.STEP."""
-        spool = f"{self.directory}/spool/"
-        if _name(process) == "slurmstepd":
-            with suppress(psutil.Error, OSError):
-                for connection in process.net_connections("unix"):
-                    if str(connection.laddr).startswith(spool):
-                        return str(connection.laddr).removeprefix(spool).partition("/")[0]
-        return None
+        return processes_of(self.directory, self.conf)
 
     def nodes(self) -> list[tuple[str, str]]:
         """Return (node, state) of each node; empty while no controller answers."""
@@ -386,7 +271,7 @@ class VirtualSlurm:
     ) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands against this cluster."""
         environment = self.environment()
-        words = [_program(arguments[0], environment["PATH"]), *arguments[1:]]
+        words = [program(arguments[0], environment["PATH"]), *arguments[1:]]
         return subprocess.run(
             words,
             env=environment,
@@ -420,7 +305,7 @@ class VirtualSlurm:
         environment = self.environment()
         with (self.directory / f"log/{label}.out").open("ab") as log:
             subprocess.Popen(
-                [_program(arguments[0], environment["PATH"]), *arguments[1:]],
+                [program(arguments[0], environment["PATH"]), *arguments[1:]],
                 env=environment | {"HPCRL_VIRTUAL_SLURM": str(self.conf)} | variables,
                 stdout=log,
                 stderr=log,
@@ -441,69 +326,3 @@ class VirtualSlurm:
             if path.is_file() and (lines := path.read_text(errors="replace").strip().splitlines()):
                 return f"{path}: {lines[-1]}"
         return f"see {self.directory}/log"
-
-
-def _plugin(name: str) -> bool:
-    """Tell whether Slurm has a plugin: Debian and others keep them below lib/.../slurm*."""
-    return any(Path("/usr").glob(f"lib*/slurm*/{name}.so")) or any(Path("/usr/lib").glob(f"*/slurm*/{name}.so"))
-
-
-def control_groups_here() -> bool:
-    """Tell whether Slurm can use control groups of version 1 here: root, and a hierarchy that it may write to."""
-    return os.geteuid() == 0 and all(
-        (CONTROL_GROUPS / name / "tasks").exists() and os.access(CONTROL_GROUPS / name, os.W_OK) for name in CONTROLLERS
-    )
-
-
-def _remove_groups(top: Path) -> None:
-    """Remove a control group and those in it, the innermost first. The kernel may need a moment after the last task."""
-    for place, _, _ in os.walk(top, topdown=False):
-        for _ in range(20):
-            try:
-                Path(place).rmdir()
-                break
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    break
-                time.sleep(0.1)
-
-
-def _name(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return process.name()
-    return ""
-
-
-def _variable(process: psutil.Process, name: str) -> str | None:
-    with suppress(psutil.Error, OSError):
-        return process.environ().get(name)
-    return None
-
-
-def _kill(processes: Sequence[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(processes, timeout=10)
-
-
-def _end(processes: Sequence[psutil.Process], patience: float) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            process.send_signal(signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, timeout=patience)
-    for process in alive:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=5)
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in held]
-    finally:
-        for each in held:
-            each.close()

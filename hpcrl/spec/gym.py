@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from hpcrl.errors import suggestion
+from hpcrl.spec.quiet import without_warnings
 
 
 @cache
@@ -42,8 +42,7 @@ def _spaces(name: str) -> tuple[str, Any] | None:
     """Return the kind of actions and the shape of observations; None if the environment cannot be created here."""
     import gymnasium
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with without_warnings():
         try:
             environment = gymnasium.make(name)
         except Exception:  # a package is missing here, or it fails for another reason: the cell will report it

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 
 from hpcrl.spec.explain import Key
+from hpcrl.spec.quiet import without_warnings
 
 MOST_PATTERNS = 50
 # The other keys of an entry of reported values.
@@ -28,8 +28,7 @@ def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
 
 def _fault(pattern: str) -> str | None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         return f"{pattern!r} is not a regular expression: {error}"

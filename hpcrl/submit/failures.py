@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from hpcrl.formats.attempts import BEGINS
+from hpcrl.formats.attempts import BEGINS, CHECK_BEGINS
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.submit.judging import TaskStatus
 
@@ -28,6 +28,8 @@ _VARYING = (
 
 def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False) -> str | None:
     """Return the last line of a log that the cell itself wrote: not the script before it, and not the launcher after it.
+
+    If a check of the results began, it is the last line of the check.
 
     If the cell never began, it is the last line of the script. The log of a requeued job has a beginning for each
     start, and the last one counts.
@@ -50,6 +52,8 @@ def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False
             break
     if cell is not None:
         lines = _since(lines, begun, cell)
+        if CHECK_BEGINS in lines:  # else the command's last words would explain why its check failed
+            lines = lines[len(lines) - lines[::-1].index(CHECK_BEGINS) :]
     own = [text for line in lines if (text := _text(line)) and not line.startswith(("srun:", "slurmstepd"))]
     return _SPOOLED.sub(lambda _: script, own[-1])[:300] if own else None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 VARIABLE = "HPCRL_METRICS"
+LONGEST_LINE = 1024**2  # bytes
+_BLOCK = 1024**2
 
 
 def append(values: Mapping[str, float], step: int | None) -> None:
@@ -42,26 +44,35 @@ class MetricsReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._begun = b""  # the line that is not complete yet
+        self._too_long = False  # it is left out
         self.malformed = 0
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return the new entries: ``time`` (Unix seconds or None), ``step`` (or None) and the reported numbers."""
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Give the new entries: ``time`` (Unix seconds or None), ``step`` (or None) and the reported numbers."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                data = file.read()
+                while block := file.read(_BLOCK):
+                    self._offset += len(block)
+                    yield from self._entries(block)
         except OSError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        entries = []
-        for line in whole.splitlines():
-            entry = _parse(line)
-            if entry is None:
-                self.malformed += 1
+            return
+
+    def _entries(self, block: bytes) -> Iterator[dict[str, Any]]:
+        *lines, self._begun = (self._begun + block).split(b"\n")
+        for line in lines:
+            if self._too_long:
+                self._too_long = False
+            elif (entry := _parse(line)) is not None:
+                yield entry
             else:
-                entries.append(entry)
-        return entries
+                self.malformed += 1
+        if len(self._begun) > LONGEST_LINE:
+            self.malformed += not self._too_long
+            self._too_long = True
+        if self._too_long:
+            self._begun = b""
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

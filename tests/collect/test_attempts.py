@@ -11,9 +11,21 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.submission import Submission
 from hpcrl.slurm.client import Completed, Slurm
 from tests.builders import cells_of, dqn_study, granted, planned, write_record
 from tests.collect.gathering import gathered
+
+
+def submitted(directory: Path) -> tuple[Path, dict[str, Any], Submission]:
+    """A plan of one cell, which Slurm knows as job 7."""
+    plan = planned(directory, dqn_study(), "sol")
+    (cell,) = cells_of(plan)
+    ledger = Ledger(plan, create=True)
+    claimed = ledger.intend(granted(plan, "0"))
+    ledger.submitted(claimed.token, "7")
+    ledger.close()
+    return plan, cell, claimed
 
 
 def test_attempts_are_told_apart_and_only_the_newest_counts(tmp_path: Path) -> None:
@@ -98,12 +110,7 @@ def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(), "sol")
-    (cell,) = cells_of(plan)
-    ledger = Ledger(plan, create=True)
-    claimed = ledger.intend(granted(plan, "0"))
-    ledger.submitted(claimed.token, "7")
-    ledger.close()
+    plan, cell, claimed = submitted(tmp_path / "p")
     write_record(plan, cell, "7_0-0")
     usage = "7_0|htc|01:02:03.5||500|c[1-2]\n7_0.batch||00:00:01|2048||c1\n7_0.0||1-00:00:01|4096K||c[1-2]\n8_0||||\n"
 
@@ -123,12 +130,7 @@ def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
     [("TIMEOUT", "timeout"), ("OUT_OF_MEMORY", "oom"), ("NODE_FAIL", "node_fail"), ("FAILED", "failed")],
 )
 def test_who_ended_a_job_has_the_last_word(tmp_path: Path, state: str, outcome: str) -> None:
-    plan = planned(tmp_path / "p", dqn_study(), "sol")
-    (cell,) = cells_of(plan)
-    ledger = Ledger(plan, create=True)
-    claimed = ledger.intend(granted(plan, "0"))
-    ledger.submitted(claimed.token, "7")
-    ledger.close()
+    plan, cell, claimed = submitted(tmp_path / "p")
     write_record(plan, cell, "7_0-0", outcome="failed", reason="a file was gone")
 
     def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import hpcrl
 from hpcrl.errors import HpcrlError
+from hpcrl.report.query import query
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import gathered
 
@@ -79,6 +82,41 @@ def test_parts_that_the_index_does_not_count_are_removed(tmp_path: Path) -> None
     gathered(tmp_path / "new", plan)
     gathered(tmp_path / "new", other)
     assert contents(tmp_path / "d") == contents(tmp_path / "new")
+
+
+def test_parts_that_the_index_does_not_count_are_not_read(tmp_path: Path) -> None:
+    gathered(tmp_path / "d", plan_with_records(tmp_path / "p", 2))
+    before = contents(tmp_path / "d")
+    for table in TABLES[1:]:
+        shutil.copy(tmp_path / f"d/{table}/part-00000.parquet", tmp_path / f"d/{table}/part-00001.parquet")
+    assert contents(tmp_path / "d") == before
+    _, ((number,),) = query(tmp_path / "d", "SELECT count(*) FROM samples")
+    assert number == len(before["samples"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_disk_keeps_the_dataset_as_it_was(tmp_path: Path) -> None:
+    small, large = plan_with_records(tmp_path / "p", 2), plan_with_records(tmp_path / "q", 9, 0.002)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        gathered(disk / "d", small)
+        before, files = contents(disk / "d"), sorted((disk / "d").rglob("*.*"))
+        for free in range(0, 28_000, 4_000):
+            with (disk / "other").open("wb", buffering=0) as other, suppress(OSError):
+                while other.write(bytes(4096)):
+                    pass
+            os.truncate(disk / "other", max(0, (disk / "other").stat().st_size - free))
+            with pytest.raises(HpcrlError, match=r"No space left on device[:;]|: free some space"):
+                gathered(disk / "d", large)
+            (disk / "other").unlink()
+            assert sorted((disk / "d").rglob("*.*")) == files
+            assert contents(disk / "d") == before
+        assert gathered(disk / "d", large).merged == 9
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_a_dataset_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

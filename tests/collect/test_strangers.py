@@ -134,20 +134,20 @@ def test_arrays_in_another_order_than_their_bytes(tmp_path: Path) -> None:
 
 def test_whatever_fails_is_one_record_s_failure(tmp_path: Path, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what no check knows of, when the tables are made of many records."""
-    import hpcrl.collect.merge as merge
+    import hpcrl.collect.batches as batches
 
     bad = write_record(plan, cells_of(plan)[1])
-    whole = merge.summaries
+    whole = batches.summaries
 
     def fails(records: Any, samples: Any) -> Any:
         if any(data.header["cell"] in bad.name for data in records):
             raise ZeroDivisionError("a fault of ours")
         return whole(records, samples)
 
-    monkeypatch.setattr(merge, "summaries", fails)
+    monkeypatch.setattr(batches, "summaries", fails)
     assert reasons(tmp_path, plan) == ["cannot be understood (ZeroDivisionError: a fault of ours)"]
     monkeypatch.undo()
-    monkeypatch.setattr(merge.Reader, "read", lambda self, path: {}[path])
+    monkeypatch.setattr(batches.Reader, "read", lambda self, path: {}[path])
     assert [each.reason[:30] for each in check([plan], tmp_path / "other").quarantined] == [
         "cannot be understood (KeyError"
     ] * 2

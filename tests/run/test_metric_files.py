@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import struct
+import subprocess
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from tests.builders import cells_of, command_study, planned, run_task, write_yam
 from tests.run.test_cell import only_record
 
 JOB = "mine-numpy-cpu-1"
+KILLS = 3
 TENSORBOARD = """\
 import sys, time
 from tensorboard.summary import DirectoryOutput, Writer
@@ -158,3 +164,60 @@ def test_an_environment_without_the_library_is_refused(tmp_path: Path) -> None:
     study["workload"] |= {"start_in": "cell", "metrics": {"tensorboard": "runs"}}
     with pytest.raises(UsageError, match="environment numpy lacks tensorboard, which reads the files: add its pin"):
         planned(tmp_path / "plan", study)
+
+
+@pytest.mark.parametrize(
+    ("begin", "fault"),
+    [
+        (b"", "line 1 has more than 1,000,000 characters"),
+        (b"step,x\n1,2\n", "line 3 has more than 1,000,000 characters"),
+    ],
+)
+def test_a_csv_file_of_one_line(tmp_path: Path, begin: bytes, fault: str) -> None:
+    with (tmp_path / "a.csv").open("wb") as file:
+        file.write(begin)
+        file.truncate(2**30)  # a file with a hole needs no space
+    notes: list[str] = []
+    tracemalloc.start()
+    found = list(read_metric_files({"csv": "a.csv"}, {}, tmp_path, 0, notes.append))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [each["x"] for each in found] == ([2] if begin else [])
+    assert notes == [f"metrics.csv: {tmp_path}/a.csv: cannot be read: {fault}"]
+    assert peak < 20e6
+
+
+def test_a_record_of_wandb_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.run.metric_files.LARGEST_RECORD", 2**20)
+    middle = struct.pack("<IHB", 0, 32_761, 3) + bytes(32_761)
+    notes: list[str] = []
+    with (tmp_path / "x.wandb").open("wb") as file:
+        file.write(b":W&B\0\0\0" + struct.pack("<IHB", 0, 32_754, 3) + bytes(32_754) + middle * 100)
+    assert list(read_metric_files({"wandb": "."}, {}, tmp_path, 0, notes.append)) == []
+    assert [note.rpartition(": ")[2] for note in notes] == ["it has a record of more than 1 MiB"]
+
+
+def test_a_cell_that_is_killed_while_its_files_are_read(tmp_path: Path) -> None:
+    text = "open('a.csv', 'w').write('step,x\\n' + ''.join(f'{step},{step}\\n' for step in range(200_000)))"
+    plan = run_script(tmp_path, text, {"csv": "a.csv"})
+    chance = random.Random(0)
+    killed = KILLS
+    for _ in range(KILLS):
+        command = [sys.executable, "-m", "hpcrl.run", str(plan), "--job", JOB, "--index", "0", "--interval", "0.1"]
+        variables = {**os.environ, "PYTHONPATH": str(plan / "worker.zip")}
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = set((plan / "records").glob("*"))
+        while not (new := set((plan / "records").glob("*")) - before) or new.pop().stat().st_size < 50_000:
+            time.sleep(0.005)  # until the first values are in the record
+            assert process.poll() is None
+        time.sleep(chance.uniform(0, 0.5))
+        process.kill()
+        killed -= process.wait() == 0
+    assert killed
+    assert run_task(plan, JOB).returncode == 0
+    done = collect([plan], tmp_path / "d", Slurm())
+    assert (done.merged, done.quarantined) == (KILLS + 1, [])
+    points = package.load(tmp_path / "d", "episodes").dropna(subset="value").groupby("attempt")
+    for _, each in points:
+        assert list(each["value"]) == list(each["step"]) == list(range(len(each)))  # the first ones, none twice
+    assert sorted(points.size())[-1] == 200_000

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpcrl.collect.reading import read_record
-from hpcrl.formats.attempts import read_attempts
+from hpcrl.formats.attempts import CHECK_BEGINS, read_attempts
 from hpcrl.spec.study import Study
 from tests.builders import cells_of, command_study, planned, run_task
 from tests.run.test_cell import only_record
@@ -165,3 +165,8 @@ def test_wrong_steps(step: list[str], message: str) -> None:
     content["workload"]["prepare"] = step
     with pytest.raises(ValidationError, match=message):
         Study.model_validate(content)
+
+
+def test_the_log_says_where_the_check_begins(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "plan", study("", "print('all is well')", "print('it differs'); raise SystemExit(1)"))
+    assert run_task(plan, JOB).stderr.splitlines().count(CHECK_BEGINS) == 1

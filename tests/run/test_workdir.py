@@ -19,7 +19,7 @@ from hpcrl.formats.attempts import read_attempts
 from hpcrl.formats.plan import read_plan
 from hpcrl.slurm.client import Slurm
 from hpcrl.spec.library import Library
-from tests.builders import command_study, planned, run_task, write_yaml
+from tests.builders import cells_of, command_study, planned, run_task, write_yaml
 from tests.conftest import Shown
 from tests.run.test_cell import only_record
 
@@ -225,3 +225,35 @@ def test_links_that_a_copy_lacks_are_named(project: Path, tmp_path: Path) -> Non
     plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
     (note,) = read_plan(plan).totals["notes"]
     assert note.endswith("or to nothing: data, gone, pipe")
+
+
+@pytest.mark.parametrize("swapped", ["cells", "cells/{cell}", "{workdir}"])
+def test_a_link_in_place_of_a_directory_of_the_plan(project: Path, tmp_path: Path, swapped: str) -> None:
+    plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
+    (cell,) = cells_of(plan)
+    place = plan / swapped.format(cell=cell["id"], workdir=read_plan(plan).workload["workdir"])
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(project, elsewhere)
+    before = sorted(elsewhere.rglob("*"))
+    place.parent.mkdir(exist_ok=True)
+    if place.is_dir():
+        place.rename(tmp_path / "away")
+    place.symlink_to(elsewhere)
+    done = run_task(plan, JOB)
+    assert done.returncode == 1
+    assert f"{place}: is a symbolic link" in only_record(plan).footer["reason"]
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+@pytest.mark.parametrize("foreign", ["cells", "cells/{cell}", "{workdir}"])
+def test_a_directory_of_another_user_in_the_plan(project: Path, tmp_path: Path, foreign: str) -> None:
+    plan = planned(tmp_path / "plan", str(study(project, copy_workdir=True)))
+    (cell,) = cells_of(plan)
+    place = plan / foreign.format(cell=cell["id"], workdir=read_plan(plan).workload["workdir"])
+    place.mkdir(parents=True, exist_ok=True)
+    os.chown(place, 65534, 65534)
+    assert run_task(plan, JOB).returncode == 1
+    assert f"{place}: belongs to user 65534, not to you or the plan's owner" in only_record(plan).footer["reason"]
+    os.chown(plan, 65534, 65534)  # now it is the plan's owner
+    assert run_task(plan, JOB).returncode == 0

@@ -20,7 +20,8 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.slurm import virtual as module
 from hpcrl.slurm.config import CONTROLLERS, limit_commands
-from hpcrl.slurm.virtual import CONTROL_GROUPS, VirtualSlurm, control_groups_here
+from hpcrl.slurm.setup import CONTROL_GROUPS, control_groups_here
+from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.submit.selection import Budget, Choice

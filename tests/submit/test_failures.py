@@ -133,3 +133,11 @@ def test_long_lists_end_in_how_to_see_all(
     told = capfd.readouterr().err
     assert f"and 2 more cells (2 of them failed): `hpcrl status {scene.plan} --json` lists all\n" in told
     assert f"  1 x FAILED: x\n  and 2 more causes: `hpcrl status {scene.plan} --json` lists all\n" in told
+
+
+def test_a_check_s_failure_is_not_explained_by_the_command_s_output(tmp_path: Path) -> None:
+    log = tmp_path / "x.out"
+    log.write_text("hpcrl: cell aaa begins (attempt 7_0)\nall is well\nhpcrl: the check begins\n")
+    assert own_last_line(log, "aaa", "x") is None
+    log.write_text(f"{log.read_text()}energy differs by 3 percent\n")
+    assert own_last_line(log, "aaa", "x") == "energy differs by 3 percent"

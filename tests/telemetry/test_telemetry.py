@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,17 +59,38 @@ def test_log_wants_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_only_whole_lines_are_read_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "m"
     reader = MetricsReader(path)
-    assert reader.read() == []
+    assert list(reader.read()) == []
     path.write_text('{"a": 1, "step": 2}\n{"b": ')
-    assert reader.read() == [{"a": 1, "step": 2, "time": None}]
+    assert list(reader.read()) == [{"a": 1, "step": 2, "time": None}]
     with path.open("a") as file:
         file.write('3}\n[1]\n{"c": "x"}\n')
-    assert reader.read() == [{"b": 3, "step": None, "time": None}]
+    assert list(reader.read()) == [{"b": 3, "step": None, "time": None}]
     assert reader.malformed == 2
     with path.open("a") as file:
         file.write(f'{{"huge": {10**400}}}\n{"[" * 100_000}\n{{"d": 4, "step": {2**70}, "time": {10**400}}}\n')
-    assert reader.read() == [{"d": 4, "step": None, "time": None}]
+    assert list(reader.read()) == [{"d": 4, "step": None, "time": None}]
     assert reader.malformed == 4
+
+
+def test_a_reported_line_that_never_ends(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(path)
+    with path.open("wb") as file:
+        file.write(b'{"a": 1}\n')
+        file.truncate(2**28)  # a file with a hole needs no space
+    tracemalloc.start()
+    found = list(reader.read())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert ([each["a"] for each in found], reader.malformed) == ([1], 1)
+    assert peak < 10e6
+    with path.open("ab") as file:
+        file.write(b'"its end"}\n{"b": 2}\n{"c"')
+    assert [each["b"] for each in reader.read()] == [2]
+    with path.open("ab") as file:
+        file.write(b": 3}\n")
+    assert [each["c"] for each in reader.read()] == [3]
+    assert reader.malformed == 1
 
 
 def test_the_sampler_counts_the_tree_and_ends_with_its_parent(tmp_path: Path) -> None:
