@@ -84,7 +84,7 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
     """Return the provenance of the measurements: cluster, environment, machine, its speed, and the software.
 
     Args:
-        trains: whether to include the speed of an environment of reinforcement learning.
+        trains: whether to include the speed and the version of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
     found = {}
@@ -95,7 +95,7 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         if driver := hardware.get("gpu_driver"):
             machine += f", GPU driver {driver}"
         speed = ", ".join(form.format(row[name]) for name, form in measured.items() if not pd.isna(row[name]))
-        software = ", ".join(f"{name} {version}" for name, version in versions.items())
+        software = ", ".join(f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium")
         found[row["cluster"], row["environment"], machine] = {"speed": speed, "software": software}
     return [
         {"cluster": cluster, "environment": environment, "machine": machine, **said}

@@ -112,11 +112,12 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
             named = ",".join(visible_gpus())
         if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
+    if framework not in frameworks():
+        return
+    if group.ranks > 1:
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if framework not in frameworks():
-        return
     os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
     for name in frameworks()[framework].private_directories:
         if name not in os.environ:

@@ -52,6 +52,13 @@ def test_a_reported_return_is_a_score(tmp_path: Path) -> None:
         assert (title in text) == (title != "Return against environment steps"), title
 
 
+def test_a_caption_explains_the_columns_that_there_are(tmp_path: Path) -> None:
+    """This study has no goal, and a command compiles nothing that hpcrl could see."""
+    text = write_report(reported(tmp_path, {"episode_return": [1.0, 9.0]}), None, tmp_path / "r", ()).html.read_text()
+    assert "<em>Training</em>" in text
+    assert "<em>At goal</em>" not in text and "<em>compile</em>" not in text
+
+
 def test_what_a_failed_cell_had_reported_is_no_score(tmp_path: Path) -> None:
     given = reported(tmp_path, {"episode_return": [1.0, 9.0, 5.0]})
     plan = tmp_path / "plan"

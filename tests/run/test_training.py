@@ -35,6 +35,14 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
+def test_a_command_keeps_the_settings_of_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for config, changed in (({"framework": "torch"}, True), ({"solver": "cg"}, False)):
+        monkeypatch.setattr(os, "environ", {"TORCHINDUCTOR_CACHE_DIR": "kept"})
+        training.before_import(config, {"cpus": 1}, Group(rank=0, ranks=2))
+        assert ("HOROVOD_CYCLE_TIME" in os.environ) == changed
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "kept"
+
+
 WORKLOAD: dict[str, Any] = {
     "algorithm": "dqn",
     "environment": "CartPole-v1",
