@@ -18,6 +18,7 @@ from hpcrl.run.allocation import read_allocation, start_of
 from hpcrl.run.cell import cell_of, end_record_of, run_cell
 from hpcrl.run.ranks import start_ranks
 from hpcrl.run.supervisor import fork_rank
+from hpcrl.telemetry.processes import name_runner
 
 
 def _interval(text: str) -> float:
@@ -77,6 +78,7 @@ def main(arguments: list[str]) -> int:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
             os.environ["HPCRL_START"] = start.mark
+            name_runner()
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt, launch)
         if allocation.ranks > 1:
             ended = fork_rank(lambda facts: end_record_of(options.plan, cell, allocation, facts))

@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 from hpcrl.errors import UsageError
-from hpcrl.telemetry.processes import name_runner
 
 # Seconds until the other ranks are ended after one has failed.
 _GRACE_SECONDS = 5.0
@@ -34,7 +33,6 @@ def start_ranks(
     Raises:
         UsageError: the cell needs MPI, but there is no mpirun here.
     """
-    name_runner()
     shared = {"HPCRL_RANKS": str(ranks), "HPCRL_ATTEMPT": attempt}
     mpirun = shutil.which("mpirun")
     wants_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
