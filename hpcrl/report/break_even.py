@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pandas as pd
 
-_WORTH_SAYING = 0.05  # of a run's wall time
+_WORTH_SAYING = 0.05  # of a run's wall time, and of the time per step
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ def costs(part: pd.DataFrame) -> list[Cost]:
 
 
 def break_evens(found: Sequence[Cost]) -> list[BreakEven]:
-    """Return the break-even points of the modes of one framework whose starts differ enough to matter."""
+    """Return the break-even points of the modes of one framework whose starts and steps differ enough to matter."""
     return [
         BreakEven(early, late, (late.outside - early.outside) / (early.step - late.step))
         for early, late in permutations(found, 2)
         if early.framework == late.framework
         and late.outside - early.outside > _WORTH_SAYING * late.wall
-        and late.step < early.step
+        and early.step - late.step > _WORTH_SAYING * early.step
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,9 @@ def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd
     crossing = figure.panels[0].values.iloc[0]
     assert (crossing["what"], round(crossing["steps"])) == ("PyTorch lazy takes less time than PyTorch eager", 5500)
     assert "about 5,500 steps" in str(found)
+    # A step that takes 3 % less time is no reason to extrapolate.
+    near = [replace(found.early, step=1.0), replace(found.late, step=0.97)]
+    assert break_evens(near) == []
 
 
 def test_every_figure_has_its_values_as_a_table_of_bounded_size(dataset: Path, rows: pd.DataFrame) -> None:
