@@ -110,6 +110,17 @@ def test_an_episode_that_is_cut_off_is_not_one_that_ended() -> None:
     assert ended == pytest.approx(np.mean([2 * (1 - 0.5**k) for k in range(1, 6)]), abs=0.15)
 
 
+def test_what_follows_is_worth_what_the_critic_says_of_it() -> None:
+    """With lambda 0 a return is the reward and the value of what followed, also where the episode was cut off."""
+    settings = replace(SMALL, epochs=1, minibatch_size=48, total_steps=48, gae_lambda=0.0)
+    for cut, last in ((True, 1.0), (False, 0.0)):
+        run = Run(settings, partial(Counter, 4, cut))
+        ((observations, _, _, _, returns, _, _),) = run.learner.batches
+        values = forward(named(run.first, "critic"), observations + 1, "tanh")[-1][:, 0]
+        following = np.where(observations[:, 0] == 3, last * values, values)
+        np.testing.assert_allclose(returns, 1 + 0.5 * following, atol=1e-5)
+
+
 def test_every_transition_is_learnt_from_once_in_each_epoch() -> None:
     """960 steps are 20 rollouts of 48: 3 epochs of 3 minibatches each. A counter's observations tell its steps apart."""
     run = Run(environment=lambda: Counter(12))
@@ -160,6 +171,8 @@ def test_seeds_environments_and_ranks_differ() -> None:
     first, again, other = (Run(seed=seed) for seed in (1, 1, 2))
     assert same(first.learner.weights("both"), again.learner.weights("both"))
     assert not same(first.learner.weights("both"), other.learner.weights("both"))
+    actions = [np.concatenate([environment.actions for environment in run.environments]) for run in (first, other)]
+    assert np.mean(actions[0] == actions[1]) < 0.7  # with the same noise nearly all are the same
     starts = [environment.seeds[0] for run in (first, other) for environment in run.environments]
     assert len(set(starts)) == 8
     assert all(environment.seeds[1:] == [None] * 60 for environment in first.environments)
