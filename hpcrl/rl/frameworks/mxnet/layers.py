@@ -50,6 +50,12 @@ class Function(gluon.HybridBlock):
     def hybrid_forward(self, F: Any, first: Any, *rest: Any) -> Any:
         return self._call(F, first, *rest)
 
+    def call(self, *arrays: Any) -> Any:
+        """Call the cached graph itself, if there is one: Gluon looks at every argument before, which takes as long as a small network."""
+        if self._cached_op is None:
+            return self(*arrays)
+        return self._cached_op(*[arrays[index] for _, index in self._cached_op_args])
+
 
 def mlp(F: Any, network: Layers, observations: Any, activation: str = "relu") -> Any:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""

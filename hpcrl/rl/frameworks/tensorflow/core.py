@@ -48,13 +48,18 @@ class Learner:
         }
         self._greedy, self._sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
 
-    def _acting(self, name: str, group: str) -> Callable[..., Any]:
-        """Return a function of the page that acts, compiled; not every page has `sample`."""
+    def _acting(self, name: str, group: str) -> runtime.Program:
+        """Return a function of the page that acts; not every page has `sample`."""
         function: Any = getattr(self._page, name, None)
         settings, layers = self._settings, self._variables[group]
-        return self._compile(lambda *arrays: function(*arrays, settings, layers))
 
-    def _program(self, step: Step) -> Callable[[Tensors, Any], Any]:
+        def outputs(*arrays: Any) -> tuple[Any, ...]:
+            found = function(*arrays, settings, layers)
+            return found if isinstance(found, tuple) else (found,)
+
+        return runtime.Program(self._execution, outputs)
+
+    def _program(self, step: Step) -> Callable[[Any, Tensors], Any]:
         """Return the update of a step from a batch and the optimiser's numbers: one function, or two with the averaging between."""
         optimizer, largest = self._optimizers[step.group], self._settings.max_gradient_norm
         gradient = self._gradient(step)
@@ -62,18 +67,21 @@ class Learner:
         def apply(change: Any, numbers: Any) -> None:
             optimizer.apply(_clipped(change, largest), numbers)
 
-        def update(batch: Tensors, numbers: Any) -> Any:
+        def update(*tensors: Any) -> Any:
+            *batch, numbers = tensors
             change, aux = gradient(batch)
             apply(change, numbers)
             return aux
 
         if self._collective is None:
-            self._counted.append(whole := self._compile(update))
+            whole = runtime.Program(self._execution, update)
+            self._counted.append(whole.function)
             return whole
         self._counted.append(compiled := self._compile(gradient))
         mean, finish = self._collective.averaged(compiled), self._compile(apply)
 
-        def update_in_parts(batch: Tensors, numbers: Any) -> Any:
+        def update_in_parts(key: None, tensors: Tensors) -> Any:
+            *batch, numbers = tensors
             change, aux = mean(batch)
             finish(change, numbers)
             return aux
@@ -95,18 +103,20 @@ class Learner:
         return gradient
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = self._greedy(tf.convert_to_tensor(observations)).numpy()
-        return actions
+        (actions,) = self._greedy(observations.shape, [tf.convert_to_tensor(observations)])
+        found: NDArray[np.int64] = actions.numpy()
+        return found
 
     def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
-        return tuple(tensor.numpy() for tensor in self._sample(*self.transfer((observations, noise))))
+        sampled = self._sample(observations.shape, self.transfer((observations, noise)))
+        return tuple(tensor.numpy() for tensor in sampled)
 
     def transfer(self, batch: Arrays) -> Tensors:
         return [tf.convert_to_tensor(array) for array in batch]
 
     def update(self, step: str, batch: Tensors, learning_rate: float) -> Any:
         update, optimizer = self._updates[step]
-        return update(batch, tf.convert_to_tensor(optimizer.numbers(learning_rate)))
+        return update(None, [*batch, tf.convert_to_tensor(optimizer.numbers(learning_rate))])
 
     def sync(self, target: str, share: float = 1.0) -> None:
         self._syncs[target](share)
@@ -117,7 +127,8 @@ class Learner:
             self._variables[name][-1].numpy()
 
     def compiled(self) -> str:
-        return runtime.compiled(self._execution, self._counted, self._greedy)
+        acting = [self._greedy.function, self._sample.function]
+        return runtime.compiled(self._execution, self._counted, acting)
 
     def peak_memory(self) -> int | None:
         return runtime.peak_memory()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
 
 from hpcrl.errors import UsageError
 
@@ -39,13 +40,39 @@ def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: tf.function(function, jit_compile=execution == "xla", autograph=False)
 
 
-def compiled(execution: str, updates: list[Any], greedy: Any) -> str:
-    """Say how often the functions were traced; the correct number is once per shape."""
+class Program:
+    """A function of tensors that gives a list of tensors, as a cell of this mode runs it.
+
+    Eager functions are called as they are. The concrete functions of a tf.function are called by their names: a call of
+    a tf.function first matches its arguments with a signature and collects its variables, in Python, which for a
+    small network takes several times as long as computing. Here both are done once for each key.
+    """
+
+    def __init__(self, execution: str, function: Callable[..., Any]) -> None:
+        self._eager = execution == "eager"
+        self.function = compiler(execution)(function)
+        self._entries: dict[Hashable, tuple[bytes, int, list[Any]]] = {}
+
+    def __call__(self, key: Hashable, tensors: list[Any]) -> list[Any]:
+        """Return the outputs. Tensors of one key always have the same shapes and types."""
+        if self._eager:
+            return list(self.function(*tensors))
+        if key not in self._entries:
+            concrete = self.function.get_concrete_function(*tensors)
+            name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
+            self._entries[key] = name, len(concrete.outputs), list(concrete.captured_inputs)
+        name, outputs, captured = self._entries[key]
+        results: list[Any] = execute.execute(name, outputs, [*tensors, *captured], (), context.context())
+        return results
+
+
+def compiled(execution: str, updates: list[Any], acting: list[Any]) -> str:
+    """Say how often functions were traced; the correct number is once per shape."""
     if execution == "eager":
         return "nothing: eager"
     how = "tf.function with XLA" if execution == "xla" else "tf.function"
-    traces = sum(update.experimental_get_tracing_count() for update in updates)
-    return f"{how}: {traces} update traces, {greedy.experimental_get_tracing_count()} acting traces"
+    counts = [sum(each.experimental_get_tracing_count() for each in functions) for functions in (updates, acting)]
+    return f"{how}: {counts[0]} update traces, {counts[1]} acting traces"
 
 
 def peak_memory() -> int | None:
