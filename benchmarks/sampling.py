@@ -49,7 +49,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
 import gymnasium, psutil
 from hpcrl.catalogue.algorithms.dqn import Settings
-from hpcrl.rl.interfaces import Run
+from hpcrl.rl.runs import Run
 from hpcrl.rl.make import make_training
 from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder, Sampler

@@ -25,8 +25,8 @@ def ours(framework: str, execution: str, acting: str) -> float:
     from hpcrl.catalogue.algorithms.dqn import Settings
     from hpcrl.catalogue.fields import check
     from hpcrl.rl.distributed.group import Group
-    from hpcrl.rl.interfaces import Run
     from hpcrl.rl.make import make_training
+    from hpcrl.rl.runs import Run
     from hpcrl.rl.smoke import Silent
     from hpcrl.rl.train import train
     from hpcrl.run.training import before_import

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.distributed.collective import Collective
-from hpcrl.telemetry.phases import PhaseClock
-
 Floats = NDArray[np.floating[Any]]
 Weights = dict[str, Floats]
 # A batch: the arrays that the loss of a step unpacks, in that order.
@@ -178,56 +175,3 @@ class Loop(Protocol):
 
     def load_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
-
-
-class Reporter(Protocol):
-    """Receives the reports of a training; times are seconds of training."""
-
-    def episode(self, step: int, value: float, length: int) -> None: ...
-
-    def evaluation(self, step: int, value: float) -> None: ...
-
-    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
-
-    def progress(self, step: int, total: int) -> None: ...
-
-    def spent(self) -> dict[str, float | None]:
-        """Return the times so far, for a checkpoint."""
-
-    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
-        """Continue from the times that :meth:`spent` returned when the checkpoint of this step was written."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training of one rank: its seed, who hears of it, and the other ranks.
-
-    With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
-    device then cannot work while the loop continues.
-    """
-
-    seed: int
-    reporter: Reporter
-    clock: PhaseClock
-    collective: Collective | None = None
-    precise_phases: bool = False
-
-    @property
-    def rank(self) -> int:
-        return self.collective.rank if self.collective else 0
-
-    @property
-    def ranks(self) -> int:
-        return self.collective.ranks if self.collective else 1
-
-
-@dataclass(frozen=True)
-class Result:
-    """The end of a run: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
-
-    outcome: str
-    steps: int
-    episodes: int
-    final_score: float | None
-    best_score: float | None
-    goal_step: int | None

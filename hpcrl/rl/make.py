@@ -13,7 +13,8 @@ from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
 from hpcrl.rl.frameworks import framework_weights, make_learner
-from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Run, Space, Weights
+from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
+from hpcrl.rl.runs import Run
 from hpcrl.rl.weights import initial_weights
 
 

@@ -20,8 +20,8 @@ from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.probes import Probe, wanted_values
 from hpcrl.rl.frameworks import make_collective
-from hpcrl.rl.interfaces import Run
 from hpcrl.rl.make import make_training
+from hpcrl.rl.runs import Run
 from hpcrl.rl.specification.dqn import q_values
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock

@@ -14,8 +14,8 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.evaluation import evaluate, start_seeds
-from hpcrl.rl.interfaces import Result
 from hpcrl.rl.make import Training
+from hpcrl.rl.runs import Result
 
 # Random streams of a seed, in addition to those of the loop.
 _EVALUATION, _CONFIRMATION = 3, 4

@@ -18,8 +18,8 @@ from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import make_collective
-from hpcrl.rl.interfaces import Run
 from hpcrl.rl.make import make_training
+from hpcrl.rl.runs import Run
 from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock, switch_cost

@@ -13,8 +13,8 @@ import numpy as np
 from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.rl.envs.jax import cartpole
 from hpcrl.rl.frameworks.jax.fused_off_policy import FusedLoop
-from hpcrl.rl.interfaces import Run as RunOfTraining
 from hpcrl.rl.interfaces import Space
+from hpcrl.rl.runs import Run as RunOfTraining
 from hpcrl.rl.smoke import Silent
 from hpcrl.telemetry.phases import PhaseClock
 from tests.rl.builders import dqn, first_weights, learner_of

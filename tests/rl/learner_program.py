@@ -13,8 +13,9 @@ import numpy as np
 from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.frameworks import configure, framework_weights
-from hpcrl.rl.interfaces import Run, Weights
+from hpcrl.rl.interfaces import Weights
 from hpcrl.rl.make import Training, make_training
+from hpcrl.rl.runs import Run
 from hpcrl.rl.smoke import SETTINGS, Silent, learn
 from hpcrl.rl.specification.dqn import loss_and_gradient
 from hpcrl.rl.train import train

@@ -13,8 +13,9 @@ import numpy as np
 from hpcrl.catalogue.algorithms.ppo import Settings
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.envs.probes import Probe
-from hpcrl.rl.interfaces import Run, Weights
+from hpcrl.rl.interfaces import Weights
 from hpcrl.rl.make import make_training
+from hpcrl.rl.runs import Run
 from hpcrl.rl.smoke import Silent
 from hpcrl.rl.specification.networks import forward, named
 from hpcrl.rl.train import train

@@ -19,9 +19,10 @@ from hpcrl.rl.distributed.agreement import check_same_start
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate, start_seeds
 from hpcrl.rl.frameworks.numpy.core import Learner
-from hpcrl.rl.interfaces import Arrays, Result, Run, Space, Weights
+from hpcrl.rl.interfaces import Arrays, Space, Weights
 from hpcrl.rl.make import make_training
 from hpcrl.rl.replay.uniform import Replay
+from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.schedules import linear
 from hpcrl.rl.smoke import learn
 from hpcrl.rl.specification import dqn as specification

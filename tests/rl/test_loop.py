@@ -16,9 +16,10 @@ from hpcrl.rl.algorithms.dqn import algorithm
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate
 from hpcrl.rl.frameworks.numpy.core import Learner
-from hpcrl.rl.interfaces import Algorithm, Arrays, Result, Space, Weights
-from hpcrl.rl.interfaces import Run as RunOfTraining
+from hpcrl.rl.interfaces import Algorithm, Arrays, Space, Weights
 from hpcrl.rl.make import assemble
+from hpcrl.rl.runs import Result
+from hpcrl.rl.runs import Run as RunOfTraining
 from hpcrl.rl.specification import dqn as specification
 from hpcrl.rl.train import train
 from hpcrl.rl.weights import initial_weights

@@ -16,9 +16,10 @@ from hpcrl.errors import HpcrlError
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.frameworks.numpy.core import Learner
-from hpcrl.rl.interfaces import Algorithm, Arrays, Result, Space, Weights
-from hpcrl.rl.interfaces import Run as RunOfTraining
+from hpcrl.rl.interfaces import Algorithm, Arrays, Space, Weights
 from hpcrl.rl.make import assemble
+from hpcrl.rl.runs import Result
+from hpcrl.rl.runs import Run as RunOfTraining
 from hpcrl.rl.specification import ppo as specification
 from hpcrl.rl.specification.networks import forward, named
 from hpcrl.rl.train import train

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from hpcrl.rl.checkpoint import Arrays
 from hpcrl.rl.distributed.agreement import any_rank
-from hpcrl.rl.interfaces import Act, Algorithm, Learner, Run
+from hpcrl.rl.interfaces import Act, Algorithm, Learner
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.replay.uniform import Replay
+from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import linear
 
 # Several ranks agree on whether to stop after each interval of this many steps.

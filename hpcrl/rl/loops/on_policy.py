@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from hpcrl.rl.checkpoint import Arrays
 from hpcrl.rl.distributed.agreement import any_rank
-from hpcrl.rl.interfaces import Act, Algorithm, Learner, Run, VectorEnvironment
+from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.rollout import Rollout, advantages
+from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import linear
 from hpcrl.rl.vector.make import make_vector
 

@@ -19,7 +19,8 @@ from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.schedules import schedule
-from hpcrl.rl.interfaces import Algorithm, Run
+from hpcrl.rl.interfaces import Algorithm
+from hpcrl.rl.runs import Run
 
 
 class State(NamedTuple):

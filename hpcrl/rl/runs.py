@@ -1,0 +1,62 @@
+"""One training of one rank: what it is given besides its settings, whom it reports to, and its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpcrl.rl.distributed.collective import Collective
+from hpcrl.telemetry.phases import PhaseClock
+
+
+class Reporter(Protocol):
+    """Receives the reports of a training; times are seconds of training."""
+
+    def episode(self, step: int, value: float, length: int) -> None: ...
+
+    def evaluation(self, step: int, value: float) -> None: ...
+
+    def confirmation(self, step: int, value: float, reached: bool) -> None: ...
+
+    def progress(self, step: int, total: int) -> None: ...
+
+    def spent(self) -> dict[str, float | None]:
+        """Return the times so far, for a checkpoint."""
+
+    def resumed(self, step: int, spent: dict[str, float | None]) -> None:
+        """Continue from the times that :meth:`spent` returned when the checkpoint of this step was written."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of one rank: its seed, who hears of it, and the other ranks.
+
+    With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
+    device then cannot work while the loop continues.
+    """
+
+    seed: int
+    reporter: Reporter
+    clock: PhaseClock
+    collective: Collective | None = None
+    precise_phases: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.collective.rank if self.collective else 0
+
+    @property
+    def ranks(self) -> int:
+        return self.collective.ranks if self.collective else 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
+
+    outcome: str
+    steps: int
+    episodes: int
+    final_score: float | None
+    best_score: float | None
+    goal_step: int | None
