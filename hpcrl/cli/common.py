@@ -69,6 +69,9 @@ def echo_json(value: Any) -> None:
     echo(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
 
 
+_WRAPPED = 13  # minimum characters of a column that is wrapped
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: with a frame on a terminal, tab-separated elsewhere. Numbers are right-aligned."""
     if not sys.stdout.isatty():
@@ -80,16 +83,30 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    cells = [[_cell(value) for value in row] for row in rows]
+    whole = _unwrapped([max(map(len, column)) for column in zip(columns, *cells, strict=True)], console.width)
     for index, column in enumerate(columns):
         numeric = all(_is_number(row[index]) for row in rows)
-        short = all(len(str(row[index])) <= 30 for row in rows)
         table.add_column(
-            Text(_cell(column)), justify="right" if numeric else "left", overflow="fold", no_wrap=short and not numeric
+            Text(_cell(column)), justify="right" if numeric else "left", overflow="fold", no_wrap=index in whole
         )
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    Console().print(table)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _unwrapped(widths: Sequence[int], room: int) -> set[int]:
+    """Return the columns that keep their width: the narrow ones, while each of the others still has some characters."""
+    kept: set[int] = set()
+    for index in sorted(range(len(widths)), key=lambda index: widths[index]):
+        others = len(widths) - len(kept) - 1
+        taken = sum(widths[each] + 2 for each in (*kept, index))
+        if taken + _WRAPPED * others > room:
+            break
+        kept.add(index)
+    return kept
 
 
 def _cell(value: Any) -> str:
