@@ -8,7 +8,7 @@ from hpcrl.cli.common import echo, echo_json, json_option, print_table
 from hpcrl.cli.completion import algorithm_names
 
 
-@click.group("algorithm")
+@click.group("algorithm", epilog="Example: hpcrl algorithm show ppo")
 def command() -> None:
     """List and show the algorithms of built-in training."""
 
