@@ -123,7 +123,10 @@ def test_a_process_that_ends_while_it_is_read_is_left_out(monkeypatch: pytest.Mo
     tree = ProcessTree(os.getpid())
     ended = subprocess.Popen(["true"])
     ended.wait()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=pipe, stdout=pipe) as alive:
+        assert alive.stdout is not None
+        alive.stdout.readline()  # between fork and exec a process may have no memory
         monkeypatch.setattr(tree, "processes", lambda: [ended.pid, alive.pid])
         found = tree.read()
     assert found["processes"] == 1
