@@ -18,7 +18,7 @@ import hpcrl.catalogue.frameworks
 class Algorithm:
     """An algorithm of built-in training.
 
-    `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
+    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
     dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
     cannot train, and why, or None.
     """
@@ -29,6 +29,7 @@ class Algorithm:
     frameworks: tuple[str, ...]
     actions: str
     observations: str
+    fused: bool
     settings: type[Any]
     fault: Callable[[Any, int], tuple[str, str] | None]
 
@@ -65,7 +66,7 @@ def algorithms() -> dict[str, Algorithm]:
     """Return every algorithm by its name."""
     return {
         name: Algorithm(
-            name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.Settings,
+            name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.FUSED, entry.Settings,
             entry.fault,
         )
         for name, entry in _entries(hpcrl.catalogue.algorithms)

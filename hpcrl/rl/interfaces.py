@@ -34,7 +34,8 @@ class Space:
 class Network:
     """The shape of a multi-layer perceptron: `inputs` -> `hidden` ... -> `outputs`. `name` tells the networks of a group apart.
 
-    Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last.
+    Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last. With
+    `noise`, all layers but the first also have scales of noise, which begin at `noise` / sqrt(inputs of the layer).
     """
 
     inputs: int
@@ -42,6 +43,13 @@ class Network:
     outputs: int
     name: str = ""
     gain: float | None = None
+    noise: float | None = None
+
+    @property
+    def noise_size(self) -> int:
+        """Return the length of a noise vector: the inputs and outputs of each noisy layer."""
+        pairs = list(zip(self.sizes, self.sizes[1:], strict=False))[1:]
+        return sum(inputs + outputs for inputs, outputs in pairs) if self.noise is not None else 0
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -95,16 +103,17 @@ class Learner(Protocol):
         """Return the greedy actions (n,) for observations (n, inputs)."""
 
     def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
-        """Return actions (n,), their log-probabilities (n,) and values (n,) of an on-policy algorithm.
-
-        `noise` (n, actions) is standard Gumbel: the action with the largest sum of logit and noise is a sample.
-        """
+        """Return what `sample` of the algorithm's page returns: sampled actions (n,), and for an on-policy algorithm their
+        log-probabilities (n,) and values (n,). The page says what noise it takes."""
 
     def transfer(self, batch: Arrays) -> Any:
         """Transfer a batch to the framework and its device."""
 
     def update(self, step: str, batch: Any, learning_rate: float) -> Any:
         """Take one gradient step on a transferred batch; return the loss function's aux, still on the device."""
+
+    def read(self, aux: Any) -> Arrays:
+        """Return the aux of an update as arrays."""
 
     def sync(self, target: str, share: float = 1.0) -> None:
         """Move a target copy by `share` of the way to its group: 1 copies."""
@@ -126,6 +135,57 @@ class Learner(Protocol):
 
     def load_state(self, state: Weights) -> None:
         """Restore what :meth:`state` returned."""
+
+
+class Actor(Protocol):
+    """Chooses greedy actions for a loop, and samples actions as a learner does."""
+
+    @property
+    def act(self) -> Act: ...
+
+    @property
+    def sample(self) -> Callable[[NDArray[np.float32], NDArray[np.float32]], Arrays]: ...
+
+    def refresh(self) -> None:
+        """Take over the learner's current weights, if this is not the learner itself."""
+
+
+class Memory(Protocol):
+    """The replay of an off-policy loop; it makes the batches of the algorithm's losses.
+
+    With `prioritized` it wants to know the losses.
+    """
+
+    prioritized: bool
+
+    def add(
+        self,
+        observation: NDArray[np.float32],
+        action: int,
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+        ended: bool,
+    ) -> None:
+        """Store a transition; `ended`: terminated or truncated."""
+
+    def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
+        """Draw a batch at an environment step."""
+
+    def prioritize(self, losses: NDArray[np.float32]) -> None:
+        """Take the losses (n,) of the batch that was drawn last, which are its first aux, as priorities."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays for a checkpoint."""
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Restore what :meth:`state` returned."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain facts for a checkpoint: random streams."""
+
+    def load_facts(self, facts: dict[str, Any]) -> None:
+        """Restore what :meth:`facts` returned."""
 
 
 class VectorEnvironment(Protocol):

@@ -37,7 +37,24 @@ def _uniform(network: Network, generator: np.random.Generator) -> Weights:
         bound = 1.0 / np.sqrt(inputs)
         weights[weight] = generator.uniform(-bound, bound, (outputs, inputs)).astype(np.float32)
         weights[bias] = generator.uniform(-bound, bound, outputs).astype(np.float32)
-    return weights
+    return with_scales(network, weights)
+
+
+def with_scales(network: Network, weights: Weights) -> Weights:
+    """Add the initial scales of noise to weights and biases, each after its layer: noise / sqrt(inputs).
+
+    Fortunato et al. 2018, arXiv 1706.10295, section 3.2; many codes divide the bias's scale by sqrt(outputs) instead.
+    """
+    if network.noise is None:
+        return weights
+    whole: Weights = {}
+    for layer, (weight, bias) in enumerate(layer_names(network)):
+        whole |= {weight: weights[weight], bias: weights[bias]}
+        if layer:
+            scale = network.noise / np.sqrt(weights[weight].shape[1])
+            whole[f"{weight}_scale"] = np.full_like(weights[weight], scale)
+            whole[f"{bias}_scale"] = np.full_like(weights[bias], scale)
+    return whole
 
 
 def _orthogonal(network: Network, generator: np.random.Generator) -> Weights:

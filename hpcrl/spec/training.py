@@ -30,7 +30,7 @@ def training_faults(study: Study) -> Iterator[Fault]:
     in_axes = list(_axis_faults(study, algorithm))
     yield from (*in_workload, *in_axes)
     if not in_axes:
-        yield from _combination_faults(study)
+        yield from _combination_faults(study, algorithm)
     if not in_axes and not in_workload:
         yield from _settings_faults(study, algorithm)
     if wrong_environment := environment_fault(
@@ -62,13 +62,13 @@ def _axis_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
             yield path, wrong
 
 
-def _combination_faults(study: Study) -> Iterator[Fault]:
+def _combination_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
     told = set()
     for values, paths in combinations(study, ("framework", "execution", "parallelism", "gpus")):
         framework = frameworks().get(str(values.get("framework")))
         if framework is None:
             continue
-        for key, others, wrong in _cannot(framework, values):
+        for key, others, wrong in _cannot(algorithm, framework, values):
             rule = {name: values[name] for name in (*others, key)} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             path = paths.get(key, ("resources", key))
@@ -91,7 +91,9 @@ def _settings_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
             yield paths.get(wrong[0], place), wrong[1]
 
 
-def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _cannot(
+    algorithm: Algorithm, framework: Framework, values: dict[str, Any]
+) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Give each key with a value that is not possible, the other keys of a rule that excludes it, and the reason."""
     execution, parallelism = values["execution"], values["parallelism"]
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
@@ -101,6 +103,8 @@ def _cannot(framework: Framework, values: dict[str, Any]) -> Iterator[tuple[str,
                 ("framework",),
                 f"{framework.name}: {key}: expected one of {', '.join(known)}, got {written(values[key])}",
             )
+    if execution == "fused" and execution in framework.modes and not algorithm.fused:
+        yield "execution", ("framework",), f"{algorithm.title} has no {execution} mode"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if values["gpus"] and "cuda" not in framework.devices:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Arrays
+from hpcrl.rl.algorithms.rainbow import Noise
+from hpcrl.rl.interfaces import Arrays, Space
 from tests.rl.builders import batch as dqn_batch
+from tests.rl.builders import made_of
 
 Draw = np.random.Generator
 
@@ -54,8 +56,36 @@ def ppo_batch(draw: Draw, count: int = 128, inputs: int = 4) -> Arrays:
     return observations, actions, logs, *numbers, np.array([0.2], np.float32)
 
 
-CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo()}
-BATCHES: dict[str, Callable[[Draw], Arrays]] = {"dqn": dqn_batch, "ppo": ppo_batch}
+def _rainbow() -> list[dict[str, Any]]:
+    """Each part alone, all but each part, none and all, with clipping that acts and that does not."""
+    parts = ("double", "dueling", "noisy", "distributional")
+    cases = []
+    for chosen in itertools.product((True, False), repeat=4):
+        if sum(chosen) in (0, 1, 3, 4):
+            clip = 0.1 if sum(chosen) % 2 else 10.0
+            small = {"atoms": 11, "value_minimum": -10.0, "value_maximum": 10.0, "optimizer_epsilon": 1e-4}
+            cases.append({**dict(zip(parts, chosen, strict=True)), "max_gradient_norm": clip, **small})
+    return cases
+
+
+def rainbow_batch(draw: Draw, settings: Any, count: int = 128, inputs: int = 4) -> Arrays:
+    """Returns beyond the support, terminal transitions, and windows of one to three steps."""
+    observations, following = (draw.normal(size=(count, inputs)).astype(np.float32) for _ in range(2))
+    returns = (3 * draw.normal(size=count)).astype(np.float32)
+    discounts = (0.99 ** draw.integers(1, 4, count) * (draw.random(count) > 0.1)).astype(np.float32)
+    importance = draw.random(count).astype(np.float32)
+    made = made_of("rainbow", settings, Space(inputs, 2))
+    noise = Noise(made, draw)
+    actions = draw.integers(0, 2, count)
+    return observations, actions, returns, following, discounts, importance, noise.draw(), noise.draw()
+
+
+CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow()}
+BATCHES: dict[str, Callable[[Draw, Any], Arrays]] = {
+    "dqn": lambda draw, settings: dqn_batch(draw),
+    "ppo": lambda draw, settings: ppo_batch(draw),
+    "rainbow": rainbow_batch,
+}
 
 
 def part_of(algorithm: str, part: str) -> list[dict[str, Any]]:

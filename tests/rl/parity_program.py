@@ -14,7 +14,7 @@ from hpcrl.rl.interfaces import Learner
 from tests.rl.builders import exact, first_weights, learner_of, made_of
 from tests.rl.cases import BATCHES, gumbel, part_of
 
-HIDDEN = {"dqn": (120, 84), "ppo": (64, 64)}
+HIDDEN = {"dqn": (120, 84), "ppo": (64, 64), "rainbow": (64, 32)}
 
 
 def stray(reference: NumpyLearner, learner: Learner, name: str) -> float:
@@ -37,7 +37,7 @@ def check(name: str, framework: str, execution: str, case: dict[str, Any]) -> di
     strays: list[float] = []
     aux = 0.0
     for number in range(1, 11):
-        given = BATCHES[name](draw)
+        given = BATCHES[name](draw, settings)
         for step in made.steps:
             wanted = reference.update(step.name, given, 2.5e-4)
             returned = learner.update(step.name, learner.transfer(given), 2.5e-4)
@@ -49,7 +49,8 @@ def check(name: str, framework: str, execution: str, case: dict[str, Any]) -> di
                 each.sync(target, 1.0 if number == 5 else 0.25)
         strays.append(max(stray(reference, learner, group) for group in made.groups))
     states = draw.normal(size=(1000, 4)).astype(np.float32)
-    sampled = _sampled(reference, learner, states, gumbel(draw, 1000)) if name == "ppo" else 0.0
+    noise = {"ppo": lambda: gumbel(draw, 1000), "rainbow": lambda: BATCHES[name](draw, settings)[-1]}
+    sampled = _sampled(reference, learner, states, noise[name]()) if name in noise else 0.0
     restored = learner_of(framework, execution, made, weights)
     restored.load_state({name: np.array(array) for name, array in learner.state().items()})
     found = {
@@ -82,7 +83,7 @@ def _sampled(reference: NumpyLearner, learner: Learner, states: Any, noise: Any)
     wanted, mine = reference.sample(states, noise), learner.sample(states, noise)
     if not np.array_equal(wanted[0], mine[0]):
         return float("inf")
-    return max(float(np.abs(one - other).max()) for one, other in zip(wanted[1:], mine[1:], strict=True))
+    return max((float(np.abs(one - other).max()) for one, other in zip(wanted[1:], mine[1:], strict=True)), default=0.0)
 
 
 if __name__ == "__main__":

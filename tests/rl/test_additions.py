@@ -15,7 +15,7 @@ FILES = {
         from hpcrl.catalogue.algorithms.dqn import Settings as DqnSettings, fault
         from hpcrl.catalogue.fields import number
 
-        TITLE, FAMILY, ACTIONS, OBSERVATIONS = "Twins", "off_policy", "discrete", "vector"
+        TITLE, FAMILY, ACTIONS, OBSERVATIONS, FUSED = "Twins", "off_policy", "discrete", "vector", False
         FRAMEWORKS = ("numpy", "abacus")
 
         @dataclass(frozen=True)
@@ -30,7 +30,7 @@ FILES = {
             return {"BEADS": str(cpus)}
         """,
     "rl/algorithms/twins.py": """
-        from hpcrl.rl.algorithms.dqn import chooser
+        from hpcrl.rl.algorithms.dqn import chooser, memory
         from hpcrl.rl.interfaces import Algorithm, Network, Step
 
         def algorithm(space, settings):

@@ -16,6 +16,7 @@ FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
 OBSERVATIONS = "vector"
+FUSED = True
 
 
 @dataclass(frozen=True)

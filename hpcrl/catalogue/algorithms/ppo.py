@@ -15,6 +15,7 @@ FAMILY = "on_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
 OBSERVATIONS = "vector"
+FUSED = True
 
 
 @dataclass(frozen=True)

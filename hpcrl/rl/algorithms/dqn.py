@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.dqn import Settings
-from hpcrl.rl.interfaces import Act, Algorithm, Network, Space, Step
+from hpcrl.rl.interfaces import Actor, Algorithm, Network, Space, Step
+from hpcrl.rl.replay.uniform import Replay
+from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import linear
 
 
@@ -36,11 +38,16 @@ def epsilon(settings: Settings, step: int) -> float:
     return linear(settings.initial_epsilon, settings.final_epsilon, steps, step)
 
 
+def memory(algorithm: Algorithm, capacity: int, run: Run) -> Replay:
+    """Return the memory of a rank."""
+    return Replay(capacity, algorithm.space.inputs)
+
+
 def chooser(
-    algorithm: Algorithm, act: Act, draw: np.random.Generator, switch: Callable[[str], None]
+    algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]
 ) -> Callable[[NDArray[np.float32], int], int]:
     """Return the epsilon-greedy choice from an observation (inputs,) and the step; `switch` enters the phase `act`."""
-    actions, settings = algorithm.space.actions, algorithm.settings
+    actions, settings, act = algorithm.space.actions, algorithm.settings, actor.act
 
     def choose(observation: NDArray[np.float32], step: int) -> int:
         if draw.random() < epsilon(settings, step):

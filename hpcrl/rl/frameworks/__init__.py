@@ -10,6 +10,7 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.interfaces import Algorithm, Learner, Weights
+from hpcrl.rl.weights import with_scales
 from hpcrl.telemetry.phases import PhaseClock
 
 
@@ -64,7 +65,7 @@ def framework_weights(framework: str, algorithm: Algorithm, seed: int) -> dict[s
     for group, networks in algorithm.groups.items():
         weights[group] = {}
         for network in networks:
-            weights[group] |= draw(network, seed)
+            weights[group] |= with_scales(network, draw(network, seed))
             seed += len(network.sizes)
     return weights
 

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Act, Algorithm, Arrays, Learner
-
-Sample = Callable[[NDArray[np.float32], NDArray[np.float32]], Arrays]
-
-
-class Actor(Protocol):
-    """Chooses greedy actions for a loop, and samples actions as a learner does."""
-
-    @property
-    def act(self) -> Act: ...
-
-    @property
-    def sample(self) -> Sample: ...
-
-    def refresh(self) -> None:
-        """Take over the learner's current weights, if this is not the learner itself."""
+from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner
 
 
 class FrameworkActor:

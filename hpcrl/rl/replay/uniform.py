@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,8 @@ from hpcrl.rl.interfaces import Arrays
 
 class Replay:
     """Stores the last `capacity` transitions, with observations of size `inputs`."""
+
+    prioritized = False
 
     def __init__(self, capacity: int, inputs: int) -> None:
         self._observations = np.zeros((capacity, inputs), np.float32)
@@ -28,6 +32,7 @@ class Replay:
         reward: float,
         following: NDArray[np.float32],
         terminated: bool,
+        ended: bool = False,
     ) -> None:
         """Store one transition over the oldest."""
         index = self._next
@@ -39,7 +44,7 @@ class Replay:
         self._next = (index + 1) % self._capacity
         self.size = min(self.size + 1, self._capacity)
 
-    def sample(self, count: int, generator: np.random.Generator) -> Arrays:
+    def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` transitions uniformly, with replacement.
 
         Returns observations (n, inputs) float32, actions (n,) int64, rewards (n,) float32, next observations (n, inputs)
@@ -53,6 +58,16 @@ class Replay:
             self._next_observations[chosen],
             self._terminated[chosen],
         )
+
+    def prioritize(self, losses: object) -> None:
+        """Do nothing: every transition is as likely as any other."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return nothing: the loop's stream draws."""
+        return {}
+
+    def load_facts(self, facts: dict[str, Any]) -> None:
+        """Do nothing."""
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays for a checkpoint."""

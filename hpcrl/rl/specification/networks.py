@@ -38,7 +38,7 @@ def named(weights: Weights, name: str) -> Weights:
 
 
 def duel(output: Floats) -> Floats:
-    """Return Q (n, actions) of value and advantages (n, 1 + actions): Q = V + A - mean(A).
+    """Return Q (n, actions, ...) of value and advantages (n, 1 + actions, ...): Q = V + A - mean(A).
 
     Wang et al. 2016, arXiv 1511.06581, equation 9; both streams share every hidden layer.
     """
@@ -48,5 +48,5 @@ def duel(output: Floats) -> Floats:
 
 
 def duel_gradient(delta: Floats) -> Floats:
-    """Return the gradient (n, 1 + actions) of value and advantages for the gradient (n, actions) of Q."""
+    """Return the gradient (n, 1 + actions, ...) of value and advantages for the gradient (n, actions, ...) of Q."""
     return np.concatenate([delta.sum(axis=1, keepdims=True), delta - delta.mean(axis=1, keepdims=True)], axis=1)

@@ -131,6 +131,9 @@ class Learner:
     def update(self, step: str, batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
         return self._updates[step](batch, learning_rate)
 
+    def read(self, aux: Any) -> Arrays:
+        return tuple(np.asarray(array) for array in aux)
+
     def sync(self, target: str, share: float = 1.0) -> None:
         # A copy, because the update donates its own buffers.
         vector = self.vectors[self.algorithm.targets[target]]

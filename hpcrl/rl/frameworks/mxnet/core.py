@@ -35,9 +35,8 @@ class Learner:
         self._page, self._settings, self._collective = page, settings, collective
         self._targets, self._acts_with = algorithm.targets, algorithm.acts_with
         self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
-        self._outputs = {
-            name: [len(array) for array in list(weights[group].values())[::2]]
-            for name, group in algorithm.origins.items()
+        self._shapes = {
+            name: [array.shape for array in weights[group].values()] for name, group in algorithm.origins.items()
         }
         self._arrays = {name: arrays(weights[group], self._context) for name, group in algorithm.origins.items()}
         for name in algorithm.groups:
@@ -57,21 +56,21 @@ class Learner:
 
     def _acting(self, function: Callable[..., Any], inputs: int, group: str) -> Function:
         """Return a function of the page that acts, of its `inputs` arrays and then those of the group."""
-        settings, outputs = self._settings, self._outputs[group]
+        settings, shapes = self._settings, self._shapes[group]
         return self._hybridized(
-            lambda F, *values: function(F, *values[:inputs], settings, layers(values[inputs:], outputs))
+            lambda F, *values: function(F, *values[:inputs], settings, layers(values[inputs:], shapes))
         )
 
     def _loss(self, step: Step) -> Function:
         """Return the loss of a step as a function of the arrays of its groups, then those of the batch."""
         loss, settings = getattr(self._page, step.loss), self._settings
-        outputs = [self._outputs[name] for name in (step.group, *step.uses)]
+        shapes = [self._shapes[name] for name in (step.group, *step.uses)]
 
         def call(F: Any, *values: Any) -> Any:
             networks, start = [], 0
-            for sizes in outputs:
-                networks.append(layers(values[start : start + 2 * len(sizes)], sizes))
-                start += 2 * len(sizes)
+            for own_shapes in shapes:
+                networks.append(layers(values[start : start + len(own_shapes)], own_shapes))
+                start += len(own_shapes)
             own, *uses = networks
             return loss(F, own, values[start:], settings, *uses)
 
@@ -114,8 +113,9 @@ class Learner:
     def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
         assert self._sample is not None
         sampled = self._sample.call(*self.transfer((observations, noise)), *self._arrays[self._acts_with])
-        actions, logs, values = (array.asnumpy() for array in sampled)
-        return actions.astype(np.int64), logs, values
+        # A block gives a single output by itself.
+        actions, *others = sampled if isinstance(sampled, list | tuple) else (sampled,)
+        return (actions.asnumpy().astype(np.int64), *(array.asnumpy() for array in others))
 
     def _array(self, values: NDArray[Any]) -> Any:
         if self._context == mx.cpu():
@@ -128,6 +128,9 @@ class Learner:
 
     def update(self, step: str, batch: list[Any], learning_rate: float) -> tuple[Any, ...]:
         return self._updates[step](batch, learning_rate)
+
+    def read(self, aux: Any) -> Arrays:
+        return tuple(array.asnumpy() for array in aux)
 
     def sync(self, target: str, share: float = 1.0) -> None:
         for copy, array in zip(self._arrays[target], self._arrays[self._targets[target]], strict=True):

@@ -16,15 +16,15 @@ from hpcrl.rl.weights import layer_names
 warnings.filterwarnings("ignore", "The .* input to HybridBlock is not used by any computation")
 
 
-class Layer(NamedTuple):
-    """Weight (out, in) and bias (out,), as arrays or symbols, which do not know their size."""
+class Array(NamedTuple):
+    """Weight (out, in) or bias (out,), as an array or a symbol, which does not know its shape."""
 
-    weight: Any
-    bias: Any
-    outputs: int
+    value: Any
+    shape: tuple[int, ...]
 
 
-Layers = list[Layer]
+# Weight and bias of each layer in turn.
+Layers = list[Array]
 
 
 def arrays(weights: Weights, context: Any) -> list[Any]:
@@ -32,9 +32,9 @@ def arrays(weights: Weights, context: Any) -> list[Any]:
     return [mx.nd.array(array, ctx=context, dtype="float32") for array in weights.values()]
 
 
-def layers(values: Sequence[Any], outputs: Sequence[int]) -> Layers:
-    """Pair weights and biases."""
-    return [Layer(*parts) for parts in zip(values[::2], values[1::2], outputs, strict=True)]
+def layers(values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Layers:
+    """Join values and shapes."""
+    return [Array(*pair) for pair in zip(values, shapes, strict=True)]
 
 
 class Function(gluon.HybridBlock):
@@ -60,9 +60,10 @@ class Function(gluon.HybridBlock):
 def mlp(F: Any, network: Layers, observations: Any, activation: str = "relu") -> Any:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
     x = observations
-    for number, layer in enumerate(network):
-        x = F.FullyConnected(x, layer.weight, layer.bias, num_hidden=layer.outputs, flatten=False)
-        if number < len(network) - 1:
+    for layer in range(0, len(network), 2):
+        weight, bias = network[layer], network[layer + 1]
+        x = F.FullyConnected(x, weight.value, bias.value, num_hidden=weight.shape[0], flatten=False)
+        if layer < len(network) - 2:
             x = F.Activation(x, act_type=activation)
     return x
 
@@ -73,10 +74,37 @@ def halves(network: Layers) -> tuple[Layers, Layers]:
 
 
 def duel(F: Any, output: Any) -> Any:
-    """Return Q (n, actions) of value and advantages (n, 1 + actions): Q = V + A - mean(A)."""
+    """Return Q (n, actions, ...) of value and advantages (n, 1 + actions, ...): Q = V + A - mean(A)."""
     value = F.slice_axis(output, axis=1, begin=0, end=1)
     advantages = F.slice_axis(output, axis=1, begin=1, end=None)
     return F.broadcast_add(value, F.broadcast_sub(advantages, F.mean(advantages, axis=1, keepdims=True)))
+
+
+def mean_layers(network: Layers, noisy: bool) -> Layers:
+    """Return the layers without the scales of their noise: all but the first may have some."""
+    if not noisy:
+        return network
+    return [*network[:2], *[array for start in range(2, len(network), 4) for array in network[start : start + 2]]]
+
+
+def noisy_layers(F: Any, network: Layers, noise: Any, noisy: bool) -> Layers:
+    """Return the layers with a noise vector: f(eps_in), f(eps_out) of each noisy layer in turn."""
+    if not noisy:
+        return network
+    changed, begin = network[:2], 0
+    for start in range(2, len(network), 4):
+        weight, bias, weight_scale, bias_scale = network[start : start + 4]
+        outputs, inputs = weight.shape
+        given = F.slice_axis(noise, axis=0, begin=begin, end=begin + inputs)
+        returned = F.slice_axis(noise, axis=0, begin=begin + inputs, end=begin + inputs + outputs)
+        outer = F.broadcast_mul(F.expand_dims(returned, axis=1), F.expand_dims(given, axis=0))
+        changed = [
+            *changed,
+            Array(weight.value + weight_scale.value * outer, weight.shape),
+            Array(bias.value + bias_scale.value * returned, bias.shape),
+        ]
+        begin += inputs + outputs
+    return changed
 
 
 def framework_weights(network: Network, seed: int) -> Weights:

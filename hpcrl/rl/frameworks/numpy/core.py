@@ -69,6 +69,9 @@ class Learner:
         aux: Arrays = self._updates[step](batch, learning_rate)
         return aux
 
+    def read(self, aux: Any) -> Arrays:
+        return tuple(np.asarray(array) for array in aux)
+
     def sync(self, target: str, share: float = 1.0) -> None:
         copy = self._weights[target]
         for name, array in self._weights[self._targets[target]].items():

@@ -118,6 +118,9 @@ class Learner:
         update, optimizer = self._updates[step]
         return update(None, [*batch, tf.convert_to_tensor(optimizer.numbers(learning_rate))])
 
+    def read(self, aux: Any) -> Arrays:
+        return tuple(tensor.numpy() for tensor in aux)
+
     def sync(self, target: str, share: float = 1.0) -> None:
         self._syncs[target](share)
 

@@ -118,6 +118,9 @@ class Learner:
         update, optimizer = self._updates[step]
         return update(batch, optimizer.numbers(learning_rate).to(self._device))
 
+    def read(self, aux: Any) -> Arrays:
+        return tuple(tensor.detach().cpu().numpy() for tensor in aux)
+
     def sync(self, target: str, share: float = 1.0) -> None:
         copy, vector = self._flats[target].vector, self._flats[self._targets[target]].vector
         if share == 1.0:

@@ -1,0 +1,73 @@
+"""Rainbow (Hessel et al. 2018, arXiv 1710.02298): the hyperparameters that a study may set.
+
+Each of its six parts is a switch: `double`, `dueling`, `prioritized`, `noisy`, `distributional`, and `n_step` above 1. With
+the defaults Rainbow reaches 500 steps on CartPole-v1 within 25,000 environment steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcrl.catalogue.fields import flag, integer, integers, number
+from hpcrl.catalogue.training import TrainingSettings
+
+TITLE = "Rainbow"
+FAMILY = "off_policy"
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
+ACTIONS = "discrete"
+OBSERVATIONS = "vector"
+FUSED = False
+
+
+@dataclass(frozen=True)
+class Settings(TrainingSettings):
+    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
+
+    The `atoms` of a distribution are spread evenly from `value_minimum` to `value_maximum`, which must hold every
+    discounted return. Without `noisy`, exploration is epsilon-greedy.
+    """
+
+    total_steps: int = integer(25_000)
+    hidden: tuple[int, ...] = integers((128, 128))
+    learning_rate: float = number(1e-3, 0)
+    final_learning_rate: float = number(1e-3, 0)
+    optimizer_epsilon: float = number(1.5e-4, 0)
+    gamma: float = number(0.99, 0, 1)
+    batch_size: int = integer(64)
+    buffer_size: int = integer(20_000)
+    learning_starts: int = integer(1_000)
+    target_interval: int = integer(500)
+    train_interval: int = integer(2)
+    updates: int = integer(1)
+    double: bool = flag(True)
+    dueling: bool = flag(True)
+    n_step: int = integer(3, 1, 1_000)
+    prioritized: bool = flag(True)
+    priority_exponent: float = number(0.5, 0)
+    initial_importance: float = number(0.4, 0, 1)
+    noisy: bool = flag(True)
+    noise_scale: float = number(0.5, 0)
+    distributional: bool = flag(True)
+    atoms: int = integer(51, 2, 1_001)
+    value_minimum: float = number(0.0)
+    value_maximum: float = number(100.0)
+    initial_epsilon: float = number(1.0, 0, 1)
+    final_epsilon: float = number(0.04, 0, 1)
+    exploration_fraction: float = number(0.16, 0, 1)
+
+
+def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    """Return the setting that `ranks` ranks cannot train with, and why; None if they can."""
+    if settings.batch_size > settings.buffer_size:
+        return "batch_size", f"{settings.batch_size}: expected at most buffer_size, which is {settings.buffer_size}"
+    if settings.distributional and settings.value_maximum <= settings.value_minimum:
+        return (
+            "value_maximum",
+            f"{settings.value_maximum}: expected more than value_minimum, which is {settings.value_minimum}",
+        )
+    if settings.batch_size % ranks or min(settings.train_interval, settings.target_interval) < ranks:
+        return "batch_size", (
+            f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
+            f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
+        )
+    return None

@@ -1,0 +1,101 @@
+"""The replay of Rainbow: n-step returns, drawn uniformly or by priority."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.rl.interfaces import Arrays
+from hpcrl.rl.replay.sumtree import SumTree
+
+_SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
+_STORED = ("observations", "actions", "returns", "following", "discounts")
+
+
+class NStepReplay:
+    """Stores the last `capacity` windows of at most `n_step` transitions, which never reach into another episode.
+
+    A window has its first observation and action, the return R = r_0 + gamma r_1 + ... of its k rewards, the observation
+    after them, and the discount of that: gamma^k, or 0 where the episode terminated. An episode's last windows are shorter.
+    """
+
+    def __init__(self, capacity: int, inputs: int, settings: Any) -> None:
+        self._settings, self._capacity = settings, capacity
+        self._observations, self._following = (np.zeros((capacity, inputs), np.float32) for _ in range(2))
+        self._actions = np.zeros(capacity, np.int64)
+        self._returns, self._discounts = (np.zeros(capacity, np.float32) for _ in range(2))
+        self.prioritized: bool = settings.prioritized
+        self._tree = SumTree(capacity) if settings.prioritized else None
+        self._largest = 1.0
+        self._pending: deque[tuple[NDArray[np.float32], int, float]] = deque()
+        self._drawn = np.zeros(0, np.int64)
+        self._next = self.size = 0
+
+    def add(
+        self,
+        observation: NDArray[np.float32],
+        action: int,
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+        ended: bool,
+    ) -> None:
+        """Take one transition; store the windows that are complete with it."""
+        self._pending.append((observation, action, reward))
+        while self._pending and (ended or len(self._pending) == self._settings.n_step):
+            self._store(following, terminated)
+            self._pending.popleft()
+
+    def _store(self, following: NDArray[np.float32], terminated: bool) -> None:
+        gamma, place = self._settings.gamma, self._next
+        self._observations[place], self._actions[place] = self._pending[0][:2]
+        self._returns[place] = sum(gamma**number * reward for number, (_, _, reward) in enumerate(self._pending))
+        self._following[place] = following
+        self._discounts[place] = 0.0 if terminated else gamma ** len(self._pending)
+        if self._tree:
+            self._tree.set(np.array([place]), np.array([self._largest]))
+        self._next = (place + 1) % self._capacity
+        self.size = min(self.size + 1, self._capacity)
+
+    def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
+        """Draw `count` windows: observations, actions, returns, following, discounts, importance weights.
+
+        The weights are (size * probability)^-beta, divided by the largest of the batch; beta goes linearly to 1.
+        """
+        if self._tree is None:
+            self._drawn = generator.integers(0, self.size, count)
+            importance = np.ones(count, np.float32)
+        else:
+            self._drawn = self._tree.draw(count, generator)
+            first, steps = self._settings.initial_importance, self._settings.total_steps
+            beta = first + (1 - first) * min(1.0, step / steps)
+            weights = (self.size * self._tree.priorities(self._drawn) / self._tree.total) ** -beta
+            importance = (weights / weights.max()).astype(np.float32)
+        return (*(getattr(self, f"_{name}")[self._drawn] for name in _STORED), importance)
+
+    def prioritize(self, losses: NDArray[np.float32]) -> None:
+        """Take the losses (n,) of the windows that were drawn last as their priorities."""
+        assert self._tree is not None
+        priorities = (np.abs(losses.astype(np.float64)) + _SMALLEST) ** self._settings.priority_exponent
+        self._largest = max(self._largest, float(priorities.max()))
+        self._tree.set(self._drawn, priorities)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays for a checkpoint. Windows that are not complete are left out: the episode is not continued."""
+        size = self.size
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self, f"_{name}")[:size] for name in _STORED}
+        if self._tree:
+            arrays["priorities"] = self._tree.priorities(np.arange(size))
+        return arrays | {"next": np.array([self._next]), "largest": np.array([self._largest])}
+
+    def load_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Restore what :meth:`state` returned."""
+        self.size = len(state["actions"])
+        for name in _STORED:
+            getattr(self, f"_{name}")[: self.size] = state[name]
+        if self._tree and self.size:
+            self._tree.set(np.arange(self.size), state["priorities"])
+        self._next, self._largest = int(state["next"][0]), float(state["largest"][0])
