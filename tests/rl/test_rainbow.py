@@ -28,7 +28,7 @@ from tests.rl.builders import made_of
 from tests.rl.cases import rainbow_batch
 
 SPACE = Space(4, 2)
-SMALL = Settings(hidden=(5, 6), atoms=7, value_minimum=-3.0, value_maximum=4.0)
+SMALL = Settings(hidden=(5, 6), atoms=7, value_minimum=-3.0, value_maximum=4.0, noise_scale=0.5)
 
 
 def weights64(settings: Settings, seed: int = 0) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,8 @@
 """Rainbow (Hessel et al. 2018, arXiv 1710.02298): the hyperparameters that a study may set.
 
-Each of its six parts is a switch: `double`, `dueling`, `prioritized`, `noisy`, `distributional`, and `n_step` above 1. With
-the defaults Rainbow reaches 500 steps on CartPole-v1 within 25,000 environment steps.
+Each of its six parts is a switch: `double`, `dueling`, `prioritized`, `noisy`, `distributional`, and `n_step` above 1. The
+defaults are for CartPole. The scale of noise is that of Tianshou's test of Rainbow; with 0.5, which is usual for Atari, the
+policy stays at returns of 100 to 150 on CartPole-v1.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Settings(TrainingSettings):
     priority_exponent: float = number(0.5, 0)
     initial_importance: float = number(0.4, 0, 1)
     noisy: bool = flag(True)
-    noise_scale: float = number(0.5, 0)
+    noise_scale: float = number(0.1, 0)
     distributional: bool = flag(True)
     atoms: int = integer(51, 2, 1_001)
     value_minimum: float = number(0.0)
