@@ -94,7 +94,8 @@ def _loss(framework: str, execution: str, online: Weights, target: Weights, give
     from hpcrl.rl.frameworks.mxnet.layers import Function, layers
 
     def call(F: Any, *values: Any) -> Any:
-        return page.loss(F, layers(values[:2], [2]), values[4:], settings, layers(values[2:4], [2]))
+        shapes = [(2, 1), (2,)]
+        return page.loss(F, layers(values[:2], shapes), values[4:], settings, layers(values[2:4], shapes))
 
     block = Function(call)
     if execution == "lazy":
