@@ -204,6 +204,22 @@ class Rig:
                 return status
             time.sleep(0.5)
 
+    def cancel_task(self, plan: Path, cell: str) -> None:
+        """Cancel a cell's task with Slurm's own command, as a user may behind hpcrl's back."""
+        key = plan_status(plan, self.slurm).survey.units[cell].key
+        done = self.virtual.command("scancel", str(key))
+        assert done.returncode == 0, done.stderr
+
+    def empty(self) -> None:
+        """Cancel what is left, and wait for its end: a job that is COMPLETING is in the queue of the next trial."""
+        self.virtual.command("scancel", "--me")
+        self.until_queue_is_empty()
+
+    def until_queue_is_empty(self, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while self.virtual.command("squeue", "-h").stdout.strip() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
     def resume_nodes(self) -> None:
         """Do as an administrator would: Slurm drains a node that is told to start a job twice ("Duplicate jobid")."""
         for name, state in self.virtual.nodes():

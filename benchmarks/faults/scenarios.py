@@ -206,8 +206,7 @@ def squeue_hangs(rig: Rig) -> None:
 def a_waiting_task_is_cancelled_by_scancel(rig: Rig) -> None:
     plan = rig.plan(gated=True, **HELD)
     rig.hpcrl("submit", plan)
-    job = _job_id(rig)
-    rig.virtual.command("scancel", f"{job}_{rig.cells - 1}")
+    rig.cancel_task(plan, rig.ids(plan)[-1])
     rig.let_go(plan)
     rig.wait(plan)
     rig.judge(plan, {rig.ids(plan)[-1]: "CANCELLED"})
@@ -380,9 +379,7 @@ def the_same_script_is_submitted_again_with_its_token(rig: Rig) -> None:
     environment = rig.variables()
     subprocess.run(words, env=environment, cwd=plan, check=True, capture_output=True)
     rig.finish(plan)
-    deadline = time.monotonic() + 60
-    while rig.virtual.command("squeue", "-h").stdout.strip() and time.monotonic() < deadline:
-        time.sleep(0.5)
+    rig.until_queue_is_empty()
     rig.judge(plan, {})
 
 
@@ -465,14 +462,10 @@ def _until_lost_or_ended(rig: Rig, plan: Path) -> None:
     rig.wait(plan)
 
 
-def _job_id(rig: Rig) -> str:
-    return rig.virtual.command("squeue", "-h", "-o", "%F").stdout.split()[0]
-
-
 def run_scenario(rig: Rig, name: str) -> Count:
     """Try a fault once."""
     rig.faults.clear()
     rig.count = Count(trials=1)
     SCENARIOS[name](rig)
-    rig.virtual.command("scancel", "--me")
+    rig.empty()
     return rig.count
