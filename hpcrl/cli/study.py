@@ -66,7 +66,8 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
         echo(f"  {key} = {text}")
     echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
-    what = " ".join(workload.command) if workload.command else f"{workload.algorithm} on {workload.environment}"
+    trained = f"{', '.join(each.name for each in study.algorithms())} on {workload.environment}"
+    what = " ".join(workload.command) if workload.command else trained
     echo(f"  runs: {what}")
     asked = study.resources
     echo(

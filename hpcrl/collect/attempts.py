@@ -367,7 +367,7 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "attempt": attempt,
         "study": plan.study["name"],
         "cluster": plan.cluster["name"],
-        "workload": plan.workload.get("algorithm") or "command",
+        "workload": plan.workload_of(config),
         "framework": config.get("framework"),
         "execution": config.get("execution"),
         "parallelism": resources.get("parallelism"),

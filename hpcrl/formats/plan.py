@@ -176,6 +176,12 @@ class Plan:
     def environment(self, key: str) -> Environment:
         return next(environment for environment in self.environments if environment.key == key)
 
+    def workload_of(self, config: Mapping[str, Any]) -> str:
+        """Return what a cell runs: the name of its algorithm, or ``command``."""
+        if self.workload.get("command"):
+            return "command"
+        return str(config.get("algorithm", self.workload.get("algorithm")))
+
     def cell_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.stage == "cells"]
 

@@ -252,7 +252,7 @@ def _script(
             "ranks": job.resources.get("tasks", 1),
             "worker": worker,
             "surroundings": surroundings,
-            "trains": study.workload.algorithm is not None,
+            "trains": study.workload.trains,
             "environments_root": choices.environments_root or profile.environments.root,
         },
     )

@@ -270,7 +270,7 @@ def _facts(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Alloca
         "config": cell.config,
         "resources": cell.resources,
         "environment": cell.environment,
-        "workload": plan.workload.get("algorithm") or "command",
+        "workload": plan.workload_of(cell.config),
         "attempt": allocation.attempt,
         "restarts": allocation.restarts,
         "job_id": allocation.key,

@@ -66,7 +66,7 @@ def train_cell(
         )
     if parallelism != "none" and group.ranks != resources["tasks"]:
         raise UsageError(f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks")
-    algorithm = algorithms()[str(workload["algorithm"])]
+    algorithm = algorithms()[str(config.get("algorithm", workload.get("algorithm")))]
     known = names(algorithm.settings)
     values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
     settings = check(algorithm.name, algorithm.settings, values)

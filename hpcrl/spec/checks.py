@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
 Fault = tuple[Key, str]
-_FIXED = {"framework", "execution", "seed", "seeds", "cell", "workdir"}
+_FIXED = {"algorithm", "framework", "execution", "seed", "seeds", "cell", "workdir"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def study_faults(study: Study) -> Iterator[Fault]:
         elif key in RESOURCES and (wrong := resource_fault(key, value)):
             yield path, wrong
     names = study.factors() | {"seed", "cell"}
-    if study.workload.algorithm:
+    if study.workload.trains:
         names |= {"execution"}
     for number, rule in enumerate(study.exclude):
         for key in rule.model_extra or {}:
@@ -158,7 +158,8 @@ def _in_expressions(study: Study) -> set[str]:
     """Return the names that expressions may use."""
     names = {key for axis in options(study) for option in axis for key in option.values}
     names |= {key for extra in study.include for key in extra}
-    return names | {*RESOURCES, "seed"} | set(study.known_hyperparameters())
+    known = [study.known_hyperparameters(algorithm) for algorithm in (*study.algorithms(), None)]
+    return names | {*RESOURCES, "seed"} | set().union(*known)
 
 
 def _exclusion_faults(study: Study) -> Iterator[Fault]:
@@ -177,7 +178,7 @@ def _exclusion_faults(study: Study) -> Iterator[Fault]:
 
 
 def _goal_and_score(study: Study) -> Iterator[Fault]:
-    trains = study.workload.algorithm is not None
+    trains = study.workload.trains
     for key in ("score", "better"):
         if trains and getattr(study, key):
             yield (key,), f"`{key}` is for commands: remove it, because built-in training is compared by its return"

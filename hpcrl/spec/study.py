@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from hpcrl.catalogue.registry import algorithms, frameworks
+from hpcrl.catalogue.registry import Algorithm, algorithms, frameworks
 from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
@@ -84,9 +84,9 @@ _NO_SECRET = (
 
 
 class Workload(Model):
-    """Built-in training (`algorithm` and `environment`) or any `command`."""
+    """Built-in training (`environment`, and `algorithm` here or as an axis) or any `command`."""
 
-    algorithm: Name | None = None
+    algorithm: Name | None = Field(None, description="an algorithm of `hpcrl algorithm list`; or make it an axis")
     environment: str | None = Field(None, description="a Gymnasium environment id")
     max_episode_steps: int | None = Field(None, ge=1)
     hyperparameters: dict[str, Any] = Field(
@@ -132,7 +132,7 @@ class Workload(Model):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Workload:
-        if (self.command is None) == (self.algorithm is None):
+        if (self.command is None) == (self.algorithm is None and self.environment is None):
             raise ValueError("expected either `algorithm` (built-in training) or `command` (your own program)")
         if self.command is not None and not self.command:
             raise ValueError("`command` is empty: name at least the program")
@@ -140,12 +140,17 @@ class Workload(Model):
             raise Faults(faults)
         return self
 
+    @property
+    def trains(self) -> bool:
+        """Tell whether this is built-in training."""
+        return self.command is None
+
     def _faults(self) -> Iterator[tuple[Key, str]]:
         for step, words in self.steps().items():
             if found := secret_among(words):
                 yield (step,), f"{found} {_NO_SECRET}"
-        if self.algorithm is not None:
-            if self.algorithm not in algorithms():
+        if self.trains:
+            if self.algorithm is not None and self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
             if self.environment is None:
                 yield (), "`environment` is missing: name a Gymnasium environment such as CartPole-v1"
@@ -173,7 +178,7 @@ class Workload(Model):
 
     def warning(self) -> str | None:
         """Return the signal to send before the time limit: USR2 to built-in training, `on_warning` to a command."""
-        if self.algorithm is not None:
+        if self.trains:
             return "USR2"
         return None if self.on_warning in (None, "none") else self.on_warning
 
@@ -392,7 +397,7 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
-        trains = self.workload.algorithm is not None
+        trains = self.workload.trains
         expected = expectation_faults(self.expect or {}, trains)
         faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self)]
         if faults := [*faults, *surroundings_faults(self), *expected]:
@@ -417,7 +422,7 @@ class Study(Model):
 
     def with_defaults(self, point: dict[str, Any]) -> dict[str, Any]:
         """Return a point with the default that a cell must show: the framework's execution mode."""
-        framework = frameworks().get(str(point.get("framework"))) if self.workload.algorithm else None
+        framework = frameworks().get(str(point.get("framework"))) if self.workload.trains else None
         if framework is None or "execution" in point:
             return point
         found: dict[str, Any] = {}
@@ -427,9 +432,18 @@ class Study(Model):
                 found["execution"] = framework.default_mode
         return found
 
-    def known_hyperparameters(self) -> dict[str, Any]:
+    def algorithm_of(self, point: dict[str, Any]) -> Algorithm | None:
+        """Return the algorithm of a point of the matrix; None without built-in training, or if there is no such algorithm."""
+        return algorithms().get(str(point.get("algorithm", self.workload.algorithm))) if self.workload.trains else None
+
+    def algorithms(self) -> list[Algorithm]:
+        """Return the algorithms that the study trains."""
+        axis = [{"algorithm": value} for _, key, value in assignments(self) if key == "algorithm"]
+        found = [self.algorithm_of(point) for point in axis or [{}]]
+        return list({each.name: each for each in found if each}.values())
+
+    def known_hyperparameters(self, algorithm: Algorithm | None) -> dict[str, Any]:
         """Return the hyperparameters that no axis sets: the workload's, and the algorithm's defaults."""
-        algorithm = algorithms().get(self.workload.algorithm or "")
         defaults = {each.name: each.default for each in fields(algorithm.settings)} if algorithm else {}
         known = {**defaults, **self.workload.hyperparameters}
         return {name: value for name, value in known.items() if isinstance(value, str | int | float)}
@@ -446,7 +460,9 @@ class Study(Model):
         from hpcrl.spec.computed import computed_values
 
         asked = settled(self.resources, point).model_dump(exclude_none=True)
-        return computed_values(self.computed, {**self.known_hyperparameters(), **point, **asked, "seed": seed})
+        return computed_values(
+            self.computed, {**self.known_hyperparameters(self.algorithm_of(point)), **point, **asked, "seed": seed}
+        )
 
     def excludes(self, values: dict[str, Any]) -> bool:
         """Tell whether a rule excludes the cell of these values. Rules with seeds apply only if a seed is given."""

@@ -82,7 +82,7 @@ def surroundings_of(environment: str | Standing | None) -> Surroundings | None:
 def surroundings_faults(study: Study) -> Iterator[tuple[Key, str]]:
     """Give the fault of an environment that built-in training cannot use, because hpcrl's own process must run in it."""
     how = surroundings_of(study.environment)
-    if study.workload.algorithm is None or how is None or how.path:
+    if not study.workload.trains or how is None or how.path:
         return
     at: Key = ("environment",) if how.kind == NONE else ("environment", how.kind)
     yield (

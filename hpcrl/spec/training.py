@@ -16,86 +16,130 @@ from hpcrl.spec.resources import RESOURCES
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
+# A key whose value is not possible, the other keys of a rule that excludes it, and the reason.
+Impossible = tuple[str, tuple[str, ...], str]
+
 
 def training_faults(study: Study) -> Iterator[Fault]:
     """Give the faults in hyperparameters, axes, frameworks, modes and environment of a training study."""
     workload = study.workload
-    if workload.algorithm is None or workload.environment is None:
+    if not workload.trains or workload.environment is None:
         return
-    algorithm = algorithms()[workload.algorithm]
-    in_workload: list[Fault] = [
-        (("workload", "hyperparameters", name), wrong)
-        for name, wrong in fields.faults(algorithm.settings, workload.hyperparameters)
-    ]
-    in_axes = list(_axis_faults(study, algorithm))
+    found = study.algorithms()
+    in_workload = list(_workload_faults(study, found))
+    in_axes = list(_axis_faults(study, found))
     yield from (*in_workload, *in_axes)
     if not in_axes:
-        yield from _combination_faults(study, algorithm)
+        yield from _combination_faults(study)
     if not in_axes and not in_workload:
-        yield from _settings_faults(study, algorithm)
-    if wrong_environment := environment_fault(
-        workload.environment, algorithm.title, algorithm.actions, algorithm.observations
-    ):
-        yield ("workload", "environment"), wrong_environment
+        yield from _settings_faults(study)
+    for algorithm in found:
+        if wrong := environment_fault(workload.environment, algorithm.title, algorithm.actions, algorithm.observations):
+            yield ("workload", "environment"), wrong
 
 
-def _axis_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
-    settings = fields.names(algorithm.settings)
-    known = {"framework", "execution", *RESOURCES, *settings, *study.workload.placeholders()}
+def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
+    """Give the faults of the workload's hyperparameters, which must suit every algorithm of the study."""
+    axis = [path for path, key, _ in assignments(study) if key == "algorithm"]
+    if study.workload.algorithm and axis:
+        yield ("workload", "algorithm"), "`algorithm` is an axis, too: remove one of the two"
+    if study.workload.algorithm is None and not axis:
+        yield ("workload",), f"`algorithm` is missing: name it here or as an axis; {suggestion('', algorithms())}"
+    told: set[str] = set()
+    for algorithm in found:
+        for name, wrong in fields.faults(algorithm.settings, study.workload.hyperparameters):
+            if name in told:
+                continue
+            told.add(name)
+            if owners := [each for each in found if name in fields.names(each.settings)]:
+                wrong = (
+                    f"{algorithm.title}: {wrong}" if algorithm in owners else _not_of_all(algorithm, owners[0], name)
+                )
+            yield ("workload", "hyperparameters", name), wrong
+
+
+def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
+    return (
+        f"{algorithm.title} has no hyperparameter {name!r}, but {owner.title} has: set it together with the algorithm, "
+        f"with `- {{algorithm: {owner.name}, {name}: ...}}` as a value of the axis `algorithm`"
+    )
+
+
+def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
+    settings = {name: each for each in found for name in fields.names(each.settings)}
+    fixed = {"algorithm"} if study.workload.algorithm is None else set()
+    known = {"framework", "execution", *fixed, *RESOURCES, *settings, *study.workload.placeholders()}
     if study.computed:
         from hpcrl.spec.computed import names_in
 
         known |= names_in(study.computed)
     told: set[Key] = set()
     for path, key, value in assignments(study):
-        if key not in known:
+        if key == "algorithm":
+            if value not in algorithms():
+                yield path, f"no algorithm {written(value)}; {suggestion(str(value), algorithms())}"
+        elif key not in known:
             at = path if isinstance(path[-1], str) else path[:-1]
-            if at not in told:
+            if found and at not in told:
                 told.add(at)
                 yield at, f"no hyperparameter or resource {key!r}; {suggestion(key, known)}"
-        elif key == "framework" and value not in algorithm.frameworks:
-            whose = f"{algorithm.title} has " if value in frameworks() else ""
-            yield path, f"{whose}no framework {written(value)}; {suggestion(str(value), algorithm.frameworks)}"
+        elif key == "framework" and value not in frameworks():
+            yield path, f"no framework {written(value)}; {suggestion(str(value), frameworks())}"
         elif key == "execution" and value not in modes():
             yield path, f"no execution mode {written(value)}; {suggestion(str(value), modes())}"
-        elif key in settings and (wrong := fields.fault(algorithm.settings, key, value)):
+        elif key in settings and (wrong := fields.fault(settings[key].settings, key, value)):
             yield path, wrong
 
 
-def _combination_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
-    told = set()
-    for values, paths in combinations(study, ("framework", "execution", "parallelism", "gpus")):
-        framework = frameworks().get(str(values.get("framework")))
+def _combination_faults(study: Study) -> Iterator[Fault]:
+    told: set[Key] = set()
+    found = study.algorithms()
+    owners = {name: each for each in found for name in fields.names(each.settings)} if len(found) > 1 else {}
+    keys = ("algorithm", "framework", "execution", "parallelism", "gpus", *sorted(set(owners) & study.factors()))
+    for values, paths in combinations(study, keys):
+        framework, algorithm = frameworks().get(str(values.get("framework"))), study.algorithm_of(values)
         if framework is None:
             continue
+        if algorithm is None:
+            if found and ("include",) not in told:
+                told.add(("include",))
+                yield ("include",), "a cell has no `algorithm`: name it in every cell"
+            continue
+        for key in sorted(set(owners) & set(values) - set(fields.names(algorithm.settings))):
+            if paths[key] not in told:
+                told.add(paths[key])
+                yield paths[key], _not_of_all(algorithm, owners[key], key)
         for key, others, wrong in _cannot(algorithm, framework, values):
-            rule = {name: values[name] for name in (*others, key)} if key in paths else {}
+            rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             path = paths.get(key, ("resources", key))
-            if (path, shown) not in told:
-                told.add((path, shown))
+            if (*path, shown) not in told:
+                told.add((*path, shown))
                 yield path, wrong + (f": leave it out with `exclude: [{{{shown}}}]`" if rule else "")
 
 
-def _settings_faults(study: Study, algorithm: Algorithm) -> Iterator[Fault]:
+def _settings_faults(study: Study) -> Iterator[Fault]:
     """Give settings that are valid alone, but not together or not for the ranks of a cell. Each setting is named once."""
-    given, known = study.workload.hyperparameters, fields.names(algorithm.settings)
+    given = study.workload.hyperparameters
+    names = {name for each in study.algorithms() for name in fields.names(each.settings)}
     told: set[str] = set()
-    for values, paths in combinations(study, (*known, "tasks", "parallelism", "gpus")):
-        own = {key: value for key, value in values.items() if key in known}
+    for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus")):
+        algorithm = study.algorithm_of(values)
+        if algorithm is None:
+            continue
+        own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**given, **own})
         ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
         if (wrong := algorithm.fault(settings, ranks)) and wrong[0] not in told:
             told.add(wrong[0])
             place = ("workload", "hyperparameters", wrong[0]) if wrong[0] in given else ("workload", "algorithm")
-            yield paths.get(wrong[0], place), wrong[1]
+            yield paths.get(wrong[0], paths.get("algorithm", place)), wrong[1]
 
 
-def _cannot(
-    algorithm: Algorithm, framework: Framework, values: dict[str, Any]
-) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Give each key with a value that is not possible, the other keys of a rule that excludes it, and the reason."""
+def _cannot(algorithm: Algorithm, framework: Framework, values: dict[str, Any]) -> Iterator[Impossible]:
     execution, parallelism = values["execution"], values["parallelism"]
+    if framework.name not in algorithm.frameworks:
+        yield "framework", ("algorithm",), f"{algorithm.title} has no framework {written(framework.name)}"
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
         if values[key] not in known:
             yield (
@@ -104,7 +148,7 @@ def _cannot(
                 f"{framework.name}: {key}: expected one of {', '.join(known)}, got {written(values[key])}",
             )
     if execution == "fused" and execution in framework.modes and not algorithm.fused:
-        yield "execution", ("framework",), f"{algorithm.title} has no {execution} mode"
+        yield "execution", ("algorithm", "framework"), f"{algorithm.title} has no {execution} mode"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if values["gpus"] and "cuda" not in framework.devices:
