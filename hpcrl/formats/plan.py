@@ -453,9 +453,11 @@ def label_of_resources(resources: Mapping[str, Any], names: Iterable[str]) -> st
     parts = []
     for name in names:
         value = resources.get(name)
-        if value is None or (name == "parallelism" and value == "none"):
+        if value is None or value is False or (name == "parallelism" and value == "none"):
             continue
-        if name in words:
+        if value is True:
+            parts.append(name)
+        elif name in words:
             parts.append(f"{value} {words[name]}{'' if value == 1 else 's'}")
         else:
             parts.append({"memory": f"{value} MiB", "time": f"{value} s"}.get(name, str(value)))

@@ -91,7 +91,7 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
 
 
 # The limits of time and memory do not change what a cell computes.
-LIMITS = ("time", "memory")
+LIMITS = ("time", "memory", "exclusive")
 # Keys of a workload that do not change what a cell computes.
 _HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics")
 
@@ -101,8 +101,8 @@ def cell_ids(
 ) -> Callable[[dict[str, Any]], str]:
     """Return the function from a configuration of a workload with these resources to the id of its cell.
 
-    The id depends on what a cell computes, not on where it runs, so cells compare across clusters. Time and memory
-    enter the id only if they are axes, so a higher limit does not change an id.
+    The id depends on what a cell computes, not on where it runs, so cells compare across clusters. Time, memory
+    and exclusive enter the id only if they are axes, so a higher limit does not change an id.
     """
     computed = {key: value for key, value in workload.items() if key not in _HANDLING}
     asked = {key: value for key, value in resources.items() if key not in LIMITS or key in axes}

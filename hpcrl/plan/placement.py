@@ -136,7 +136,7 @@ def _fit(
     tasks_per_node = -(-tasks // resources.nodes)
     gpus_per_node, exclusive = _fit_gpus(profile, resources, partition, node, node_name)
     _fit_architecture(profile, node, node_name)
-    exclusive = exclusive or (profile.exclusive_beyond_one_node and resources.nodes > 1)
+    exclusive = exclusive or resources.exclusive or (profile.exclusive_beyond_one_node and resources.nodes > 1)
     reachable = _reachable(profile, partition, node, resources, gpus_per_node)
     cpus = resources.cpus
     # Slurm may choose the node type with the least memory per core.

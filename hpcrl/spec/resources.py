@@ -12,7 +12,7 @@ from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
 # Axis names that are resources; every other axis configures the workload.
-RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism")
+RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism", "exclusive")
 
 
 class Model(BaseModel):
@@ -34,6 +34,7 @@ class Resources(Model):
     parallelism: Literal["none", "horovod", "native"] = Field(
         "none", description="how ranks average gradients: by Horovod, or by the framework's own means (native)"
     )
+    exclusive: bool = Field(False, strict=True, description="whole nodes, which the cell shares with no other job")
 
 
 def resource_fault(key: str, value: object) -> str | None:
