@@ -91,13 +91,25 @@ class Algorithm:
     sync_share: float = 1.0
 
     @property
+    def has_one_step(self) -> bool:
+        """Tell whether every update is the same gradient step."""
+        return len(self.steps) == 1 and self.steps[0].every == 1
+
+    @property
     def origins(self) -> dict[str, str]:
         """Map each group and each target copy to the group whose initial weights it has."""
         return {group: group for group in self.groups} | dict(self.targets)
 
 
 class Learner(Protocol):
-    """The framework's part of a training: weights, gradients, optimiser, compiler, device."""
+    """The framework's part of a training: weights, gradients, optimiser, compiler, device.
+
+    `burst`(step, batches, learning rate) takes the gradient steps of transferred batches that are stacked, arrays (k, n, ...),
+    in one program; None if this learner has no such program.
+    """
+
+    @property
+    def burst(self) -> Callable[[str, Any, float], None] | None: ...
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the greedy actions (n,) for observations (n, inputs)."""
@@ -171,6 +183,9 @@ class Memory(Protocol):
 
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw a batch at an environment step."""
+
+    def sample_many(self, batches: int, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
+        """Draw batches, stacked: the same as from that many calls of :meth:`sample`."""
 
     def prioritize(self, losses: NDArray[np.float32]) -> None:
         """Take the losses (n,) of the batch that was drawn last, which are its first aux, as priorities."""

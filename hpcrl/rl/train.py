@@ -131,7 +131,7 @@ def _resume(training: Training, path: Path | None) -> _Scores:
 
 def _common_checkpoint(
     path: Path | None, collective: Collective | None
-) -> tuple[checkpoint.Arrays, dict[str, Any]] | None:
+) -> tuple[checkpoint.NamedArrays, dict[str, Any]] | None:
     """Return the checkpoint; None if there is none, or if not all ranks have one of the same step."""
     saved = checkpoint.load(path) if path is not None else None
     if collective is None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.checkpoint import Arrays
+from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
-from hpcrl.rl.interfaces import Act, Algorithm, Learner, Memory
+from hpcrl.rl.interfaces import Act, Algorithm, Arrays, Learner, Memory
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.runs import Run
@@ -18,6 +18,7 @@ from hpcrl.rl.schedules import linear
 
 # Several ranks agree on whether to stop after each interval of this many steps.
 _AGREE_INTERVAL = 256
+_STACKED_BYTES = 2**25
 
 
 class OffPolicyLoop:
@@ -30,6 +31,9 @@ class OffPolicyLoop:
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
         self._seed = run.seed + 1_000_003 * run.rank
         self._memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
+        self._share = self._settings.batch_size // run.ranks
+        self._stacks = _stacks(algorithm, self._memory, self._share)
+        self._burst = learner.burst if self._stacks and algorithm.has_one_step else None
         self._actor = make_actor(learner, algorithm)
         self.act: Act = self._actor.act
         self._choose = implementation.chooser(algorithm, self._actor, self._explore, run.clock.switch)
@@ -78,40 +82,62 @@ class OffPolicyLoop:
 
     def _learn(self) -> None:
         """Take the updates of one interval."""
-        settings, learner, memory, draw = self._settings, self._learner, self._memory, self._draw
-        switch, share = self._clock.switch, settings.batch_size // self._run.ranks
+        settings, learner, memory, switch = self._settings, self._learner, self._memory, self._clock.switch
         rate = linear(settings.learning_rate, settings.final_learning_rate, settings.total_steps, self.step)
-        for number in range(settings.updates):
-            switch("replay")
-            sampled = memory.sample(share, draw, self.step)
+        switch("replay")
+        batches = memory.sample_many(settings.updates, self._share, self._draw, self.step) if self._stacks else ()
+        if self._burst:
             switch("transfer")
-            batch = learner.transfer(sampled)
+            transferred = learner.transfer(batches)
             switch("update")
-            for gradient_step in self._algorithm.steps:
-                if number % gradient_step.every == 0:
-                    aux = learner.update(gradient_step.name, batch, rate)
-            if memory.prioritized:
+            self._burst(self._algorithm.steps[0].name, transferred, rate)
+        else:
+            for number in range(settings.updates):
                 switch("replay")
-                memory.prioritize(learner.read(aux)[0])
-            if self._run.precise_phases:
-                learner.synchronize()
+                one = (
+                    [array[number] for array in batches]
+                    if batches
+                    else memory.sample(self._share, self._draw, self.step)
+                )
+                self._update(tuple(one), number, rate)
         learner.synchronize()
         self._actor.refresh()
         switch("other")
         self._run.reporter.progress(self.step, settings.total_steps)
 
+    def _update(self, sampled: Arrays, number: int, rate: float) -> None:
+        """Take the gradient steps of update `number` of an interval."""
+        switch, learner, memory = self._clock.switch, self._learner, self._memory
+        switch("transfer")
+        batch = learner.transfer(sampled)
+        switch("update")
+        for gradient_step in self._algorithm.steps:
+            if number % gradient_step.every == 0:
+                aux = learner.update(gradient_step.name, batch, rate)
+        if memory.prioritized:
+            switch("replay")
+            memory.prioritize(learner.read(aux)[0])
+        if self._run.precise_phases:
+            learner.synchronize()
+
     def close(self) -> None:
         """Do nothing: there are no processes."""
 
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         facts = {"explore": self._explore.bit_generator.state, "draw": self._draw.bit_generator.state}
         return self._memory.state(), facts | {"memory": self._memory.facts()}
 
-    def load_state(self, arrays: Arrays, facts: dict[str, Any]) -> None:
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
         self._memory.load_state(arrays)
         self._memory.load_facts(facts["memory"])
         self._explore.bit_generator.state, self._draw.bit_generator.state = facts["explore"], facts["draw"]
         self._actor.refresh()
+
+
+def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:
+    """Tell whether the batches of an interval are drawn together: no loss changes the draws, and they need little memory."""
+    size = 2 * 4 * algorithm.space.inputs * share * algorithm.settings.updates  # bytes of observations
+    return not memory.prioritized and algorithm.settings.updates > 1 and size <= _STACKED_BYTES
 
 
 def make_loop(
@@ -134,8 +160,13 @@ def _warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: R
         choose(nothing, settings.total_steps)
     memory = implementation.memory(algorithm, 1, run)
     memory.add(nothing, 0, 0.0, nothing, False, True)
-    batch = learner.transfer(memory.sample(settings.batch_size // run.ranks, draw))
-    for gradient_step in algorithm.steps:
-        learner.update(gradient_step.name, batch, settings.learning_rate)
+    share = settings.batch_size // run.ranks
+    if learner.burst and algorithm.has_one_step and _stacks(algorithm, memory, share):
+        batches = learner.transfer(memory.sample_many(settings.updates, share, draw))
+        learner.burst(algorithm.steps[0].name, batches, settings.learning_rate)
+    else:
+        batch = learner.transfer(memory.sample(share, draw))
+        for gradient_step in algorithm.steps:
+            learner.update(gradient_step.name, batch, settings.learning_rate)
     for target in algorithm.targets:
         learner.sync(target, algorithm.sync_share)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.checkpoint import Arrays
+from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
@@ -149,10 +149,10 @@ class OnPolicyLoop:
         mean = values.mean(keepdims=True)
         return np.float32(self._run.collective.average_array(mean)[0] if self._run.collective else mean[0])
 
-    def state(self) -> tuple[Arrays, dict[str, Any]]:
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         return {}, {"explore": self._explore.bit_generator.state, "draw": self._draw.bit_generator.state}
 
-    def load_state(self, arrays: Arrays, facts: dict[str, Any]) -> None:
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
         self._explore.bit_generator.state, self._draw.bit_generator.state = facts["explore"], facts["draw"]
         self._actor.refresh()
 

@@ -76,6 +76,11 @@ class NStepReplay:
             importance = (weights / weights.max()).astype(np.float32)
         return (*(getattr(self, f"_{name}")[self._drawn] for name in _STORED), importance)
 
+    def sample_many(self, batches: int, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
+        """Draw batches, stacked: arrays (batches, n, ...)."""
+        drawn = [self.sample(count, generator, step) for _ in range(batches)]
+        return tuple(np.stack(arrays) for arrays in zip(*drawn, strict=True))
+
     def prioritize(self, losses: NDArray[np.float32]) -> None:
         """Take the losses (n,) of the windows that were drawn last as their priorities."""
         assert self._tree is not None

@@ -48,7 +48,10 @@ class Learner:
         self._taken = dict.fromkeys(algorithm.groups, 0)
         self.pure_updates: dict[str, Callable[..., Any]] = {}
         self._programs: list[Any] = []
-        self._updates = {step.name: self._bound(step) for step in algorithm.steps}
+        self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
+        alone = execution == "lazy" and collective is None
+        self._bursts = {step.name: self._bound(step, self._burst_program(step)) for step in algorithm.steps if alone}
+        self.burst = self._burst if alone else None
         self.pure_greedy, self.pure_sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
         self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
 
@@ -102,13 +105,28 @@ class Learner:
 
         return update_in_parts
 
-    def _bound(self, step: Step) -> Callable[[Any, float], tuple[jax.Array, ...]]:
+    def _burst_program(self, step: Step) -> Callable[..., tuple[jax.Array, Any, tuple[jax.Array, ...]]]:
+        """Return the updates of a step from stacked batches, as one program."""
+        update = self.pure_updates[step.name]
+
+        def updates(vector: jax.Array, slots: Any, constants: Constants, batches: Any, rate: Any) -> Any:
+            def one(carry: Any, batch: Any) -> Any:
+                *carry, _ = update(*carry, constants, batch, rate)
+                return tuple(carry), None
+
+            (vector, slots), _ = jax.lax.scan(one, (vector, slots), batches)
+            return vector, slots, ()
+
+        self._programs.append(program := self._compile(updates, donate_argnums=(0, 1)))
+        return program
+
+    def _bound(self, step: Step, program: Callable[..., Any]) -> Callable[..., tuple[jax.Array, ...]]:
         """Return the update of a step that reads and replaces this learner's vectors."""
-        program, group, uses = self._program(step), step.group, step.uses
+        group, uses = step.group, step.uses
         vectors, slots, taken = self.vectors, self.slots, self._taken
 
-        def update(batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
-            taken[group] += 1
+        def update(batch: Any, learning_rate: float, count: int = 1) -> tuple[jax.Array, ...]:
+            taken[group] += count
             constants = [vectors[name] for name in uses]
             vectors[group], slots[group], aux = program(
                 vectors[group], slots[group], constants, batch, np.float32(learning_rate)
@@ -130,6 +148,9 @@ class Learner:
 
     def update(self, step: str, batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
         return self._updates[step](batch, learning_rate)
+
+    def _burst(self, step: str, batches: Any, learning_rate: float) -> None:
+        self._bursts[step](batches, learning_rate, len(batches[0]))
 
     def read(self, aux: Any) -> Arrays:
         return tuple(np.asarray(array) for array in aux)

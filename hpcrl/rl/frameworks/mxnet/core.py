@@ -20,6 +20,8 @@ from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
 class Learner:
     """The learner, on the CPU or one GPU; `page` is the algorithm's module of this package."""
 
+    burst = None
+
     def __init__(
         self,
         algorithm: Algorithm,

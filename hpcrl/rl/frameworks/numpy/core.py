@@ -19,6 +19,8 @@ PAGES = "hpcrl.rl.specification"
 class Learner:
     """The learner; `page` is the algorithm's module of hpcrl.rl.specification, `dtype` float32 or float64."""
 
+    burst = None
+
     def __init__(
         self,
         algorithm: Algorithm,

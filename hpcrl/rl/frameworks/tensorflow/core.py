@@ -21,6 +21,8 @@ Tensors = list[Any]
 class Learner:
     """The learner, on the CPU or one GPU; `page` is the algorithm's module of this package."""
 
+    burst = None
+
     def __init__(
         self,
         algorithm: Algorithm,

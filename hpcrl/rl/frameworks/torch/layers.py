@@ -15,7 +15,10 @@ Layers = list[torch.Tensor]
 
 
 class Flat:
-    """The weights of a group as one flat vector: clipping, optimiser and averaging then need few operations."""
+    """The weights of a group as one flat vector: clipping, optimiser and averaging then need few operations.
+
+    `views` are its layers; `leaves` are the same for autograd.
+    """
 
     def __init__(self, weights: Weights, device: torch.device) -> None:
         self._like = weights
@@ -23,6 +26,7 @@ class Flat:
         self._counts = [array.size for array in weights.values()]
         self.vector = torch.from_numpy(pack(weights)).to(device)
         self.views = self.layers(self.vector)
+        self.leaves = [view.detach().requires_grad_() for view in self.views]
 
     def layers(self, vector: torch.Tensor) -> Layers:
         """Return a vector's layers as views."""
@@ -38,7 +42,7 @@ class Flat:
 
 
 def mlp(
-    layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu
+    layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu_
 ) -> torch.Tensor:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
     x = observations
