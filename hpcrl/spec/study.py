@@ -438,8 +438,8 @@ class Study(Model):
 
     def algorithms(self) -> list[Algorithm]:
         """Return the algorithms that the study trains."""
-        axis = [{"algorithm": value} for _, key, value in assignments(self) if key == "algorithm"]
-        found = [self.algorithm_of(point) for point in axis or [{}]]
+        points = [option.values for axis in options(self) for option in axis] + [dict(extra) for extra in self.include]
+        found = [self.algorithm_of(point) for point in points if "algorithm" in point] or [self.algorithm_of({})]
         return list({each.name: each for each in found if each}.values())
 
     def known_hyperparameters(self, algorithm: Algorithm | None) -> dict[str, Any]:

@@ -34,8 +34,10 @@ def training_faults(study: Study) -> Iterator[Fault]:
     if not in_axes and not in_workload:
         yield from _settings_faults(study)
     for algorithm in found:
-        if wrong := environment_fault(workload.environment, algorithm.title, algorithm.actions, algorithm.observations):
+        wrong = environment_fault(workload.environment, algorithm.title, algorithm.actions, algorithm.observations)
+        if wrong:
             yield ("workload", "environment"), wrong
+            return
 
 
 def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
@@ -51,7 +53,8 @@ def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             if name in told:
                 continue
             told.add(name)
-            if owners := [each for each in found if name in fields.names(each.settings)]:
+            owners = [each for each in found if name in fields.names(each.settings)]
+            if owners and len(found) > 1:
                 wrong = (
                     f"{algorithm.title}: {wrong}" if algorithm in owners else _not_of_all(algorithm, owners[0], name)
                 )
@@ -106,9 +109,10 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
                 yield ("include",), "a cell has no `algorithm`: name it in every cell"
             continue
         for key in sorted(set(owners) & set(values) - set(fields.names(algorithm.settings))):
-            if paths[key] not in told:
-                told.add(paths[key])
-                yield paths[key], _not_of_all(algorithm, owners[key], key)
+            at = paths[key] if isinstance(paths[key][-1], str) else paths[key][:-1]
+            if at not in told:
+                told.add(at)
+                yield at, _not_of_all(algorithm, owners[key], key)
         for key, others, wrong in _cannot(algorithm, framework, values):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())

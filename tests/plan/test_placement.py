@@ -87,6 +87,16 @@ def test_several_nodes_of_cirrus_are_had_whole() -> None:
     assert (one.core_hours, two.core_hours) == (2, 2 * 288)
 
 
+def test_a_cell_may_ask_for_a_whole_node_unless_the_site_forbids_that() -> None:
+    wanted: dict[str, Any] = {"cpus": 4, "exclusive": True}
+    assert options("cirrus-legacy", **wanted)["exclusive"] is True
+    legacy = PROFILES["cirrus-legacy"]
+    assert cost(legacy, placed(legacy, **wanted), asked(**wanted)).core_hours == 36
+    forbids = legacy.model_copy(update={"forbidden_flags": {"exclusive": "nodes are shared"}})
+    with pytest.raises(UsageError, match=r"forbids --exclusive \(nodes are shared\), but this cell needs it"):
+        options(forbids, **wanted)
+
+
 def test_what_partition_and_qos_of_a_site_really_allow() -> None:
     assert (
         "QOS standard allows at most 2-00:00:00"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import SpecError, UsageError
 from hpcrl.spec.document import validate
 from hpcrl.spec.library import Library
@@ -128,6 +129,52 @@ def test_faults_of_a_study(tmp_path: Path, changes: dict[str, Any], expected: st
 )
 def test_faults_of_a_training_study(tmp_path: Path, axes: dict[str, Any], expected: str) -> None:
     assert expected in fault_of(tmp_path, dqn_study(axes=axes))
+
+
+def _two_algorithms(**changes: Any) -> dict[str, Any]:
+    options = [{"algorithm": "ppo", "environments": 4, "minibatch_size": 64}, {"algorithm": "rainbow", "n_step": 5}]
+    study = dqn_study(axes={"algorithm": options, "framework": ["numpy"]}) | changes
+    study["workload"] = {"environment": "CartPole-v1", "hyperparameters": {"total_steps": 500}}
+    return study
+
+
+def test_the_algorithm_may_be_an_axis(tmp_path: Path) -> None:
+    study = LIBRARY.study(str(write_yaml(tmp_path / "two.yaml", _two_algorithms())))
+    assert [each.name for each in study.algorithms()] == ["ppo", "rainbow"]
+    assert study.algorithm_of({"algorithm": "rainbow"}) is algorithms()["rainbow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (("workload", "hyperparameters", "n_step"), 3, "workload.hyperparameters.n_step: PPO has no hyperparameter 'n_step', but Rainbow has: set it together"),
+        (("workload", "hyperparameters", "n_stap"), 3, "workload.hyperparameters.n_stap: no hyperparameter 'n_stap'"),
+        (("axes", "n_step"), [1, 3], "axes.n_step: PPO has no hyperparameter 'n_step', but Rainbow has"),
+        (("axes", "algorithm"), ["ppo", "rainbwo"], "axes.algorithm.1: no algorithm 'rainbwo'; did you mean 'rainbow'?"),
+        (("axes", "algorithm"), [{"algorithm": "rainbow", "minibatch_size": 64}, "ppo"], "minibatch_size: Rainbow has no hyperparameter 'minibatch_size', but PPO has"),
+        (("axes", "algorithm"), [{"algorithm": "ppo", "environments": 3}], "axes.algorithm.0.algorithm: 256: expected a divisor of a rollout"),
+        (("workload", "algorithm"), "ppo", "workload.algorithm: `algorithm` is an axis, too: remove one of the two"),
+        (("axes",), {"framework": ["numpy"]}, "workload: `algorithm` is missing: name it here or as an axis"),
+        (("include",), [{"framework": "numpy", "total_steps": 10}], "include: a cell has no `algorithm`: name it in every cell"),
+        (("workload", "environment"), "Pendulum-v1", "PPO: expected discrete actions, got continuous ones of Pendulum-v1"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_study_of_two_algorithms(tmp_path: Path, path: tuple[str, ...], value: Any, expected: str) -> None:
+    study = _two_algorithms()
+    place = study
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    assert expected in fault_of(tmp_path, study)
+
+
+def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(tmp_path: Path) -> None:
+    study = _two_algorithms()
+    study["axes"] |= {"framework": ["jax"], "execution": ["lazy", "fused"]}
+    expected = "axes.execution.1: Rainbow has no fused mode: leave it out with `exclude: [{algorithm: rainbow, framework: jax, execution: fused}]`"
+    assert expected in fault_of(tmp_path, study)
+    study["exclude"] = [{"algorithm": "rainbow", "execution": "fused"}]
+    LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 
 
 @pytest.mark.parametrize(
