@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -432,7 +432,7 @@ class Study(Model):
                 found["execution"] = framework.default_mode
         return found
 
-    def algorithm_of(self, point: dict[str, Any]) -> Algorithm | None:
+    def algorithm_of(self, point: Mapping[str, Any]) -> Algorithm | None:
         """Return the algorithm of a point of the matrix; None without built-in training, or if there is no such algorithm."""
         return algorithms().get(str(point.get("algorithm", self.workload.algorithm))) if self.workload.trains else None
 

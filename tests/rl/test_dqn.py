@@ -164,6 +164,18 @@ def test_replay_is_a_ring_and_survives_its_state() -> None:
     np.testing.assert_array_equal(again.actions, drawn.actions)
 
 
+def test_batches_drawn_together_are_those_drawn_one_by_one() -> None:
+    replay = Replay(1000, 1)
+    for number in range(777):
+        replay.add(np.array([number], np.float32), number % 2, float(number), np.zeros(1, np.float32), False)
+    one, many = np.random.default_rng(3), np.random.default_rng(3)
+    together = replay.sample_many(5, 33, many)
+    for number in range(5):
+        for alone, stacked in zip(replay.sample(33, one), together, strict=True):
+            np.testing.assert_array_equal(alone, stacked[number])
+    assert one.bit_generator.state == many.bit_generator.state
+
+
 def test_schedule() -> None:
     assert [linear(1.0, 0.0, 10, step) for step in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
 

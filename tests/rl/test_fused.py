@@ -29,3 +29,17 @@ def test_what_is_stored_when_it_learns_and_how_it_goes_on(tmp_path: Path) -> Non
     assert facts["stretches differ"] and facts["seeds differ"]
     assert facts["exploring"] == pytest.approx(0.5, abs=0.2)
     assert facts["resumed"]
+
+
+def test_rainbows_replay_is_that_of_the_other_modes(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.zip"
+    worker.write_bytes(worker_zip())
+    out = run_program(built_environment("jax"), worker, "tests.rl.fused_rainbow_program")
+    facts = json.loads(out.splitlines()[-1])
+    for case in facts["windows"]:
+        assert case["apart"] < 1e-6, case
+        assert case["windows"] >= min(60, case["capacity"]) - case["pending"] - 1, case
+    assert facts["drawn"] < 1e-3  # sums in float32 and in float64 differ at the borders
+    assert facts["prioritized"] == [2.0, 1.0, 0.5, 2.0]
+    assert 0.05 < facts["explores"]["True"] < 0.95
+    assert facts["explores"]["False"] in (0.0, 1.0)

@@ -345,7 +345,7 @@ def test_time_is_counted_where_it_is_spent() -> None:
     assert counts["env_step"] == 400 + 100
     assert counts["act"] == run.learner.acts - 4 * 4
     assert counts["update"] == counts["transfer"] == 155
-    assert counts["replay"] == 400 + 155
+    assert counts["replay"] == 400 + 155 // 5  # the batches of an interval are drawn together
     assert counts["evaluate"] == 4
     assert counts["compile"] == 1
 

@@ -17,7 +17,7 @@ FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
 OBSERVATIONS = "vector"
-FUSED = False
+FUSED = True
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,9 @@ class OffPolicyLoop:
         """Take the updates of one interval."""
         settings, learner, memory, switch = self._settings, self._learner, self._memory, self._clock.switch
         rate = linear(settings.learning_rate, settings.final_learning_rate, settings.total_steps, self.step)
-        switch("replay")
-        batches = memory.sample_many(settings.updates, self._share, self._draw, self.step) if self._stacks else ()
+        if self._stacks:
+            switch("replay")
+            batches = memory.sample_many(settings.updates, self._share, self._draw, self.step)
         if self._burst:
             switch("transfer")
             transferred = learner.transfer(batches)
@@ -93,13 +94,11 @@ class OffPolicyLoop:
             self._burst(self._algorithm.steps[0].name, transferred, rate)
         else:
             for number in range(settings.updates):
-                switch("replay")
-                one = (
-                    [array[number] for array in batches]
-                    if batches
-                    else memory.sample(self._share, self._draw, self.step)
-                )
-                self._update(tuple(one), number, rate)
+                if not self._stacks:
+                    switch("replay")
+                    sampled = memory.sample(self._share, self._draw, self.step)
+                switch("transfer")
+                self._update(tuple(array[number] for array in batches) if self._stacks else sampled, number, rate)
         learner.synchronize()
         self._actor.refresh()
         switch("other")
@@ -108,7 +107,6 @@ class OffPolicyLoop:
     def _update(self, sampled: Arrays, number: int, rate: float) -> None:
         """Take the gradient steps of update `number` of an interval."""
         switch, learner, memory = self._clock.switch, self._learner, self._memory
-        switch("transfer")
         batch = learner.transfer(sampled)
         switch("update")
         for gradient_step in self._algorithm.steps:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hpcrl.rl.interfaces import Arrays
 from hpcrl.rl.replay.sumtree import SumTree
 
-_SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
+SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
 _STORED = ("observations", "actions", "returns", "following", "discounts")
 
 
@@ -84,7 +84,7 @@ class NStepReplay:
     def prioritize(self, losses: NDArray[np.float32]) -> None:
         """Take the losses (n,) of the windows that were drawn last as their priorities."""
         assert self._tree is not None
-        priorities = (np.abs(losses.astype(np.float64)) + _SMALLEST) ** self._settings.priority_exponent
+        priorities = (np.abs(losses.astype(np.float64)) + SMALLEST) ** self._settings.priority_exponent
         self._largest = max(self._largest, float(priorities.max()))
         self._tree.set(self._drawn, priorities)
 

@@ -50,13 +50,14 @@ class Replay:
         Returns observations (n, inputs) float32, actions (n,) int64, rewards (n,) float32, next observations (n, inputs)
         float32, and terminated (n,) float32: 1.0 where the episode ended by itself (not by truncation).
         """
-        return self._at(generator.integers(0, self.size, count))
+        return self._drawn(generator, (count,))
 
     def sample_many(self, batches: int, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw batches, stacked: arrays (batches, n, ...), the same as from that many calls of :meth:`sample`."""
-        return self._at(generator.integers(0, self.size, (batches, count)))
+        return self._drawn(generator, (batches, count))
 
-    def _at(self, chosen: NDArray[np.int64]) -> Arrays:
+    def _drawn(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Arrays:
+        chosen = generator.integers(0, self.size, shape)
         return (
             self._observations[chosen],
             self._actions[chosen],

@@ -1,11 +1,13 @@
 """The off-policy loop with the environment inside: steps, replay and updates in one compiled scan.
 
 The same algorithm, schedules and initial weights as hpcrl.rl.loops.off_policy. Exploration, replay and the environment
-draw from JAX's random keys, so the run of a seed differs from that of the other modes.
+draw from JAX's random keys, so the run of a seed differs from that of the other modes. The replay and the choice of
+actions are those of the algorithm's module ``fused_<algorithm>`` of this package.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,19 +24,19 @@ from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm
 from hpcrl.rl.runs import Run
 
+Memory = dict[str, jax.Array]
+_REPLAY = ("stored", "scores")
+
 
 class State(NamedTuple):
-    """The loop's own state between two environment steps: random key, episode, replay."""
+    """The loop's own state between two environment steps: random key, episode, replay. Updates change `scores` of it."""
 
     key: jax.Array
     state: jax.Array
     value: jax.Array
     length: jax.Array
-    observations: jax.Array
-    actions: jax.Array
-    rewards: jax.Array
-    following: jax.Array
-    terminated: jax.Array
+    stored: Memory
+    scores: Memory
 
 
 class Carry(NamedTuple):
@@ -45,6 +47,19 @@ class Carry(NamedTuple):
     online: jax.Array
     slots: Any
     target: jax.Array
+
+
+class Happened(NamedTuple):
+    """One environment step: `place` is where the replay stores it, `length` the steps of its episode so far."""
+
+    place: jax.Array
+    observation: jax.Array
+    action: jax.Array
+    reward: jax.Array
+    following: jax.Array
+    terminated: jax.Array
+    ended: jax.Array
+    length: jax.Array
 
 
 Episodes = tuple[jax.Array, jax.Array, jax.Array]
@@ -60,8 +75,9 @@ class FusedLoop:
         self.act = learner.act
         ((self._target, self._group),) = learner.algorithm.targets.items()
         world, limit = world_of(environment)
-        self._own = _first_state(world, settings.buffer_size, run.seed)
-        program = jax.jit(partial(_advance, learner, world, limit), static_argnums=1, donate_argnums=0)
+        parts = importlib.import_module(f"hpcrl.rl.frameworks.jax.fused_{learner.algorithm.name}")
+        self._own = _first_state(world, parts, settings, run.seed)
+        program = jax.jit(partial(_advance, learner, parts, world, limit), static_argnums=1, donate_argnums=0)
         # Compiled beforehand for both lengths that occur, so that training contains no compilation.
         whole, rest = settings.evaluation_interval, settings.total_steps % settings.evaluation_interval
         self._programs = {
@@ -97,77 +113,78 @@ class FusedLoop:
         """Do nothing: there are no processes."""
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        return {name: np.asarray(array) for name, array in self._own._asdict().items()}, {}
+        own = self._own._asdict()
+        named = {name: array for name, array in own.items() if name not in _REPLAY} | own["stored"] | own["scores"]
+        return {name: np.asarray(array) for name, array in named.items()}, {}
 
     def load_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        self._own = State(**{name: jnp.asarray(arrays[name]) for name in State._fields})
+        loaded = {name: jnp.asarray(array) for name, array in arrays.items()}
+        parts = {name: {key: loaded.pop(key) for key in getattr(self._own, name)} for name in _REPLAY}
+        self._own = State(**loaded, **parts)
 
 
-def _first_state(world: World, capacity: int, seed: int) -> State:
+def _first_state(world: World, parts: Any, settings: Any, seed: int) -> State:
+    stored, scores = parts.empty(world, settings)
     key, first = jax.random.split(jax.random.key(seed))
     return State(
         key=jax.random.key_data(key),
         state=world.reset(first),
         value=jnp.float32(0.0),
         length=jnp.int32(0),
-        observations=jnp.zeros((capacity, world.inputs)),
-        actions=jnp.zeros(capacity, jnp.int32),
-        rewards=jnp.zeros(capacity),
-        following=jnp.zeros((capacity, world.inputs)),
-        terminated=jnp.zeros(capacity),
+        stored=stored,
+        scores=scores,
     )
 
 
-def _advance(learner: Learner, world: World, limit: int, carry: Carry, count: int) -> tuple[Carry, Episodes]:
+def _advance(
+    learner: Learner, parts: Any, world: World, limit: int, carry: Carry, count: int
+) -> tuple[Carry, Episodes]:
     """Take `count` steps; also return, for each step, whether an episode ended, its return and its length."""
     settings = learner.algorithm.settings
-    capacity = settings.buffer_size
-    exploring = settings.exploration_fraction * settings.total_steps
     (update,) = learner.pure_updates.values()
 
-    def learn(carry: Carry) -> tuple[jax.Array, Any]:
+    def learn(carry: Carry) -> tuple[jax.Array, Any, Memory]:
         own = carry.own
         key = jax.random.fold_in(jax.random.wrap_key_data(own.key), carry.step)
         rate = schedule(settings.learning_rate, settings.final_learning_rate, settings.total_steps, carry.step)
-        drawn = jax.random.randint(key, (settings.updates, settings.batch_size), 0, jnp.minimum(carry.step, capacity))
 
-        def one(parts: tuple[jax.Array, Any], chosen: jax.Array) -> tuple[tuple[jax.Array, Any], None]:
-            arrays = (own.observations, own.actions, own.rewards, own.following, own.terminated)
-            vector, slots, _ = update(*parts, [carry.target], tuple(array[chosen] for array in arrays), rate)
-            return (vector, slots), None
+        def one(changing: tuple[jax.Array, Any, Memory], drawn: jax.Array) -> tuple[Any, None]:
+            vector, slots, scores = changing
+            batch, chosen = parts.sample(learner, own.stored, scores, drawn, carry.step)
+            vector, slots, aux = update(vector, slots, [carry.target], batch, rate)
+            return (vector, slots, parts.prioritized(settings, scores, chosen, aux)), None
 
-        parts, _ = jax.lax.scan(one, (carry.online, carry.slots), drawn)
-        return parts
+        changing, _ = jax.lax.scan(one, (carry.online, carry.slots, own.scores), parts.draws(settings, key, carry.step))
+        return changing
 
     def body(carry: Carry, drawn: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Carry, Episodes]:
         luck, choice, restart = drawn
         own = carry.own
-        epsilon = schedule(settings.initial_epsilon, settings.final_epsilon, exploring, carry.step)
         action = jax.lax.cond(
-            luck < epsilon,
-            lambda: choice,
-            lambda: learner.pure_greedy(carry.online, own.state[None])[0].astype(jnp.int32),
+            luck < parts.epsilon(settings, carry.step), lambda: choice, lambda: parts.chosen(learner, carry)
         )
         following, reward, terminated = world.step(own.state, action)
-        place = carry.step % capacity
         value, length = own.value + reward, own.length + 1
         ended = terminated | (length >= limit)
+        place = carry.step % settings.buffer_size
+        happened = Happened(place, own.state, action, reward, following, terminated, ended, length)
+        stored, scores = parts.added(settings, own.stored, own.scores, happened)
         step = carry.step + 1
         target = jnp.where(step % learner.algorithm.sync_every == 0, carry.online, carry.target)
         own = own._replace(
             state=jnp.where(ended, restart, following),
             value=jnp.where(ended, 0.0, value),
             length=jnp.where(ended, 0, length),
-            observations=own.observations.at[place].set(own.state),
-            actions=own.actions.at[place].set(action),
-            rewards=own.rewards.at[place].set(reward),
-            following=own.following.at[place].set(following),
-            terminated=own.terminated.at[place].set(terminated.astype(jnp.float32)),
+            stored=stored,
+            scores=scores,
         )
         carry = carry._replace(step=step, own=own, target=target)
         due = (step % settings.train_interval == 0) & (step >= settings.learning_starts)
-        online, slots = jax.lax.cond(due, learn, lambda carry: (carry.online, carry.slots), carry)
-        return carry._replace(online=online, slots=slots), (ended, value, length)
+        online, slots, scores = jax.lax.cond(
+            due, learn, lambda carry: (carry.online, carry.slots, carry.own.scores), carry
+        )
+        carry = carry._replace(online=online, slots=slots, own=own._replace(scores=scores))
+        return carry, (ended, value, length)
 
     # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environment.
     key, *streams = jax.random.split(jax.random.wrap_key_data(carry.own.key), 4)
