@@ -60,15 +60,15 @@ class Network:
 class Step:
     """A gradient step: it changes the weights of `group`; the loss reads those of `uses` as constants.
 
-    `loss` is the name of its function on the algorithm's page. With `aux` the loss also returns a tuple of arrays, such
-    as priorities. The step is taken at every `every`-th update.
+    `loss` is the name of its function on the algorithm's page. `aux` names the arrays that the loss also returns, the first
+    of them priorities for a memory that wants some. The step is taken at every `every`-th update.
     """
 
     name: str
     group: str
     uses: tuple[str, ...] = ()
     loss: str = "loss"
-    aux: bool = False
+    aux: tuple[str, ...] = ()
     every: int = 1
 
 
@@ -105,11 +105,11 @@ class Learner(Protocol):
     """The framework's part of a training: weights, gradients, optimiser, compiler, device.
 
     `burst`(step, batches, learning rate) takes the gradient steps of transferred batches that are stacked, arrays (k, n, ...),
-    in one program; None if this learner has no such program.
+    in one program, and returns their aux, stacked; None if this learner has no such program.
     """
 
     @property
-    def burst(self) -> Callable[[str, Any, float], None] | None: ...
+    def burst(self) -> Callable[[str, Any, float], Any] | None: ...
 
     def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the greedy actions (n,) for observations (n, inputs)."""
@@ -235,6 +235,9 @@ class Loop(Protocol):
 
     step: int
     episodes: int
+
+    def measures(self) -> dict[str, float]:
+        """Return the mean over the intervals so far of what the loss also returns, by name."""
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
         """Continue to step `until`; False if `stop` ended it earlier."""

@@ -27,6 +27,12 @@ class Training:
     loop: Loop
     evaluation_environments: Sequence[Any]
     run: Run
+    implementation: Any
+
+    def remarks(self) -> list[str]:
+        """Return what a user should know of the training so far, one sentence each."""
+        remarks = getattr(self.implementation, "remarks", None)
+        return remarks(self.algorithm.settings, self.loop.measures()) if remarks else []
 
 
 def make_training(
@@ -76,7 +82,7 @@ def assemble(
     run.clock.switch("compile")
     implementation = importlib.import_module(f"hpcrl.rl.algorithms.{algorithm.name}")
     loop: Loop = importlib.import_module(loops).make_loop(algorithm, implementation, make_environment, learner, run)
-    return Training(algorithm, learner, loop, evaluation_environments, run)
+    return Training(algorithm, learner, loop, evaluation_environments, run, implementation)
 
 
 def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:

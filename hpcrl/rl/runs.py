@@ -20,6 +20,9 @@ class Reporter(Protocol):
 
     def progress(self, step: int, total: int) -> None: ...
 
+    def event(self, text: str) -> None:
+        """Take a remark for the user, one sentence."""
+
     def spent(self) -> dict[str, float | None]:
         """Return the times so far, for a checkpoint."""
 

@@ -52,6 +52,8 @@ class Silent:
 
     def progress(self, step: int, total: int) -> None: ...
 
+    def event(self, text: str) -> None: ...
+
     def spent(self) -> dict[str, float | None]:
         return {}
 

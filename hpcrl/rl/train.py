@@ -50,6 +50,8 @@ def train(
         outcome, final = _until_the_end(training, scores, goal, stop)
     finally:
         loop.close()
+    for text in training.remarks():
+        run.reporter.event(text)
     if outcome == "preempted" and checkpoint_file is not None:
         _save(training, scores, checkpoint_file)
     if outcome == "completed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
 
 CARTPOLE = Space(4, 2)
+Observation = NDArray[np.float32]
 
 
 class Batch(NamedTuple):
@@ -78,6 +80,34 @@ class Rank(Collective):
         return values
 
 
+class Counter:
+    """Shows how many steps an episode has had; a reward of 1 a step; ends by itself, or is cut off, after `most`.
+
+    It keeps the seeds of its resets and the actions that were taken.
+    """
+
+    def __init__(self, most: int = 4, cut: bool = False) -> None:
+        self.observation_space, self.action_space = SimpleNamespace(shape=(1,)), SimpleNamespace(n=2)
+        self.spec = None
+        self._most, self._cut, self._taken = most, cut, 0
+        self.seeds: list[int | None] = []
+        self.actions: list[int] = []
+
+    def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        self.seeds.append(seed)
+        self._taken = 0
+        return self._shown(), {}
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self.actions.append(action)
+        self._taken += 1
+        over = self._taken == self._most
+        return self._shown(), 1.0, over and not self._cut, over and self._cut, {}
+
+    def _shown(self) -> Observation:
+        return np.array([self._taken], np.float32)
+
+
 class Reports:
     """Keeps what is reported."""
 
@@ -85,6 +115,7 @@ class Reports:
         self.episodes: list[tuple[int, float, int]] = []
         self.evaluations: list[tuple[int, float]] = []
         self.confirmations: list[tuple[int, float, bool]] = []
+        self.events: list[str] = []
 
     def episode(self, step: int, value: float, length: int) -> None:
         self.episodes.append((step, value, length))
@@ -96,6 +127,9 @@ class Reports:
         self.confirmations.append((step, value, reached))
 
     def progress(self, step: int, total: int) -> None: ...
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
 
     def spent(self) -> dict[str, float | None]:
         return {"training_time": float(len(self.episodes))}

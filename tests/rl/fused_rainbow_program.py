@@ -76,6 +76,7 @@ def prioritized() -> list[float]:
     """Return the priorities of three places after an update of two of them, and the priority of the next new window."""
     settings = Settings(buffer_size=4, n_step=1)
     scores = {"priorities": jnp.array([1.0, 1.0, 1.0, 0.0]), "largest": jnp.float32(1.0)}
+    scores |= {"outside": jnp.float32(0.0), "updates": jnp.int32(0)}
     aux = (jnp.array([4.0, 0.25]), jnp.zeros(2))
     scores = fused_rainbow.prioritized(settings, scores, jnp.array([0, 2]), aux)
     return [round(float(value), 4) for value in (*scores["priorities"][:3], scores["largest"])]

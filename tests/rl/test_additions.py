@@ -35,7 +35,7 @@ FILES = {
 
         def algorithm(space, settings):
             network = Network(space.inputs, settings.hidden, space.actions)
-            steps = (Step("first", "first", ("slow",), aux=True), Step("second", "second", ("first",), every=2))
+            steps = (Step("first", "first", ("slow",), aux=("error",)), Step("second", "second", ("first",), every=2))
             groups = {"first": (network,), "second": (network,)}
             return Algorithm("twins", space, settings, groups, {"slow": "first"}, steps, "second", 1, settings.share)
         """,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,37 +23,7 @@ from hpcrl.rl.specification import dqn as specification
 from hpcrl.rl.train import train
 from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Batch, Rank, Reports
-
-Observation = NDArray[np.float32]
-
-
-class Counter:
-    """Shows how many steps an episode has had; a reward of 1 a step; ends by itself, or is cut off, after `most`.
-
-    It keeps the seeds of its resets and the actions that were taken.
-    """
-
-    def __init__(self, most: int = 4, cut: bool = False) -> None:
-        self.observation_space, self.action_space = SimpleNamespace(shape=(1,)), SimpleNamespace(n=2)
-        self.spec = None
-        self._most, self._cut, self._taken = most, cut, 0
-        self.seeds: list[int | None] = []
-        self.actions: list[int] = []
-
-    def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
-        self.seeds.append(seed)
-        self._taken = 0
-        return self._shown(), {}
-
-    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        self.actions.append(action)
-        self._taken += 1
-        over = self._taken == self._most
-        return self._shown(), 1.0, over and not self._cut, over and self._cut, {}
-
-    def _shown(self) -> Observation:
-        return np.array([self._taken], np.float32)
+from tests.rl.builders import Batch, Counter, Observation, Rank, Reports
 
 
 class Blind(Counter):

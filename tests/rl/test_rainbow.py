@@ -24,7 +24,7 @@ from hpcrl.rl.specification.rainbow import loss_and_gradient, mean_weights, nois
 from hpcrl.rl.train import train
 from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import made_of
+from tests.rl.builders import Counter, Reports, made_of
 from tests.rl.cases import rainbow_batch
 
 SPACE = Space(4, 2)
@@ -181,7 +181,8 @@ LEARNING = Settings(
 
 def trained(settings: Settings, probe: int, seed: int = 1, **extra: Any) -> tuple[Any, Result]:
     run = Run(seed, extra.pop("reports", Silent()), PhaseClock(), extra.pop("collective", None))
-    training = make_training("rainbow", settings, "numpy", "eager", lambda: Probe(probe), run)
+    make_environment = extra.pop("environment", lambda: Probe(probe))
+    training = make_training("rainbow", settings, "numpy", "eager", make_environment, run)
     return training.learner, train(training, **extra)
 
 
@@ -195,6 +196,21 @@ def test_the_probes_are_solved_whatever_part_is_left_out(number: int, off: str |
     np.testing.assert_array_equal(found.argmax(1), wanted.argmax(1))
     # Noise explores less and less: the value of the worse action may still be that of a few tries.
     np.testing.assert_allclose(found.max(1), wanted.max(1), atol=0.1)
+
+
+@pytest.mark.parametrize(("largest", "value", "told"), [(20.0, 10.0, False), (5.0, 5.0, True)])
+def test_a_support_that_does_not_hold_the_returns_shows_in_the_values_and_is_told(
+    largest: float, value: float, told: bool
+) -> None:
+    """The return does not show it: a reward of 1 at each step, for ever, is worth 1 / (1 - gamma) = 10."""
+    settings = replace(LEARNING, value_minimum=0.0, value_maximum=largest, total_steps=2_000, evaluation_interval=2_000)
+    reports = Reports()
+    learner, result = trained(settings, 0, reports=reports, environment=lambda: Counter(20, cut=True))
+    assert result.final_score == 20
+    shown = np.arange(5, 10, dtype=np.float32)[:, None]
+    found = q_values(mean_weights(learner.weights("online")), shown, settings).max(1).mean()
+    assert found == pytest.approx(value, rel=0.1)
+    assert told == any("lay outside of the support from 0 to 5 and was cut off" in text for text in reports.events)
 
 
 def test_one_seed_is_one_run_and_a_resumed_one_is_the_same(tmp_path: Path) -> None:

@@ -16,6 +16,6 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         settings=settings,
         groups={"both": (actor, critic)},
         targets={},
-        steps=(Step("update", "both", aux=True),),
+        steps=(Step("update", "both", aux=("divergence",)),),
         acts_with="both",
     )

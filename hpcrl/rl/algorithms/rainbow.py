@@ -16,6 +16,7 @@ from hpcrl.rl.schedules import linear
 
 # The random stream of a seed for the noise of updates, which is equal on all ranks.
 _UPDATES = 6
+_MOST_OUTSIDE = 0.01
 
 
 def algorithm(space: Space, settings: Settings) -> Algorithm:
@@ -29,10 +30,20 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         settings=settings,
         groups={"online": (network,)},
         targets={"target": "online"},
-        steps=(Step("update", "online", ("target",), aux=True),),
+        steps=(Step("update", "online", ("target",), aux=("loss", "outside")),),
         acts_with="online",
         sync_every=settings.target_interval,
     )
+
+
+def remarks(settings: Settings, measures: dict[str, float]) -> list[str]:
+    """Return what a user should know of a training, one sentence each."""
+    if (outside := measures.get("outside", 0.0)) <= _MOST_OUTSIDE:
+        return []
+    return [
+        f"{outside:.1%} of the projected probability lay outside of the support from {settings.value_minimum:g} to "
+        f"{settings.value_maximum:g} and was cut off: give value_minimum and value_maximum that hold every discounted return"
+    ]
 
 
 class Noise:

@@ -12,6 +12,7 @@ from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Act, Algorithm, Arrays, Learner, Memory
 from hpcrl.rl.loops.acting import make_actor
+from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import linear
@@ -31,6 +32,7 @@ class OffPolicyLoop:
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
         self._seed = run.seed + 1_000_003 * run.rank
         self._memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
+        self._measures = Measures(algorithm.steps[-1].aux)
         self._share = self._settings.batch_size // run.ranks
         self._stacks = _stacks(algorithm, self._memory, self._share)
         self._burst = learner.burst if self._stacks and algorithm.has_one_step else None
@@ -91,21 +93,23 @@ class OffPolicyLoop:
             switch("transfer")
             transferred = learner.transfer(batches)
             switch("update")
-            self._burst(self._algorithm.steps[0].name, transferred, rate)
+            aux = self._burst(self._algorithm.steps[0].name, transferred, rate)
         else:
             for number in range(settings.updates):
                 if not self._stacks:
                     switch("replay")
                     sampled = memory.sample(self._share, self._draw, self.step)
                 switch("transfer")
-                self._update(tuple(array[number] for array in batches) if self._stacks else sampled, number, rate)
+                one = tuple(array[number] for array in batches) if self._stacks else sampled
+                aux = self._update(one, number, rate)
         learner.synchronize()
         self._actor.refresh()
+        self._measures.add(learner, aux)
         switch("other")
         self._run.reporter.progress(self.step, settings.total_steps)
 
-    def _update(self, sampled: Arrays, number: int, rate: float) -> None:
-        """Take the gradient steps of update `number` of an interval."""
+    def _update(self, sampled: Arrays, number: int, rate: float) -> Any:
+        """Take the gradient steps of update `number` of an interval; return the aux of the last."""
         switch, learner, memory = self._clock.switch, self._learner, self._memory
         batch = learner.transfer(sampled)
         switch("update")
@@ -117,6 +121,10 @@ class OffPolicyLoop:
             memory.prioritize(learner.read(aux)[0])
         if self._run.precise_phases:
             learner.synchronize()
+        return aux
+
+    def measures(self) -> dict[str, float]:
+        return self._measures.means()
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

@@ -156,6 +156,9 @@ class OnPolicyLoop:
         self._explore.bit_generator.state, self._draw.bit_generator.state = facts["explore"], facts["draw"]
         self._actor.refresh()
 
+    def measures(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         self._environments.close()
 

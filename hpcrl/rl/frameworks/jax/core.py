@@ -111,11 +111,11 @@ class Learner:
 
         def updates(vector: jax.Array, slots: Any, constants: Constants, batches: Any, rate: Any) -> Any:
             def one(carry: Any, batch: Any) -> Any:
-                *carry, _ = update(*carry, constants, batch, rate)
-                return tuple(carry), None
+                *carry, aux = update(*carry, constants, batch, rate)
+                return tuple(carry), aux
 
-            (vector, slots), _ = jax.lax.scan(one, (vector, slots), batches)
-            return vector, slots, ()
+            (vector, slots), aux = jax.lax.scan(one, (vector, slots), batches)
+            return vector, slots, aux
 
         self._programs.append(program := self._compile(updates, donate_argnums=(0, 1)))
         return program
@@ -149,8 +149,8 @@ class Learner:
     def update(self, step: str, batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
         return self._updates[step](batch, learning_rate)
 
-    def _burst(self, step: str, batches: Any, learning_rate: float) -> None:
-        self._bursts[step](batches, learning_rate, len(batches[0]))
+    def _burst(self, step: str, batches: Any, learning_rate: float) -> tuple[jax.Array, ...]:
+        return self._bursts[step](batches, learning_rate, len(batches[0]))
 
     def read(self, aux: Any) -> Arrays:
         return tuple(np.asarray(array) for array in aux)

@@ -75,7 +75,7 @@ class FusedLoop:
         self.act = learner.act
         ((self._target, self._group),) = learner.algorithm.targets.items()
         world, limit = world_of(environment)
-        parts = importlib.import_module(f"hpcrl.rl.frameworks.jax.fused_{learner.algorithm.name}")
+        self._parts = parts = importlib.import_module(f"hpcrl.rl.frameworks.jax.fused_{learner.algorithm.name}")
         self._own = _first_state(world, parts, settings, run.seed)
         program = jax.jit(partial(_advance, learner, parts, world, limit), static_argnums=1, donate_argnums=0)
         # Compiled beforehand for both lengths that occur, so that training contains no compilation.
@@ -108,6 +108,9 @@ class FusedLoop:
         self.step = until
         self._reporter.progress(self.step, self._settings.total_steps)
         return True
+
+    def measures(self) -> dict[str, float]:
+        return self._parts.measures(self._own.scores)
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

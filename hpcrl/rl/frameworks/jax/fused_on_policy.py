@@ -110,6 +110,9 @@ class FusedLoop:
             self._reporter.progress(self.step, self._settings.total_steps)
         return True
 
+    def measures(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         """Do nothing: there are no processes."""
 

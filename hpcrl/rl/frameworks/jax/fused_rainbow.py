@@ -25,7 +25,8 @@ def empty(world: World, settings: Any) -> tuple[Memory, Memory]:
     stored, _ = fused_dqn.empty(world, settings)
     columns = math.isqrt(settings.buffer_size - 1) + 1
     rows = -(-settings.buffer_size // columns)
-    scores = {"priorities": jnp.zeros(rows * columns), "largest": jnp.float32(1.0)}
+    numbers = {"outside": jnp.float32(0.0), "updates": jnp.int32(0)}
+    scores = {"priorities": jnp.zeros(rows * columns), "largest": jnp.float32(1.0), **numbers}
     return stored | {"ended": jnp.zeros(settings.buffer_size)}, scores
 
 
@@ -103,11 +104,18 @@ def windows(settings: Any, stored: Memory, chosen: jax.Array) -> tuple[jax.Array
 
 def prioritized(settings: Any, scores: Memory, chosen: jax.Array, aux: Any) -> Memory:
     """Return the scores after an update: the losses of the windows are their priorities."""
+    losses, outside = aux
+    scores = scores | {"outside": scores["outside"] + outside.mean(), "updates": scores["updates"] + 1}
     if not settings.prioritized:
         return scores
-    changed = (jnp.abs(aux[0]) + SMALLEST) ** settings.priority_exponent
+    changed = (jnp.abs(losses) + SMALLEST) ** settings.priority_exponent
     largest = jnp.maximum(scores["largest"], changed.max())
-    return {"priorities": scores["priorities"].at[chosen].set(changed), "largest": largest}
+    return scores | {"priorities": scores["priorities"].at[chosen].set(changed), "largest": largest}
+
+
+def measures(scores: Memory) -> dict[str, float]:
+    """Return the mean of what the loss also returns: the mass outside of the support."""
+    return {"outside": float(scores["outside"] / scores["updates"])} if scores["updates"] else {}
 
 
 def drawn_noise(learner: Learner, key: jax.Array) -> jax.Array:
