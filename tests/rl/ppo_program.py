@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,14 +28,16 @@ SETTINGS = Settings(
 )  # fmt: skip
 
 
-def trained(framework: str, execution: str, make_environment: Callable[[], Any]) -> tuple[Weights, float | None]:
+def trained(
+    framework: str, execution: str, make_environment: Callable[[], Any], **changes: Any
+) -> tuple[Weights, float | None]:
     """Return the weights after a training and the last score."""
     if framework == "torch":
         import torch
 
         torch._dynamo.reset()
     run = Run(3, Silent(), PhaseClock())
-    training = make_training("ppo", SETTINGS, framework, execution, make_environment, run)
+    training = make_training("ppo", replace(SETTINGS, **changes), framework, execution, make_environment, run)
     result = train(training)
     return training.learner.weights("both"), result.final_score
 
@@ -51,7 +54,9 @@ def main(framework: str, execution: str) -> None:
     discounted = trained(framework, execution, partial(Probe, 3))[0]
     first, second = (trained(framework, execution, partial(Probe, 5)) for _ in range(2))
     cut = trained(framework, execution, partial(gymnasium_environment, "CartPole-v1", 5))[0]
+    scaled = trained(framework, execution, partial(Probe, 5), normalize_observations=True, normalize_rewards=True)
     facts = {
+        "score by scaled observations": scaled[1],
         "discounted": values(discounted, [[0.0], [1.0]]),
         "score": first[1],
         "identical": all(np.array_equal(array, second[0][name]) for name, array in first[0].items()),

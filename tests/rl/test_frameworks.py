@@ -134,7 +134,7 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
     out = run_program(built_environment(framework), worker, "tests.rl.ppo_program", framework, execution)
     facts: dict[str, Any] = json.loads(out.splitlines()[-1])
     assert facts["discounted"] == pytest.approx([0.5, 1.0], abs=0.1)
-    assert facts["score"] == 1.0
+    assert facts["score"] == facts["score by scaled observations"] == 1.0
     assert facts["identical"]
     # CartPole cannot fall in five steps: a reward of 1 for ever, worth 2 at this discount, whenever it is cut off.
     assert facts["cut off"] == pytest.approx([2.0] * 3, abs=0.15)
@@ -211,9 +211,13 @@ def test_computing_is_no_part_of_communicating(worker: Path, framework: str, exe
     assert 0 < found["communicate"] < 0.02 * found["update"]
 
 
-def test_jax_s_cartpole_is_gymnasium_s(worker: Path) -> None:
-    out = run_program(built_environment("jax"), worker, "tests.rl.cartpole_program")
-    assert json.loads(out)["largest"] < 1e-4
+@pytest.mark.parametrize(("name", "episodes", "ends"), [("CartPole-v1", 50, 50), ("MountainCar-v0", 20, 10)])
+def test_jax_s_environments_are_gymnasium_s(worker: Path, name: str, episodes: int, ends: int) -> None:
+    out = run_program(built_environment("jax"), worker, "tests.rl.worlds_program", name, str(episodes))
+    facts = json.loads(out)
+    assert facts["largest"] < 1e-4
+    assert facts["ends"] == ends
+    assert max(facts["first"].values()) < 5e-3
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.rl.interfaces import Algorithm, Arrays, Space, Weights
+from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.make import assemble
 from hpcrl.rl.runs import Result
 from hpcrl.rl.runs import Run as RunOfTraining
@@ -26,8 +27,8 @@ from hpcrl.rl.train import train
 from hpcrl.rl.vector.make import make_vector
 from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Rank, Reports, made_of
-from tests.rl.test_loop import Blind, Counter
+from tests.rl.builders import Counter, Rank, Reports, made_of
+from tests.rl.test_loop import Blind
 
 SMALL = Settings(
     total_steps=960, hidden=(16,), environments=4, rollout_steps=12, minibatch_size=16, epochs=3, gamma=0.5,
@@ -193,10 +194,66 @@ def test_warming_up_leaves_no_trace() -> None:
     assert not any(array.any() for name, array in run.learner.state().items() if name.startswith("optimizer/"))
 
 
+def test_observations_and_rewards_get_a_common_scale() -> None:
+    """By the moments of all rows so far: observations by those before the rollout, rewards with those of the rollout."""
+    settings = replace(SMALL, normalize_observations=True, normalize_rewards=True, gamma=0.9)
+    draw = np.random.default_rng(0)
+    scales = Scales(3, 4, settings, None)
+    rows, returns, running = [], [], np.zeros(4)
+    for number in range(5):
+        observations = draw.normal(7, [1, 2, 3], (12, 4, 3)).astype(np.float32)
+        rewards, ended = draw.normal(2, 5, (12, 4)).astype(np.float32), draw.random((12, 4)) < 0.2
+        if number:
+            mean, deviation = np.mean(rows, 0), np.std(rows, 0)
+            np.testing.assert_allclose(scales.observations(observations), (observations - mean) / deviation, atol=1e-3)
+        for reward, over in zip(rewards, ended, strict=True):
+            scales.step(reward, over)
+            running = 0.9 * running + reward
+            returns.extend(running)
+            running = np.where(over, 0, running)
+        np.testing.assert_allclose(scales.rewards(rewards), (rewards / np.std(returns)).clip(-10, 10), rtol=1e-3)
+        scales.learn(observations)
+        rows.extend(observations.reshape(-1, 3))
+    far = scales.observations(np.full((1, 3), 1e6, np.float32))
+    assert far.tolist() == [[10.0, 10.0, 10.0]]
+    again = Scales(3, 4, settings, None)
+    again.load_state(scales.state())
+    np.testing.assert_array_equal(again.observations(observations), scales.observations(observations))
+
+
+def test_ranks_have_one_scale() -> None:
+    """The moments are those of the rows of all ranks: here the other rank sees the same rows, moved by 2."""
+
+    class Other(Rank):
+        def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+            mean = values + 1 if self.calls % 2 == 0 else values + self.first + 2
+            self.first, self.calls = (2 * values if self.calls % 2 == 0 else self.first), self.calls + 1
+            return mean
+
+    other = Other(0)
+    other.calls, other.first = 0, np.zeros(2, np.float32)
+    scales = Scales(2, 4, replace(SMALL, normalize_observations=True), other)
+    rows = np.random.default_rng(0).normal(size=(12, 4, 2)).astype(np.float32)
+    scales.learn(rows)
+    whole = np.concatenate([rows.reshape(-1, 2), rows.reshape(-1, 2) + 2])
+    shown = scales.observations(rows[0])
+    np.testing.assert_allclose(shown, (rows[0] - whole.mean(0)) / whole.std(0), atol=1e-3)
+
+
+def test_policies_act_and_learn_on_the_scale_of_their_observations() -> None:
+    run = Run(replace(SMALL, normalize_observations=True), lambda: Counter(6))
+    first, second = (np.concatenate([batch[0][:, 0] for batch in run.learner.batches[n : n + 3]]) for n in (0, 9))
+    assert sorted(first) == sorted(np.repeat(np.arange(6), 8))
+    wanted = (np.repeat(np.arange(6), 8) - 2.5) / np.std(np.arange(6))
+    np.testing.assert_allclose(sorted(second), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("acting", ["framework", "numpy"])
-def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, acting: str) -> None:
+def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, acting: str, scaled: bool) -> None:
     """To the last bit, where an episode is one step long: an environment's own state is not in a checkpoint."""
-    settings, file = replace(SMALL, acting=acting), tmp_path / "c.npz"
+    settings = replace(SMALL, acting=acting, normalize_observations=scaled, normalize_rewards=scaled)
+    file = tmp_path / "c.npz"
     whole = Run(settings, lambda: Probe(4), goal=1.0)
     asked = iter(range(10**6))
     first = Run(settings, lambda: Probe(4), goal=1.0, stop=lambda: next(asked) == 7, checkpoint_file=file)

@@ -23,7 +23,8 @@ class Settings(TrainingSettings):
     """Hyperparameters. Steps, environments and minibatches are totals over all ranks: each rank takes its share.
 
     A rollout is `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped. `clip_range`
-    and the learning rate go linearly to their final values.
+    and the learning rate go linearly to their final values. `normalize_observations` and `normalize_rewards` bring these to a
+    common scale by their running moments.
     """
 
     total_steps: int = integer(100_000)
@@ -39,6 +40,8 @@ class Settings(TrainingSettings):
     entropy_weight: float = number(0.0, 0)
     value_weight: float = number(0.5, 0)
     normalize_advantages: bool = flag(True)
+    normalize_observations: bool = flag(False)
+    normalize_rewards: bool = flag(False)
     environments: int = integer(8, 1, 100_000)
     stepping: str = choice("sync", "processes")
     rollout_steps: int = integer(32)

@@ -12,6 +12,7 @@ from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
+from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.rollout import Rollout, advantages
 from hpcrl.rl.runs import Run
@@ -33,7 +34,8 @@ class OnPolicyLoop:
         extra = [run.rank] if run.rank else []
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
         self._actor = make_actor(learner, algorithm)
-        self.act: Act = self._actor.act
+        self._scales = Scales(algorithm.space.inputs, environments.count, settings, run.collective)
+        self.act: Act = lambda observations: self._actor.act(self._scales.observations(observations))
         self.step = self.episodes = 0
         self._rollout = Rollout(settings.rollout_steps, environments.count, algorithm.space.inputs)
         self._silence = np.zeros((environments.count, algorithm.space.actions), np.float32)
@@ -65,7 +67,7 @@ class OnPolicyLoop:
         return [int(seed) for seed in sequence.generate_state(self._environments.count)]
 
     def _values_of(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = self._actor.sample(observations, self._silence)[2]
+        values: NDArray[np.float32] = self._actor.sample(self._scales.observations(observations), self._silence)[2]
         return values
 
     def _take_step(self) -> None:
@@ -74,7 +76,7 @@ class OnPolicyLoop:
         assert observations is not None
         switch("act")
         noise = self._explore.gumbel(size=self._silence.shape).astype(np.float32)
-        actions, logs, values = self._actor.sample(observations, noise)
+        actions, logs, values = self._actor.sample(self._scales.observations(observations), noise)
         switch("env_step")
         found = self._environments.step(actions)
         switch("replay")
@@ -87,6 +89,7 @@ class OnPolicyLoop:
             rollout.following[row] = self._values_of(found.last)
             switch("replay")
         self._observations = found.observations
+        self._scales.step(found.rewards, found.ended)
         self._values += found.rewards
         self._lengths += 1
         ranks = self._run.ranks
@@ -101,9 +104,10 @@ class OnPolicyLoop:
         """Take the epochs of one rollout."""
         settings, learner, rollout, run = self._settings, self._learner, self._rollout, self._run
         switch, share = self._clock.switch, settings.minibatch_size // run.ranks
+        rollout.rewards[:] = self._scales.rewards(rollout.rewards)
         estimates = advantages(rollout, last_values, settings.gamma, settings.gae_lambda)
         arrays = (
-            rollout.observations,
+            self._scales.observations(rollout.observations),
             rollout.actions,
             rollout.logs,
             estimates,
@@ -136,6 +140,7 @@ class OnPolicyLoop:
         switch("update")
         learner.synchronize()
         self._actor.refresh()
+        self._scales.learn(rollout.observations)
         switch("other")
         run.reporter.progress(self.step, settings.total_steps)
 
@@ -150,9 +155,11 @@ class OnPolicyLoop:
         return np.float32(self._run.collective.average_array(mean)[0] if self._run.collective else mean[0])
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        return {}, {"explore": self._explore.bit_generator.state, "draw": self._draw.bit_generator.state}
+        facts = {"explore": self._explore.bit_generator.state, "draw": self._draw.bit_generator.state}
+        return self._scales.state(), facts
 
     def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
+        self._scales.load_state(arrays)
         self._explore.bit_generator.state, self._draw.bit_generator.state = facts["explore"], facts["draw"]
         self._actor.refresh()
 

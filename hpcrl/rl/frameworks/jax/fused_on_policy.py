@@ -18,18 +18,11 @@ from numpy.typing import NDArray
 from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
+from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, advantages, rollout
 from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm
+from hpcrl.rl.normalization import centred, merged, moments_of, none_yet, scaled
 from hpcrl.rl.runs import Run
-
-
-class State(NamedTuple):
-    """The environments between two steps: random key, observations (n, inputs), and the episodes' returns and lengths (n,)."""
-
-    key: jax.Array
-    observations: jax.Array
-    values: jax.Array
-    lengths: jax.Array
 
 
 class Carry(NamedTuple):
@@ -41,27 +34,6 @@ class Carry(NamedTuple):
     slots: Any
 
 
-class Transition(NamedTuple):
-    """A step of n environments; `last` are the observations that it led to, before any reset."""
-
-    observations: jax.Array
-    actions: jax.Array
-    logs: jax.Array
-    values: jax.Array
-    rewards: jax.Array
-    terminated: jax.Array
-    ended: jax.Array
-    last: jax.Array
-
-
-class Episodes(NamedTuple):
-    """For each step and environment whether an episode ended there, its return and its length."""
-
-    ended: jax.Array
-    values: jax.Array
-    lengths: jax.Array
-
-
 class FusedLoop:
     """Advances by one compiled call per rollout. The algorithm has one step, without constants."""
 
@@ -70,7 +42,7 @@ class FusedLoop:
         self._learner, self._settings, self._reporter, self._clock = learner, settings, run.reporter, run.clock
         self._group = learner.algorithm.acts_with
         self.step = self.episodes = 0
-        self.act = learner.act
+        self.act = lambda observations: learner.act(self._shown(observations))
         world, limit = world_of(environment)
         key, first = jax.random.split(jax.random.key(run.seed))
         count = settings.environments
@@ -79,7 +51,10 @@ class FusedLoop:
             observations=jax.vmap(world.reset)(jax.random.split(first, count)),
             values=jnp.zeros(count),
             lengths=jnp.zeros(count, jnp.int32),
+            discounted=jnp.zeros(count),
+            moments=jax.tree.map(jnp.asarray, {"observations": none_yet(world.inputs), "returns": none_yet()}),
         )
+        self._moments = none_yet(world.inputs)
         program = jax.jit(partial(_rollout_and_updates, learner, world, limit), donate_argnums=0)
         # Compiled beforehand, so that training contains no compilation.
         self._program = program.lower(self._carry()).compile()
@@ -89,6 +64,13 @@ class FusedLoop:
     def _carry(self) -> Carry:
         vector, slots = self._learner.vectors[self._group], self._learner.slots[self._group]
         return Carry(jnp.int32(self.step), self._environments, vector, slots)
+
+    def _shown(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return observations as the policy sees them."""
+        if not self._settings.normalize_observations:
+            return observations
+        shown: NDArray[np.float32] = centred(observations, self._moments)
+        return shown
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
         count = self._settings.environments
@@ -100,6 +82,7 @@ class FusedLoop:
             jax.block_until_ready(carry)
             self._clock.switch("other")
             self._environments = carry.environments
+            self._moments = jax.tree.map(np.asarray, carry.environments.moments["observations"])
             self._learner.vectors[self._group], self._learner.slots[self._group] = carry.vector, carry.slots
             ended, values, lengths = (np.asarray(array) for array in episodes)
             for row, place in zip(*np.nonzero(ended), strict=True):
@@ -117,21 +100,35 @@ class FusedLoop:
         """Do nothing: there are no processes."""
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        return {name: np.asarray(array) for name, array in self._environments._asdict().items()}, {}
+        leaves = jax.tree.leaves(self._environments)
+        return {str(number): np.asarray(leaf) for number, leaf in enumerate(leaves)}, {}
 
     def load_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        self._environments = State(**{name: jnp.asarray(arrays[name]) for name in State._fields})
+        structure = jax.tree.structure(self._environments)
+        leaves = [jnp.asarray(arrays[str(number)]) for number in range(len(arrays))]
+        self._environments = jax.tree.unflatten(structure, leaves)
+        self._moments = jax.tree.map(np.asarray, self._environments.moments["observations"])
 
 
 def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carry) -> tuple[Carry, Episodes]:
     settings = learner.algorithm.settings
     (update,) = learner.pure_updates.values()
     key, exploring, permuting = jax.random.split(jax.random.wrap_key_data(carry.environments.key), 3)
-    environments, (transitions, episodes) = _rollout(learner, world, limit, carry, exploring)
+    environments, (transitions, episodes) = rollout(learner, world, limit, carry.vector, carry.environments, exploring)
+    moments = dict(carry.environments.moments)
+    if settings.normalize_rewards:
+        moments["returns"] = merged(moments["returns"], moments_of(transitions.discounted.reshape(-1)))
+        transitions = transitions._replace(rewards=scaled(transitions.rewards, moments["returns"]))
+    if settings.normalize_observations:
+        rows = transitions.observations.reshape(-1, world.inputs)
+        shown = centred(transitions.observations, moments["observations"])
+        last = centred(transitions.last, moments["observations"])
+        moments["observations"] = merged(moments["observations"], moments_of(rows))
+        transitions = transitions._replace(observations=shown, last=last)
     last = transitions.last.reshape(-1, world.inputs)
     silence = jnp.zeros((len(last), world.actions))
     following = learner.pure_sample(carry.vector, last, silence)[2].reshape(transitions.rewards.shape)
-    estimates = _advantages(transitions, following, settings.gamma, settings.gae_lambda)
+    estimates = advantages(transitions, following, settings.gamma, settings.gae_lambda)
     arrays = (
         transitions.observations, transitions.actions, transitions.logs, estimates, estimates + transitions.values,
         transitions.values,
@@ -150,50 +147,8 @@ def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carr
     size = transitions.rewards.size
     orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(permuting, settings.epochs))
     (vector, slots), _ = jax.lax.scan(one, (carry.vector, carry.slots), orders.reshape(-1, settings.minibatch_size))
-    environments = environments._replace(key=jax.random.key_data(key))
+    environments = environments._replace(key=jax.random.key_data(key), moments=moments)
     return Carry(carry.step + size, environments, vector, slots), episodes
-
-
-def _rollout(
-    learner: Learner, world: World, limit: int, carry: Carry, key: jax.Array
-) -> tuple[State, tuple[Transition, Episodes]]:
-    """Take the steps of one rollout with one policy."""
-    count, steps = learner.algorithm.settings.environments, learner.algorithm.settings.rollout_steps
-
-    def step(state: State, drawn: tuple[jax.Array, jax.Array]) -> tuple[State, tuple[Transition, Episodes]]:
-        noise, starts = drawn
-        actions, logs, values = learner.pure_sample(carry.vector, state.observations, noise)
-        last, rewards, terminated = jax.vmap(world.step)(state.observations, actions)
-        returns, lengths = state.values + rewards, state.lengths + 1
-        ended = terminated | (lengths >= limit)
-        transition = Transition(state.observations, actions, logs, values, rewards, terminated, ended, last)
-        state = State(
-            key=state.key,
-            observations=jnp.where(ended[:, None], starts, last),
-            values=jnp.where(ended, 0.0, returns),
-            lengths=jnp.where(ended, 0, lengths),
-        )
-        return state, (transition, Episodes(ended, returns, lengths))
-
-    # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environments.
-    gumbel, resets = jax.random.split(key)
-    noise = jax.random.gumbel(gumbel, (steps, count, world.actions))
-    starts = jax.vmap(world.reset)(jax.random.split(resets, steps * count)).reshape(steps, count, -1)
-    return jax.lax.scan(step, carry.environments, (noise, starts))
-
-
-def _advantages(transitions: Transition, following: jax.Array, gamma: float, gae_lambda: float) -> jax.Array:
-    """Return the estimates of hpcrl.rl.rollout.advantages; `following` are the values of what each step led to."""
-    terminated, ended = (array.astype(jnp.float32) for array in (transitions.terminated, transitions.ended))
-    deltas = transitions.rewards + gamma * (1 - terminated) * following - transitions.values
-
-    def back(accumulated: jax.Array, row: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        delta, over = row
-        accumulated = delta + gamma * gae_lambda * (1 - over) * accumulated
-        return accumulated, accumulated
-
-    _, estimates = jax.lax.scan(back, jnp.zeros_like(deltas[0]), (deltas, ended), reverse=True)
-    return estimates
 
 
 def make_loop(
