@@ -98,7 +98,15 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
     told: set[Key] = set()
     found = study.algorithms()
     owners = {name: each for each in found for name in fields.names(each.settings)} if len(found) > 1 else {}
-    keys = ("algorithm", "framework", "execution", "parallelism", "gpus", *sorted(set(owners) & study.factors()))
+    keys = (
+        "algorithm",
+        "framework",
+        "execution",
+        "parallelism",
+        "gpus",
+        "stepping",
+        *sorted(set(owners) & study.factors()),
+    )
     for values, paths in combinations(study, keys):
         framework, algorithm = frameworks().get(str(values.get("framework"))), study.algorithm_of(values)
         if framework is None:
@@ -113,10 +121,13 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
             if at not in told:
                 told.add(at)
                 yield at, _not_of_all(algorithm, owners[key], key)
-        for key, others, wrong in _cannot(algorithm, framework, values):
+        for key, others, wrong in _cannot(algorithm, framework, {**study.workload.hyperparameters, **values}):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
-            path = paths.get(key, ("resources", key))
+            place = (
+                ("workload", "hyperparameters", key) if key in study.workload.hyperparameters else ("resources", key)
+            )
+            path = paths.get(key, place)
             if (*path, shown) not in told:
                 told.add((*path, shown))
                 yield path, wrong + (f": leave it out with `exclude: [{{{shown}}}]`" if rule else "")
@@ -153,6 +164,13 @@ def _cannot(algorithm: Algorithm, framework: Framework, values: dict[str, Any]) 
             )
     if execution == "fused" and execution in framework.modes and not algorithm.fused:
         yield "execution", ("algorithm", "framework"), f"{algorithm.title} has no {execution} mode"
+    if (stepping := values.get("stepping", "sync")) not in framework.stepping and execution != "fused":
+        ways = ", ".join(framework.stepping)
+        yield (
+            "stepping",
+            ("framework",),
+            f"{framework.title}: stepping: expected one of {ways}, got {written(stepping)}",
+        )
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if values["gpus"] and "cuda" not in framework.devices:

@@ -24,6 +24,7 @@ FILES = {
         """,
     "catalogue/frameworks/abacus.py": """
         TITLE, MODES, ONE_PROCESS, PARALLELISM, PACKAGES = "Abacus", ("eager", "quick"), (), (), ()
+        STEPPING = ("sync",)
         DEVICES, THREADS, OUT_OF_MEMORY, PRIVATE_DIRECTORIES = ("cpu",), (), (), ("ABACUS_CACHE",)
 
         def variables(cpus, given):

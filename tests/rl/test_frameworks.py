@@ -220,6 +220,13 @@ def test_jax_s_environments_are_gymnasium_s(worker: Path, name: str, episodes: i
     assert max(facts["first"].values()) < 5e-3
 
 
+def test_environments_that_are_compiled_step_as_gymnasium_s(worker: Path) -> None:
+    facts = json.loads(run_program(built_environment("jax"), worker, "tests.rl.compiled_program"))
+    assert facts["apart"] < 1e-4
+    assert facts["cut off"] == [False, True] and facts["fallen"] == [True, True]
+    assert facts["starts differ"] and facts["seeds differ"] and facts["same seed"]
+
+
 @pytest.mark.parametrize(
     "first",
     [

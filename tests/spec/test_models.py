@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,21 @@ def test_faults_of_a_study_of_two_algorithms(tmp_path: Path, path: tuple[str, ..
     assert expected in fault_of(tmp_path, study)
 
 
-def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(tmp_path: Path) -> None:
+def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["jax", "torch"], "stepping": ["sync", "compiled"]})
+    study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
+    rule = "leave it out with `exclude: [{framework: torch, stepping: compiled}]`"
+    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, got 'compiled': {rule}"
+    assert expected in fault_of(tmp_path, study)
+    study["axes"] = {"framework": ["torch"]}
+    study["workload"]["hyperparameters"] = {"stepping": "compiled"}
+    assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
+
+
+def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(algorithms(), "rainbow", replace(algorithms()["rainbow"], fused=False))
     study = _two_algorithms()
     study["axes"] |= {"framework": ["jax"], "execution": ["lazy", "fused"]}
     expected = "axes.execution.1: Rainbow has no fused mode: leave it out with `exclude: [{algorithm: rainbow, framework: jax, execution: fused}]`"

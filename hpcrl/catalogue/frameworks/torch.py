@@ -10,6 +10,7 @@ ONE_PROCESS = ()
 PARALLELISM = ("horovod", "native")
 PACKAGES = ("torch",)
 DEVICES = ("cpu", "cuda")
+STEPPING = ("sync", "processes")
 THREADS = ("TORCHINDUCTOR_COMPILE_THREADS",)
 OUT_OF_MEMORY = ("out of memory",)
 # Shared, the first cell on a machine would compile for the others.
