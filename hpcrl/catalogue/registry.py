@@ -20,7 +20,8 @@ class Algorithm:
 
     `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
     dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
-    cannot train, and why, or None.
+    cannot train, and why, or None. `note(settings, least, most)` says what its user should know where discounted returns are
+    between `least` and `most`, or returns None.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Algorithm:
     fused: bool
     settings: type[Any]
     fault: Callable[[Any, int], tuple[str, str] | None]
+    note: Callable[[Any, float, float], str | None]
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,17 @@ class Framework:
         return self.modes[0]
 
 
+def _no_note(settings: Any, least: float, most: float) -> None:
+    return None
+
+
 @cache
 def algorithms() -> dict[str, Algorithm]:
     """Return every algorithm by its name."""
     return {
         name: Algorithm(
             name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.FUSED, entry.Settings,
-            entry.fault,
+            entry.fault, getattr(entry, "note", _no_note),
         )
         for name, entry in _entries(hpcrl.catalogue.algorithms)
     }  # fmt: skip

@@ -28,6 +28,7 @@ from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
 from hpcrl.spec.study import Study
 from hpcrl.spec.surroundings import surroundings_of
+from hpcrl.spec.training import training_notes
 
 __all__ = ["UserChoices", "make_plan"]
 
@@ -121,6 +122,7 @@ def make_plan(
             "notes": [
                 *workdir.notes,
                 *unchecked_of(used),
+                *training_notes(study),
                 *surroundings_notes(surroundings),
                 *notes(profile, [batch.placement for batch in batches]),
             ],

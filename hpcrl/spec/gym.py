@@ -9,6 +9,14 @@ from typing import Any
 from hpcrl.errors import suggestion
 from hpcrl.spec.quiet import without_warnings
 
+# The least and the largest reward of a step, where that is known.
+_REWARDS = {"CartPole": (1.0, 1.0), "MountainCar": (-1.0, -1.0), "Acrobot": (-1.0, 0.0)}
+
+
+def reward_range(name: str) -> tuple[float, float] | None:
+    """Return the least and the largest reward of a step of an environment; None if that is not known."""
+    return _REWARDS.get(name.rpartition("-v")[0])
+
 
 @cache
 def environment_fault(name: str, algorithm: str, actions: str, observations: str) -> str | None:

@@ -10,7 +10,7 @@ from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, framework
 from hpcrl.errors import suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
-from hpcrl.spec.gym import environment_fault
+from hpcrl.spec.gym import environment_fault, reward_range
 from hpcrl.spec.resources import RESOURCES
 
 if TYPE_CHECKING:
@@ -38,6 +38,26 @@ def training_faults(study: Study) -> Iterator[Fault]:
         if wrong:
             yield ("workload", "environment"), wrong
             return
+
+
+def training_notes(study: Study) -> list[str]:
+    """Return what the planner of a training study should know, one sentence each, without the full stop."""
+    rewards = reward_range(study.workload.environment or "") if study.workload.trains else None
+    if rewards is None:
+        return []
+    names = {name for each in study.algorithms() for name in fields.names(each.settings)}
+    found: dict[str, None] = {}
+    for values, _ in combinations(study, ("algorithm", *sorted(names))):
+        algorithm = study.algorithm_of(values)
+        if algorithm is None:
+            continue
+        own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
+        settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
+        # An episode that is cut off is bootstrapped: its value is that of one without end.
+        steps = 1 / (1 - settings.gamma) if settings.gamma < 1 else study.workload.max_episode_steps or 0
+        if text := algorithm.note(settings, min(0.0, rewards[0] * steps), max(0.0, rewards[1] * steps)):
+            found[text] = None
+    return list(found)
 
 
 def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:

@@ -338,3 +338,28 @@ def test_a_control_character_in_a_directive(tmp_path: Path) -> None:
     profile = write_yaml(tmp_path / "odd.yaml", {"extends": "sol", "script": {"directives": {"comment": "a\nb"}}})
     with pytest.raises(SpecError, match="control character"):
         make_plan(Library(), str(profile), None, CHOICES)
+
+
+@pytest.mark.parametrize(
+    ("environment", "gamma", "told"),
+    [
+        ("CartPole-v1", 0.99, None),
+        ("CartPole-v1", 0.995, "can be from 0 to 200 at gamma 0.995"),
+        (
+            "MountainCar-v0",
+            0.99,
+            "support from 0 to 100 does not hold the discounted returns, which can be from -100 to 0",
+        ),
+        ("Acrobot-v1", 1.0, "can be from -70 to 0 at gamma 1"),
+    ],
+)
+def test_a_support_that_cannot_hold_the_returns_is_told(
+    tmp_path: Path, environment: str, gamma: float, told: str | None
+) -> None:
+    study = dqn_study(name="rb")
+    study["workload"] = {"algorithm": "rainbow", "environment": environment, "hyperparameters": {"gamma": gamma}}
+    study["workload"]["max_episode_steps"] = 70
+    directory = planned(tmp_path / "plan", str(write_yaml(tmp_path / "rb.yaml", study)), "workstation")
+    notes = [note for note in read_plan(directory).totals["notes"] if "support" in note]
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]

@@ -57,6 +57,17 @@ class Settings(TrainingSettings):
     exploration_fraction: float = number(0.16, 0, 1)
 
 
+def note(settings: Settings, least: float, most: float) -> str | None:
+    """Say that the support cannot hold discounted returns from `least` to `most`; None if it can."""
+    low, high = settings.value_minimum, settings.value_maximum
+    if not settings.distributional or (low <= least and most <= high):
+        return None
+    return (
+        f"Rainbow's support from {low:g} to {high:g} does not hold the discounted returns, which can be from {least:g} to {most:g} "
+        f"at gamma {settings.gamma:g}: set value_minimum and value_maximum"
+    )
+
+
 def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
     """Return the setting that `ranks` ranks cannot train with, and why; None if they can."""
     if settings.batch_size > settings.buffer_size:
