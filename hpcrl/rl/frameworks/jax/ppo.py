@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.frameworks.jax.layers import Layers, halves, mlp
+from hpcrl.rl.frameworks.jax.layers import Layers, mlp
+from hpcrl.rl.layers import halves
 
 Arrays = tuple[jax.Array, ...]
 

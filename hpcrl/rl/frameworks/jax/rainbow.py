@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, duel, mean_layers, mlp, noisy_layers
+from hpcrl.rl.frameworks.jax.layers import Layers, duel, mlp
+from hpcrl.rl.layers import mean_layers, noisy_layers
 
 Arrays = tuple[jax.Array, ...]
 
@@ -41,7 +42,7 @@ def greedy(observations: jax.Array, settings: Any, online: Layers) -> jax.Array:
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, online: Layers) -> Arrays:
     """Return the greedy actions (n,) of the network with a noise vector, as a tuple of one."""
-    return (q_values(noisy_layers(online, noise, settings.noisy), observations, settings).argmax(1),)
+    return (q_values(noisy_layers(online, noise, settings.noisy, inputs_first=True), observations, settings).argmax(1),)
 
 
 def project(probabilities: jax.Array, returns: jax.Array, discounts: jax.Array, settings: Any) -> Arrays:
@@ -56,7 +57,10 @@ def project(probabilities: jax.Array, returns: jax.Array, discounts: jax.Array, 
 def loss(online: Layers, batch: Any, settings: Any, target: Layers) -> tuple[jax.Array, Arrays]:
     """Return the weighted mean cross-entropy (or Huber loss); and each transition's loss and mass outside."""
     observations, actions, returns, following, discounts, importance, noise, target_noise = batch
-    own, other = noisy_layers(online, noise, settings.noisy), noisy_layers(target, target_noise, settings.noisy)
+    own, other = (
+        noisy_layers(online, noise, settings.noisy, inputs_first=True),
+        noisy_layers(target, target_noise, settings.noisy, inputs_first=True),
+    )
     best = q_values(own if settings.double else other, following, settings).argmax(1)
     if settings.distributional:
         future = jnp.exp(_chosen(_logs(other, following, settings), best))

@@ -68,23 +68,11 @@ def mlp(F: Any, network: Layers, observations: Any, activation: str = "relu") ->
     return x
 
 
-def halves(network: Layers) -> tuple[Layers, Layers]:
-    """Return the layers of the two networks of a group, which have equally many."""
-    return network[: len(network) // 2], network[len(network) // 2 :]
-
-
 def duel(F: Any, output: Any) -> Any:
     """Return Q (n, actions, ...) of value and advantages (n, 1 + actions, ...): Q = V + A - mean(A)."""
     value = F.slice_axis(output, axis=1, begin=0, end=1)
     advantages = F.slice_axis(output, axis=1, begin=1, end=None)
     return F.broadcast_add(value, F.broadcast_sub(advantages, F.mean(advantages, axis=1, keepdims=True)))
-
-
-def mean_layers(network: Layers, noisy: bool) -> Layers:
-    """Return the layers without the scales of their noise: all but the first may have some."""
-    if not noisy:
-        return network
-    return [*network[:2], *[array for start in range(2, len(network), 4) for array in network[start : start + 2]]]
 
 
 def noisy_layers(F: Any, network: Layers, noise: Any, noisy: bool) -> Layers:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcrl.rl.frameworks.mxnet.layers import Layers, halves, mlp
+from hpcrl.rl.frameworks.mxnet.layers import Layers, mlp
+from hpcrl.rl.layers import halves
 
 
 def greedy(F: Any, observations: Any, settings: Any, both: Layers) -> Any:

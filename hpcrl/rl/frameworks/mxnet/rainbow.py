@@ -6,7 +6,8 @@ from typing import Any
 
 from mxnet import autograd
 
-from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, mean_layers, mlp, noisy_layers
+from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, mlp, noisy_layers
+from hpcrl.rl.layers import mean_layers
 
 
 def _logs(F: Any, network: Layers, observations: Any, settings: Any) -> Any:

@@ -30,36 +30,10 @@ def mlp(layers: Layers, observations: Any, activation: Callable[[Any], Any] = tf
     return x
 
 
-def halves(layers: Layers) -> tuple[Layers, Layers]:
-    """Return the layers of the two networks of a group, which have equally many."""
-    return layers[: len(layers) // 2], layers[len(layers) // 2 :]
-
-
 def duel(output: Any) -> Any:
     """Return Q (n, actions, ...) of value and advantages (n, 1 + actions, ...): Q = V + A - mean(A)."""
     advantages = output[:, 1:]
     return output[:, :1] + advantages - tf.reduce_mean(advantages, axis=1, keepdims=True)
-
-
-def mean_layers(layers: Layers, noisy: bool) -> Layers:
-    """Return the layers without the scales of their noise: all but the first may have some."""
-    if not noisy:
-        return layers
-    return [*layers[:2], *[array for start in range(2, len(layers), 4) for array in layers[start : start + 2]]]
-
-
-def noisy_layers(layers: Layers, noise: Any, noisy: bool) -> Layers:
-    """Return the layers with a noise vector: f(eps_in), f(eps_out) of each noisy layer in turn."""
-    if not noisy:
-        return layers
-    changed, begin = layers[:2], 0
-    for start in range(2, len(layers), 4):
-        weight, bias, weight_scale, bias_scale = layers[start : start + 4]
-        inputs, outputs = weight.shape
-        given, returned = noise[begin : begin + inputs], noise[begin + inputs : begin + inputs + outputs]
-        changed = [*changed, weight + weight_scale * (given[:, None] * returned), bias + bias_scale * returned]
-        begin += inputs + outputs
-    return changed
 
 
 def framework_weights(network: Network, seed: int) -> Weights:

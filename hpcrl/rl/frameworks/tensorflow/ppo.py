@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hpcrl.rl.frameworks.tensorflow.layers import Layers, halves, mlp
+from hpcrl.rl.frameworks.tensorflow.layers import Layers, mlp
+from hpcrl.rl.layers import halves
 
 
 def greedy(observations: Any, settings: Any, both: Layers) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, mean_layers, mlp, noisy_layers
+from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, mlp
+from hpcrl.rl.layers import mean_layers, noisy_layers
 
 
 def _logs(layers: Layers, observations: Any, settings: Any) -> Any:
@@ -38,7 +39,11 @@ def greedy(observations: Any, settings: Any, online: Layers) -> Any:
 
 def sample(observations: Any, noise: Any, settings: Any, online: Layers) -> tuple[Any, ...]:
     """Return the greedy actions (n,) of the network with a noise vector, as a tuple of one."""
-    return (tf.argmax(q_values(noisy_layers(online, noise, settings.noisy), observations, settings), axis=1),)
+    return (
+        tf.argmax(
+            q_values(noisy_layers(online, noise, settings.noisy, inputs_first=True), observations, settings), axis=1
+        ),
+    )
 
 
 def project(probabilities: Any, returns: Any, discounts: Any, settings: Any) -> tuple[Any, Any]:
@@ -54,7 +59,10 @@ def project(probabilities: Any, returns: Any, discounts: Any, settings: Any) -> 
 def loss(online: Layers, batch: Any, settings: Any, target: Layers) -> tuple[Any, tuple[Any, ...]]:
     """Return the weighted mean cross-entropy (or Huber loss); and each transition's loss and mass outside."""
     observations, actions, returns, following, discounts, importance, noise, target_noise = batch
-    own, other = noisy_layers(online, noise, settings.noisy), noisy_layers(target, target_noise, settings.noisy)
+    own, other = (
+        noisy_layers(online, noise, settings.noisy, inputs_first=True),
+        noisy_layers(target, target_noise, settings.noisy, inputs_first=True),
+    )
     best = tf.argmax(q_values(own if settings.double else other, following, settings), axis=1)
     if settings.distributional:
         future = tf.exp(tf.gather(_logs(other, following, settings), best, batch_dims=1))

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from hpcrl.rl.frameworks.torch.layers import Layers, halves, mlp
+from hpcrl.rl.frameworks.torch.layers import Layers, mlp
+from hpcrl.rl.layers import halves
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from hpcrl.rl.frameworks.torch.layers import Layers, duel, mean_layers, mlp, noisy_layers
+from hpcrl.rl.frameworks.torch.layers import Layers, duel, mlp
+from hpcrl.rl.layers import mean_layers, noisy_layers
 
 Tensors = tuple[torch.Tensor, ...]
 
