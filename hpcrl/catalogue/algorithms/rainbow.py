@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import flag, integer, integers, number
-from hpcrl.catalogue.training import TrainingSettings
+from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
 
 TITLE = "Rainbow"
 FAMILY = "off_policy"
@@ -21,7 +21,7 @@ FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(TrainingSettings):
+class Settings(OffPolicySettings):
     """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
 
     The `atoms` of a distribution are spread evenly from `value_minimum` to `value_maximum`, which must hold every
@@ -33,10 +33,7 @@ class Settings(TrainingSettings):
     learning_rate: float = number(1e-3, 0)
     final_learning_rate: float = number(1e-3, 0)
     optimizer_epsilon: float = number(1.5e-4, 0)
-    gamma: float = number(0.99, 0, 1)
-    batch_size: int = integer(64)
     buffer_size: int = integer(20_000)
-    learning_starts: int = integer(1_000)
     target_interval: int = integer(500)
     train_interval: int = integer(2)
     updates: int = integer(1)
@@ -52,9 +49,6 @@ class Settings(TrainingSettings):
     atoms: int = integer(51, 2, 1_001)
     value_minimum: float = number(0.0)
     value_maximum: float = number(100.0)
-    initial_epsilon: float = number(1.0, 0, 1)
-    final_epsilon: float = number(0.04, 0, 1)
-    exploration_fraction: float = number(0.16, 0, 1)
 
 
 def note(settings: Settings, least: float, most: float) -> str | None:
@@ -70,16 +64,11 @@ def note(settings: Settings, least: float, most: float) -> str | None:
 
 def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
     """Return the setting that `ranks` ranks cannot train with, and why; None if they can."""
-    if settings.batch_size > settings.buffer_size:
-        return "batch_size", f"{settings.batch_size}: expected at most buffer_size, which is {settings.buffer_size}"
     if settings.distributional and settings.value_maximum <= settings.value_minimum:
         return (
             "value_maximum",
             f"{settings.value_maximum}: expected more than value_minimum, which is {settings.value_minimum}",
         )
-    if settings.batch_size % ranks or min(settings.train_interval, settings.target_interval) < ranks:
-        return "batch_size", (
-            f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
-            f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
-        )
-    return None
+    if settings.n_step > settings.buffer_size:
+        return "n_step", f"{settings.n_step}: expected at most buffer_size, which is {settings.buffer_size}"
+    return off_policy_fault(settings, ranks)
