@@ -47,6 +47,13 @@ def test_only_training_counts() -> None:
     assert found["machine_memory_range"] == found["memory_range"] == pytest.approx(1.05)
 
 
+def test_the_machine_is_that_of_the_first_rank() -> None:
+    rows, episodes, samples = tables(one={"samples": [(4.0, 50.0, 10.0), (8.0, 50.0, 10.0)]})
+    other = samples.assign(rank=1, machine_cpu_percent=90.0, time=samples["time"] + 1)
+    found = with_integrals(rows, episodes, pd.concat([samples, other]))
+    assert found["machine_cpu_integral"].tolist() == [200.0]
+
+
 def test_twice_the_time_is_twice_the_integral_and_the_same_mean() -> None:
     short = [(3.0 + each, 40.0, 10.0) for each in range(5)]
     long = [(3.0 + 2 * each, 40.0, 10.0) for each in range(5)]
