@@ -57,12 +57,16 @@ class Runs:
     clusters: Mapping[str, Names]
 
     def name(self, configuration: Configuration) -> str:
-        """Return a configuration in the paper's words."""
+        """Return a configuration in the paper's words; a substituted platform has the name of its cluster."""
         words = [self.claims.frameworks.get(configuration.framework, configuration.framework)]
         if configuration.algorithm:
             words.append(self.claims.algorithms.get(configuration.algorithm, configuration.algorithm))
         text = f"{' '.join(words)} {configuration.execution} on {configuration.place}"
-        return f"{text} of {configuration.cluster}" if configuration.cluster else text
+        if not configuration.cluster:
+            return text
+        meant = self.clusters[configuration.cluster]
+        substituted = meant != self.claims.clusters[configuration.cluster]
+        return f"{text} of {', '.join(meant) if substituted else configuration.cluster}"
 
     def of(self, configuration: Configuration) -> pd.DataFrame:
         """Return the runs of a configuration."""

@@ -139,6 +139,7 @@ def test_other_clusters_are_substitutes_that_decide_nothing(tmp_path: Path) -> N
     (found,) = judged(tmp_path, same, *rows)
     assert (found.verdict, found.measured) == ("cannot be tested here", "Not tested: no run on New.")
     assert found.beside.startswith("With substitutes (x for New; y for Old): agrees.")
+    assert "PyTorch DQN lazy on CPU of x has 1 (" in found.beside and "of Old" not in found.beside
     (found,) = judged(tmp_path, same, *rows, stand_ins=False)
     assert not found.beside
     (found,) = judged(tmp_path, same, *runs("torch", "lazy", *FAST, cluster="x"))
