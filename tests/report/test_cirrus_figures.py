@@ -144,6 +144,7 @@ def test_the_captions_say_what_misleads(drawn: PaperFigures) -> None:
     text = {figure.name: figure.text for figure in drawn.drawn}
     assert "From the runs on cirrus. With 2 cores, where the paper has 32." in text["cirrus-5-01"]
     assert "With 2 cores, as in the paper." in text["cirrus-5-09"]
+    assert "one line covers the other" in text["cirrus-5-09"] and "covers the other" not in text["cirrus-5-13"]
     assert "5.13 and 5.14 are of PyTorch, 5.15 and 5.16 of TensorFlow" in text["cirrus-5-13"]
     assert "What the paper calls virtual memory" in text["cirrus-5-21"]
     assert "An integral over time grows with the length of the run" in text["cirrus-5-25"]
