@@ -119,9 +119,10 @@ def write_record(
     node: str = "n1",
     outcome: str | None = "completed",
     returns: tuple[float, ...] = (10.0, 20.0),
+    samples: dict[str, Any] | None = None,
     **footer: Any,
 ) -> Path:
-    """Write a small record of a cell by hand."""
+    """Write a small record of a cell by hand. `samples`: columns of the samples that differ from the usual ones."""
     manifest = json.loads((plan / "plan.json").read_text())
     path = plan / "records" / record_name(cell["id"], attempt, node, rank)
     writer = RecordWriter(path)
@@ -148,10 +149,10 @@ def write_record(
         "memory_peak": 9e7,
         "processes": 1,
     }
-    samples = np.full((len(returns), len(SAMPLE_COLUMNS)), np.nan)
-    for name, values in read.items():
-        samples[:, SAMPLE_COLUMNS.index(name)] = values
-    writer.write("samples", {"table": samples})
+    table = np.full((len(returns), len(SAMPLE_COLUMNS)), np.nan)
+    for name, values in (read | (samples or {})).items():
+        table[:, SAMPLE_COLUMNS.index(name)] = values
+    writer.write("samples", {"table": table})
     if outcome:
         facts = {"outcome": outcome, "reason": None, "wall_time": 4.0, "training_time": 3.0, "setup_time": 1.0}
         writer.write("footer", facts | {"steps": 20, "episodes": 2, "final_score": 20.0} | footer)

@@ -58,9 +58,10 @@ def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
     """Return the job's use of a resource against time, as :func:`banded` does.
 
     Args:
-        what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB) or ``gpu`` (utilisation of its GPUs, percent).
+        what: ``cpu`` (its own cores in use), ``memory`` (its own, GiB), ``gpu`` (utilisation of its GPUs, percent), or a
+            column of the samples with values of the machine.
     """
-    column = {"cpu": "cpu_seconds", "memory": "pss", "gpu": "gpu_percent"}[what]
+    column = {"cpu": "cpu_seconds", "memory": "pss", "gpu": "gpu_percent"}.get(what, what)
     # A job with many processes is not measured in every sample, and most jobs have no GPU.
     first = samples[(samples["rank"] == 0) & samples[column].notna()]
 
@@ -69,7 +70,7 @@ def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
         x, y = ordered["time"].to_numpy(float), ordered[column].to_numpy(float)
         if what == "memory":
             return x, y / 1024**3
-        if what == "gpu":
+        if what != "cpu":
             return x, y
         apart = max(1, len(x) // 60)  # differences over a second are mostly noise
         return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)

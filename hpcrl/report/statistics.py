@@ -60,14 +60,20 @@ def ratio(over: Values, under: Values) -> Estimate:
         return Estimate(math.exp(shift), None, None)
     from scipy.special import stdtr, stdtrit  # imported here, because SciPy is slow to import
 
+    error, freedom = error_of_shift(first, second)
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(shift) / error))
+    return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
+
+
+def error_of_shift(first: Values, second: Values) -> tuple[float, float]:
+    """Return the standard error of the difference of two means, and its degrees of freedom (Welch and Satterthwaite)."""
     parts = [max(float(each.var(ddof=1)), RESOLUTION**2) / len(each) for each in (first, second)]
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / sum(
         part**2 / (len(each) - 1) for part, each in zip(parts, (first, second), strict=True)
     )
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    p = 2 * float(stdtr(freedom, -abs(shift) / error))
-    return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
+    return error, freedom
 
 
 def geometric_mean(values: Values) -> Estimate:

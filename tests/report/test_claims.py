@@ -40,7 +40,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
     """Return one completed run for each training time, as the report sees them, one after another on one machine."""
     return [
         {
-            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "nodes": 1,
+            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "workload": "dqn", "nodes": 1,
             "parallelism": "none", "what": f"{framework} {execution}", "where": "1 core", "outcome": "completed", "seed": seed,
             "training_time": time, "wall_time": time + 1, "final_score": 100.0 + seed, "best_score": 200.0, "goal_step": 10.0,
             "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "goal_wall_time": float("nan"),
@@ -222,7 +222,7 @@ def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:
     rows = runs("torch", "lazy", *SLOW)
     ranks = runs("torch", "lazy", *FAST, parallelism="horovod", tasks=2, where="2 × 1 core, horovod")
     found = verdict(tmp_path, test, *rows, *ranks)
-    assert (found.verdict, found.measured) == ("cannot be tested here", "Not tested: GPU was not run.")
+    assert (found.verdict, found.measured) == ("cannot be tested here", "Not tested: no run on GPU.")
     assert found.beside.startswith(
         "With substitutes (2 × 1 core, horovod for GPU): agrees. Training time: PyTorch lazy"
     )
@@ -286,7 +286,10 @@ def test_the_report_holds_the_verdicts(tmp_path: Path, monkeypatch: pytest.Monke
         '<h3 id="study-short-claims">The paper says, we measured</h3>' in page
         and "<strong>contradicted</strong>" in page
     )
-    assert "0 agrees, 1 contradicted, 0 no difference shown, 0 cannot be tested here." in page
+    assert (
+        "0 agrees, 0 agrees in direction, 1 contradicted, 0 no difference shown, 0 not shown, 0 cannot be tested here."
+        in page
+    )
     assert "&lt;b&gt;too slow&lt;/b&gt;" in page
     table = pd.read_csv(tmp_path / "r/claims.csv")
     assert table[["study", "claim", "verdict", "tested"]].to_numpy().tolist() == [["short", "c0", "contradicted", 1]]

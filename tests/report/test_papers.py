@@ -9,6 +9,8 @@ from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import Figure, Panel
 
+NONE = pd.DataFrame()
+
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
@@ -19,7 +21,7 @@ def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
 
 
 def sol(*rows: dict[str, Any], goal: float | None = None) -> papers.PaperFigures:
-    return papers.figures("sol-dqn-frameworks", pd.DataFrame(rows), goal)
+    return papers.figures("sol-dqn-frameworks", papers.PaperData(pd.DataFrame(rows), NONE, NONE, goal))
 
 
 def find(found: papers.PaperFigures, number: int) -> Figure:
@@ -96,5 +98,5 @@ def test_gpu_cells_take_the_place_of_their_stand_ins() -> None:
 
 
 def test_a_study_without_a_paper() -> None:
-    found = papers.figures("None", pd.DataFrame([row("jax", "lazy")]), None)
+    found = papers.figures("None", papers.PaperData(pd.DataFrame([row("jax", "lazy")]), NONE, NONE))
     assert (found.drawn, found.empty) == ([], [])

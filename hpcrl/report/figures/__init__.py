@@ -12,6 +12,7 @@ from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
 from hpcrl.report.figures import axes, learning, papers, scaling, statistics, times, usage
 from hpcrl.report.figures.drawing import Figure
+from hpcrl.report.figures.papers.data import PaperData
 from hpcrl.report.scaling import Series, sizes
 from hpcrl.report.score import Score
 
@@ -71,7 +72,7 @@ def figures(
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
         ours += whole
-    paper = papers.figures(str(study.get("paper")), rows, known)
+    paper = papers.figures(str(study.get("paper")), PaperData(rows, episodes, samples, known))
     if not score.trains:
         ours = [_of_repeats(each) for each in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)

@@ -1,4 +1,4 @@
-"""The figures of published studies, drawn from your own runs. Missing runs are named."""
+"""The 13 figures of "Comparison of Deep-Q Network for Reinforcement Learning using Multi-stage Frameworks" (2024)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pandas as pd
 from hpcrl.report.design import FRAMEWORKS, display
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.marks import Centre, dots, in_words
+from hpcrl.report.figures.papers.data import Empty, PaperData
 
 _FRAMEWORKS = ("jax", "tensorflow", "mxnet")
 _MODES = ("lazy", "eager")
@@ -35,35 +36,14 @@ _RAM = _Measure("machine_memory_percent", "RAM utilisation of the machine (%)", 
 _GPU = _Measure("gpu_percent", "GPU utilisation (%)")
 
 
-@dataclass(frozen=True)
-class PaperFigures:
-    """The figures of a paper with values, and for the others: title and reason."""
-
-    drawn: list[Figure]
-    empty: list[tuple[str, str]]
-
-
-def figures(paper: str, rows: pd.DataFrame, goal: float | None) -> PaperFigures:
-    """Draw a paper's figures; none if the study names no known paper.
-
-    Args:
-        rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran on the machine at the same time.
-    """
-    if paper != "sol-dqn-frameworks":
-        return PaperFigures([], [])
-    found = list(_sol(rows, goal))
-    drawn = [each for each in found if isinstance(each, Figure)]
-    return PaperFigures(drawn, [each for each in found if not isinstance(each, Figure)])
-
-
-def _sol(rows: pd.DataFrame, goal: float | None) -> Iterator[Figure | tuple[str, str]]:
-    """Draw the 13 figures of "Comparison of Deep-Q Network for Reinforcement Learning using Multi-stage Frameworks"."""
-    tasks = _tasks(rows)
+def figures(data: PaperData) -> Iterator[Figure | Empty]:
+    """Draw the figures, by their numbers; for one without values: its title, and the reason."""
+    tasks = _tasks(data.rows)
     for number, framework in enumerate(_FRAMEWORKS):
         own = tasks[tasks["framework"] == framework]
         name = display(framework)
         first = 1 + 3 * number
-        yield _figure(first, f"Final score attained by {name}", (_FINAL,), own, goal)
+        yield _figure(first, f"Final score attained by {name}", (_FINAL,), own, data.goal)
         yield _figure(first + 1, f"Average resource utilisation by {name}", (_CPU, _RAM, _GPU), own)
         yield _figure(first + 2, f"Training times by {name}", (_TRAINING,), own)
     comparisons = (
@@ -112,7 +92,7 @@ def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _figure(
     number: int, title: str, measures: tuple[_Measure, ...], tasks: pd.DataFrame, goal: float | None = None
-) -> Figure | tuple[str, str]:
+) -> Figure | Empty:
     several = tasks["colour"].nunique() > 1
     tasks = tasks.assign(line=tasks["colour"] + " " + tasks["task"] if several else tasks["task"])
     heading = f"Figure {number}: {title}"

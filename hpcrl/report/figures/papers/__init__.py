@@ -1,0 +1,21 @@
+"""The figures of published studies, drawn from your own runs: one module per paper. Missing runs are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpcrl.report.figures.drawing import Figure
+from hpcrl.report.figures.papers import cirrus_pytorch_tensorflow, sol_dqn_frameworks
+from hpcrl.report.figures.papers.data import Empty, PaperData, PaperFigures
+
+_PAPERS: dict[str, Callable[[PaperData], Iterator[Figure | Empty]]] = {
+    "cirrus-pytorch-tensorflow": cirrus_pytorch_tensorflow.figures,
+    "sol-dqn-frameworks": sol_dqn_frameworks.figures,
+}
+
+
+def figures(paper: str, data: PaperData) -> PaperFigures:
+    """Draw a paper's figures; none if the study names no known paper."""
+    found = list(_PAPERS[paper](data)) if paper in _PAPERS else []
+    drawn = [each for each in found if isinstance(each, Figure)]
+    return PaperFigures(drawn, [each for each in found if not isinstance(each, Figure)])

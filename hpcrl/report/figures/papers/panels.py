@@ -1,0 +1,130 @@
+"""Figures of papers whose panels are quantities over training, or values of whole runs against a number of cores or GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from hpcrl.errors import count
+from hpcrl.report.curves import band_in_words, returns, usage
+from hpcrl.report.figures.against import against
+from hpcrl.report.figures.drawing import Figure, Key, legend
+from hpcrl.report.figures.marks import bands
+from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.machines import not_alone
+
+_SHARED = "cells shared the machine, so its values do not belong to one cell"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity over the course of training.
+
+    Args:
+        column: of the samples; "" for returns. by_episode: whether the other axis is the episode; otherwise it is time.
+    """
+
+    title: str
+    axis: str
+    column: str = ""
+    by_episode: bool = False
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a whole run, from a column of the attempts."""
+
+    column: str
+    axis: str
+    title: str
+
+
+def over_training(
+    name: str,
+    heading: str,
+    quantity: Quantity,
+    rows: pd.DataFrame,
+    panels: Sequence[str],
+    lines: Sequence[str],
+    text: str,
+    data: PaperData,
+) -> Figure | Empty:
+    """Draw a quantity over training, with a panel for each of the paper's figures.
+
+    Args:
+        rows: attempts with `what` (a line of a panel) and `panel`.
+        panels, lines: the names of all panels of the paper, and of all lines of each. text: the beginning of the caption.
+        data: its `episodes` and `samples` count time from the start of training.
+    """
+    if rows.empty:
+        return heading, "not run on CPU cores"
+    if quantity.column and rows["shared"].any():
+        return heading, _SHARED
+    rows = rows.assign(where=rows["panel"], line=rows["what"], cluster="")
+    if quantity.column:
+        found = usage(rows, data.samples, quantity.column)
+    else:
+        found = returns(rows, data.episodes, "episode" if quantity.by_episode else "time")
+    if found.empty:
+        return heading, "no values in training were recorded"
+    x = "episode" if quantity.by_episode else "time since training began (s)"
+    drawn = bands(found, x, quantity.axis, None if quantity.column else data.goal)
+    titled = [replace(panel, title=panel.title or str(found["where"].iloc[0])) for panel in drawn]
+    ran = set(zip(rows["what"], rows["panel"], strict=True))
+    missing = [f"{line} in {panel.partition(':')[0]}" for panel in panels for line in lines if (line, panel) not in ran]
+    text += f" {band_in_words(found)}"
+    if quantity.column:
+        text += busy(rows)
+    if missing:
+        text += f" Not run: {'; '.join(missing)}."
+    ordered = tuple(sorted(titled, key=lambda panel: panels.index(panel.title)))
+    return Figure(name, heading, text, ordered, _keys(found))
+
+
+def against_number(
+    name: str, heading: str, rows: pd.DataFrame, values: Sequence[tuple[str, Value]], unit: str, text: str
+) -> Figure | Empty:
+    """Draw values of whole runs against a number.
+
+    Args:
+        rows: completed attempts with `x` (the number), `what` (a line), and the columns of the values.
+        values: the title of each panel, and its value. unit: what is counted. text: the beginning of the caption.
+    """
+    if rows.empty:
+        return heading, f"not run on {unit}"
+    shared = bool(rows["shared"].any())
+    panels, lost = [], []
+    for label, value in values:
+        if shared and value.column.startswith("machine_"):
+            lost.append(f"{value.title} ({_SHARED})")
+        elif rows[value.column].isna().all():
+            lost.append(f"{value.title} (no value was recorded)")
+        else:
+            panels.append(against(rows, value.column, value.axis, unit, f"{label}: {value.title}"))
+    if not panels:
+        return heading, "; ".join(lost)
+    text += (
+        " Only training counts. Dots are runs, lines are medians over seeds, bars are intervals of order statistics, "
+        "which with few seeds go from the lowest to the highest."
+    )
+    text += busy(rows)
+    if lost:
+        text += f" Without {'; '.join(lost)}."
+    return Figure(name, heading, text, tuple(panels), _keys(rows))
+
+
+def busy(rows: pd.DataFrame) -> str:
+    """Say in how many runs the machine's values include other programs."""
+    others = int((not_alone(rows) != "").sum())
+    if not others:
+        return ""
+    return f" Other programs ran on the machine in {others} of {count(len(rows), 'run')}: its values include them."
+
+
+def _keys(data: pd.DataFrame) -> tuple[Key, ...]:
+    """Return the legend, with the name of a colour that is alone."""
+    alone = data[["colour", "hex"]].drop_duplicates()
+    first = [Key(str(alone["colour"].iloc[0]), colour=str(alone["hex"].iloc[0]))] if len(alone) == 1 else []
+    return (*first, *legend(data, lines=True))

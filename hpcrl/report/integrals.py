@@ -1,0 +1,85 @@
+"""Values over the training of each run: integrals over time, means over time, use per step, and how constant memory is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.machines import ATTEMPT
+from hpcrl.report.statistics import Values
+
+# name of a value -> column of the samples
+_SAMPLED = {"machine_cpu": "machine_cpu_percent", "machine_memory": "machine_memory_percent"}
+
+
+def since_training(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the part of a table that was recorded in training, with `time` counted from its start.
+
+    Args:
+        rows: attempts. table: `episodes` or `samples` of the dataset.
+    """
+    starts = rows[ATTEMPT].assign(start=rows["setup_time"] + rows["compile_time"])
+    merged = table.merge(starts, on=ATTEMPT)
+    merged = merged.assign(time=merged["time"] - merged["start"])
+    return merged[merged["time"] >= 0].drop(columns="start")
+
+
+def with_integrals(rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Add columns to the attempts of built-in training; a value is missing where two points in time do not exist.
+
+    For `return`, `machine_cpu` and `machine_memory` (percent, first node): `..._integral` (value times seconds, trapezoids)
+    and `..._mean` (the integral divided by its time). `machine_cpu_per_step`, `machine_memory_per_step`: the mean, times the
+    training time, per environment step. `cpu_per_step`: the job's own CPU seconds per step. `memory_range`,
+    `machine_memory_range`: the maximum of the job's own or of the machine's memory, divided by the minimum. `time_per_step`: seconds.
+    """
+    returns = episodes[(episodes["name"] == "return") & (episodes["kind"] == "train")]
+    found = {"return": _by_run(since_training(rows, returns), "value")}
+    first = since_training(rows, samples[samples["rank"] == 0])
+    found |= {name: _by_run(first, column) for name, column in _SAMPLED.items()}
+    columns: dict[str, list[float]] = {}
+    keys = list(rows[ATTEMPT].itertuples(index=False, name=None))
+    for name, series in found.items():
+        known = {key: integral(*each) for key, each in series.items()}
+        columns[f"{name}_integral"] = [known.get(key, (np.nan, np.nan))[0] for key in keys]
+        columns[f"{name}_mean"] = [known.get(key, (np.nan, np.nan))[1] for key in keys]
+    for name, series in (("memory_range", _by_run(first, "pss")), ("machine_memory_range", found["machine_memory"])):
+        columns[name] = [_range(series.get(key)) for key in keys]
+    cores = {key: _rate(*each) for key, each in _by_run(first, "cpu_seconds").items()}
+    rows = rows.assign(**columns)
+    step = (rows["training_time"] / rows["steps"].where(rows["steps"] > 0)).astype(float)
+    return rows.assign(
+        time_per_step=step,
+        cpu_per_step=step * [cores.get(key, np.nan) for key in keys],
+        **{f"{name}_per_step": step * rows[f"{name}_mean"] for name in _SAMPLED},
+    )
+
+
+def integral(time: Values, value: Values) -> tuple[float, float]:
+    """Return the integral of a series over time, and its mean over time: the integral divided by the time."""
+    length = float(time[-1] - time[0]) if len(time) > 1 else 0.0
+    if length <= 0:
+        return np.nan, np.nan
+    whole = float(np.trapezoid(value, time))
+    return whole, whole / length
+
+
+def _by_run(table: pd.DataFrame, column: str) -> dict[Any, tuple[Values, Values]]:
+    """Return times and values of each run, in the order of time."""
+    known = table[table[column].notna()].sort_values("time", kind="stable")
+    return {
+        key: (group["time"].to_numpy(float), group[column].to_numpy(float))
+        for key, group in known.groupby(ATTEMPT, observed=True)
+    }
+
+
+def _range(series: tuple[Values, Values] | None) -> float:
+    if series is None or len(series[1]) < 2 or series[1].min() <= 0:
+        return np.nan
+    return float(series[1].max() / series[1].min())
+
+
+def _rate(time: Values, value: Values) -> float:
+    """Return the growth of a counter per second."""
+    return float((value[-1] - value[0]) / (time[-1] - time[0])) if len(time) > 1 and time[-1] > time[0] else np.nan
