@@ -153,6 +153,8 @@ def command(
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
+    from hpcrl.formats.plan import label
+
     totals = plan.totals
     echo(
         f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
@@ -183,7 +185,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         for each in plan.unplaced:
             grouped.setdefault((each.reason, each.nearest), []).append(each)
         for (reason, nearest), group in grouped.items():
-            names = "; ".join(" ".join(str(value) for value in each.config.values()) or "all" for each in group[:4])
+            names = "; ".join(label(each.config) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
             echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
             echo(f"      nearest: {nearest or 'none'}")
