@@ -26,7 +26,10 @@ import sys
 sys.path.append(sys.argv[1])
 from benchmarks import training_program as program
 program.STEPS = int(sys.argv[4])
-program.SETTINGS |= dict.fromkeys(("total_steps", "evaluation_interval"), program.STEPS)
+program.WARM = program.STEPS // 4
+program.SETTINGS |= {"total_steps": program.STEPS, "evaluation_interval": program.STEPS}
+if "PPO" in dir(program):
+    program.SETTINGS["evaluation_interval"] = program.WARM
 program.SETTINGS["learning_starts"] = program.STEPS // 5
 print("SPS:", program.ours(sys.argv[2], sys.argv[3], "framework"))
 """

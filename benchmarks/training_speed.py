@@ -1,9 +1,9 @@
-"""Environment steps per second of DQN on CartPole-v1 by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
+"""Environment steps per second on CartPole-v1 by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
 
-python -m benchmarks.training_speed
+python -m benchmarks.training_speed [dqn | ppo] [CORE]
 
 Each is run three times, one after the other in turn, and its best run counts: other work on the machine only slows.
-Start-up and compilation are left out on every side. Environments are built where they are missing, and CleanRL's
+Time counts from step 12,288 on, so that start-up and compilation are left out on every side. Environments are built where they are missing, and CleanRL's
 scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which nothing depends).
 """
 
@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from benchmarks.training_program import STEPS, WARM
 from hpcrl.environments.build import build_all
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.environments import render_environment
@@ -24,43 +25,46 @@ from hpcrl.spec.rendering import Renderer
 
 HERE = Path(__file__).parent
 ROUNDS = 3
-STEPS = 50_000
 CLEANRL = "cleanrl==1.2.0"
 OURS = [
     ("numpy", "eager"), ("torch", "eager"), ("torch", "lazy"), ("tensorflow", "lazy"), ("tensorflow", "xla"),
     ("mxnet", "lazy"), ("jax", "lazy"), ("jax", "fused"),
 ]  # fmt: skip
+# At which step CleanRL's scripts first print their steps per second since their start, and at which intervals.
+PRINTS = {"dqn.py": (10_100, 100), "dqn_jax.py": (10_100, 100), "ppo.py": (1_024, 1_024)}
 
 
-def main() -> None:
-    core = min(os.sched_getaffinity(0))
+def main(algorithm: str = "dqn", core: int | None = None) -> None:
+    core = min(os.sched_getaffinity(0)) if core is None else core
     os.sched_setaffinity(0, {core})
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "worker.zip").write_bytes(worker_zip())
         scripts = _cleanrl(directory)
         peers = python_of("peers")
-        steps = ["--total-timesteps", str(STEPS)]
-        contenders: dict[str, list[str]] = {
-            "CleanRL 1.2.0, dqn.py": [peers, str(scripts / "dqn.py"), *steps, "--cuda", "false"],
-            "CleanRL 1.2.0, dqn_jax.py": [peers, str(scripts / "dqn_jax.py"), *steps],
-            "Stable-Baselines3 2.3.2": [peers, str(HERE / "training_program.py"), "sb3"],
-            "rejax 0.1.3, 10 environments": [python_of("rejax"), str(HERE / "training_program.py"), "rejax"],
-        }
+        steps = ["--total-timesteps", str(STEPS), *(["--num-envs", "8"] if algorithm == "ppo" else [])]
+        contenders: dict[str, list[str]] = {}
+        for script in PRINTS:
+            if script.startswith(algorithm):
+                device = [] if "jax" in script else ["--cuda", "false"]
+                contenders[f"CleanRL 1.2.0, {script}"] = [peers, str(scripts / script), *steps, *device]
+        program = str(HERE / "training_program.py")
+        contenders["Stable-Baselines3 2.3.2"] = [peers, program, "sb3", algorithm]
+        many = ", 10 environments" if algorithm == "dqn" else ""
+        contenders[f"rejax 0.1.3{many}"] = [python_of("rejax"), program, "rejax", algorithm]
         for framework, execution in OURS:
             for acting in ("framework",) if execution == "fused" or framework == "numpy" else ("framework", "numpy"):
                 name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
-                program = [str(HERE / "training_program.py"), framework, execution, acting]
-                contenders[name] = [python_of(framework), *program]
+                contenders[name] = [python_of(framework), program, framework, execution, acting, algorithm]
         best = dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
             for name, words in contenders.items():
                 best[name] = max(best[name], speed(words, directory))
-    torch, jax = best["CleanRL 1.2.0, dqn.py"], best["CleanRL 1.2.0, dqn_jax.py"]
-    print(f"DQN on CartPole-v1 by CleanRL's settings, {STEPS:,} steps, one core, best of {ROUNDS} runs")
-    print(f"  {'':<40} {'steps/s':>8} {'x dqn.py':>9} {'x dqn_jax.py':>13}")
-    for name, steps in best.items():
-        print(f"  {name:<40} {steps:8.0f} {steps / torch:9.2f} {steps / jax:13.2f}")
+    peers_of = [name for name in best if not name.startswith("hpcrl")]
+    print(f"{algorithm} on CartPole-v1 by CleanRL's settings, {STEPS:,} steps, one core, best of {ROUNDS} runs")
+    print(f"  {'':<40} {'steps/s':>8}" + "".join(f" {'x ' + name.split(', ')[-1]:>15.15}" for name in peers_of))
+    for name, rate in best.items():
+        print(f"  {name:<40} {rate:8.0f}" + "".join(f" {rate / best[peer]:15.2f}" for peer in peers_of), flush=True)
 
 
 def python_of(name: str) -> str:
@@ -86,7 +90,7 @@ def _cleanrl(directory: Path) -> Path:
 
 
 def speed(words: list[str], directory: Path) -> float:
-    """Run one contender and return the last steps per second that it prints."""
+    """Run one contender and return its steps per second."""
     environment = os.environ | {"PYTHONPATH": str(directory / "worker.zip"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= dict.fromkeys(
         ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"], "1"
@@ -95,8 +99,16 @@ def speed(words: list[str], directory: Path) -> float:
     done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
-    return float([line for line in done.stdout.splitlines() if line.startswith("SPS:")][-1].split()[1])
+    rates = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SPS:")]
+    prints = PRINTS.get(Path(words[1]).name)
+    if prints is None:
+        return rates[-1]
+    # Since the script's start: the seconds until a step are the step over the rate.
+    first, every = prints
+    seconds = {first + every * number: (first + every * number) / rate for number, rate in enumerate(rates)}
+    begin, end = min(step for step in seconds if step >= WARM), max(seconds)
+    return (end - begin) / (seconds[end] - seconds[begin])
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
