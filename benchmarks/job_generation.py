@@ -97,7 +97,7 @@ def run(directory: Path) -> dict[str, float]:
 def _signac_flow(directory: Path) -> float:
     import signac
 
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
     from hpcrl.spec.library import Library
 
     directory.mkdir()

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 import hpcrl
 from hpcrl.formats.attempts import ATTEMPTS, COMPLETED, Start, end_attempt, take_attempt
 from hpcrl.formats.plan import cell_ids, read_plan
-from hpcrl.slurm.virtual import VirtualSlurm
+from hpcrl.private_slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 
 

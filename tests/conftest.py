@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from hpcrl.slurm.programs import PACKAGES, missing_programs
+from hpcrl.private_slurm.programs import PACKAGES, missing_programs
 
 NO_SLURM = missing_programs()
 

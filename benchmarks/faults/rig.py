@@ -18,9 +18,9 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from hpcrl.formats.plan import read_plan
+from hpcrl.private_slurm.virtual import VirtualSlurm
 from hpcrl.slurm.client import WAITING, Completed, Slurm, run_command
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
-from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 from hpcrl.submit.status import PlanStatus, plan_status
 

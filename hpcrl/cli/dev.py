@@ -44,8 +44,8 @@ def slurm() -> None:
 @path_option
 def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None, paths: tuple[Path, ...]) -> None:
     """Start it. Nodes have the sizes of the profile, not of this machine. GPUs are simulated."""
-    from hpcrl.slurm.config import ACCOUNT
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.config import ACCOUNT
+    from hpcrl.private_slurm.virtual import VirtualSlurm
     from hpcrl.spec.library import Library
 
     profile = Library(paths).cluster(cluster)
@@ -66,7 +66,7 @@ def up(cluster: str, directory: Path, faults: bool, enforce_memory: bool | None,
 @_directory
 def down(directory: Path) -> None:
     """Stop it, with all its jobs."""
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
 
     VirtualSlurm(directory).down()
     echo(f"{directory}: ended; its logs are in {directory}/log")
@@ -76,7 +76,7 @@ def down(directory: Path) -> None:
 @_directory
 def status(directory: Path) -> int:
     """Show its nodes. Exit code 1 if it does not run."""
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)
     if not virtual.processes():
@@ -102,7 +102,7 @@ def fault(
     Kinds: delay SECONDS, delay-after SECONDS, accept-and-fail, fail MESSAGE, reply TEXT, hang, missing, banner TEXT.
     """
     from hpcrl.errors import UsageError
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)
     virtual.check_running()
@@ -128,7 +128,7 @@ def fault(
 def kill(what: str, jobs: bool, directory: Path) -> None:
     """Kill one of its daemons with SIGKILL: slurmctld, slurmdbd, or the slurmd of a node."""
     from hpcrl.errors import UsageError
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)
     virtual.check_running()
@@ -148,7 +148,7 @@ def kill(what: str, jobs: bool, directory: Path) -> None:
 @_directory
 def start(what: str, directory: Path) -> None:
     """Start a killed daemon again, and wait until it answers."""
-    from hpcrl.slurm.virtual import VirtualSlurm
+    from hpcrl.private_slurm.virtual import VirtualSlurm
 
     virtual = VirtualSlurm(directory)
     virtual.check_running()

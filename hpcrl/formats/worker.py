@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 
 PARTS = ("catalogue", "formats", "run", "rl", "slurm", "telemetry")
+# The tables of a dataset need pyarrow, which no cell's environment has.
+NOT_IN_CELLS = ("formats/tables.py",)
 
 
 @cache
@@ -21,7 +23,7 @@ def worker_zip() -> bytes:
     parts = ("__init__", "errors", "expected", "pins", "placeholders", "secrets", "surroundings")
     files = [package / f"{name}.py" for name in parts]
     for part in PARTS:
-        files += sorted((package / part).rglob("*.py"))
+        files += sorted(set((package / part).rglob("*.py")) - {package / name for name in NOT_IN_CELLS})
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:

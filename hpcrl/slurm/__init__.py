@@ -1,1 +1,1 @@
-"""The one door to the scheduler's commands, and a private Slurm to test against."""
+"""The one door to the scheduler's commands."""

@@ -15,8 +15,8 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.private_slurm.virtual import VirtualSlurm
 from hpcrl.slurm.client import Slurm, run_command
-from hpcrl.slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 from hpcrl.submit.selection import Budget
 from hpcrl.submit.status import PlanStatus, plan_status

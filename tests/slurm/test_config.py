@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcrl.slurm.config import (
+from hpcrl.private_slurm.config import (
     Layout,
     Node,
     cgroup_conf,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from hpcrl.errors import UsageError
-from hpcrl.slurm.faults import Faults
-from hpcrl.slurm.virtual import VirtualSlurm
+from hpcrl.private_slurm.faults import Faults
+from hpcrl.private_slurm.virtual import VirtualSlurm
 from hpcrl.spec.library import Library
 from tests.conftest import Shown
 

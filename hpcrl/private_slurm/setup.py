@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.files import private
-from hpcrl.slurm.config import (
+from hpcrl.private_slurm.config import (
     CONTROLLERS,
     Enforcement,
     Layout,

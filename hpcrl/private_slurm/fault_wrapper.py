@@ -1,6 +1,6 @@
 """The program that wraps sbatch, squeue, sacct, scancel or scontrol, and follows the control file.
 
-:mod:`hpcrl.slurm.faults` copies it beside the control file, and Python runs it with -I -S: standard library only.
+:mod:`hpcrl.private_slurm.faults` copies it beside the control file, and Python runs it with -I -S: standard library only.
 Usage: fault_wrapper.py DIRECTORY COMMAND ARGUMENT...
 """
 

@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
-from hpcrl.slurm import fault_wrapper
-from hpcrl.slurm.fault_wrapper import CONTROL, LOCK, LOG
+from hpcrl.private_slurm import fault_wrapper
+from hpcrl.private_slurm.fault_wrapper import CONTROL, LOCK, LOG
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
 # kind -> what its value is: a number of seconds, a text, or nothing

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.errors import HpcrlError, UsageError, suggestion
-from hpcrl.slurm.config import (
+from hpcrl.private_slurm.config import (
     ACCOUNT,
     QOS_WORDS,
     Layout,
@@ -27,10 +27,10 @@ from hpcrl.slurm.config import (
     limit_commands,
     missing_limits,
 )
-from hpcrl.slurm.faults import Faults
-from hpcrl.slurm.processes import end, kill, name_of, node_of, processes_of
-from hpcrl.slurm.programs import PACKAGES, missing_programs, program
-from hpcrl.slurm.setup import STATE, control_groups_here, remove_groups, write_files
+from hpcrl.private_slurm.faults import Faults
+from hpcrl.private_slurm.processes import end, kill, name_of, node_of, processes_of
+from hpcrl.private_slurm.programs import PACKAGES, missing_programs, program
+from hpcrl.private_slurm.setup import STATE, control_groups_here, remove_groups, write_files
 from hpcrl.spec.cluster import ClusterProfile
 
 # Unix sockets hold 108 characters; the longest here is spool/NODE/NODE_JOB.STEP.
