@@ -68,6 +68,12 @@ class Learner:
         settings, layers = self._settings, self._layouts[group].layers
         return lambda vector, *arrays: function(*arrays, settings, layers(vector))
 
+    def sampler(self, vector: jax.Array) -> Callable[..., tuple[jax.Array, ...]]:
+        """Return `pure_sample` of a vector whose layers are cut once, for a loop that does not change it."""
+        layers = self._layouts[self.algorithm.acts_with].layers(vector)
+        page, settings = self._page, self._settings
+        return lambda observations, noise: page.sample(observations, noise, settings, layers)
+
     def _gradient(self, step: Step) -> Callable[[jax.Array, Constants, Any], tuple[jax.Array, tuple[jax.Array, ...]]]:
         """Return the pure function: vector, constants, batch -> flat gradient, aux."""
         loss, settings, layers = getattr(self._page, step.loss), self._settings, self._layouts[step.group].layers

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
-from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, advantages, rollout
+from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, Transition, advantages, rollout
 from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm
 from hpcrl.rl.normalization import centred, merged, moments_of, none_yet, scaled
@@ -125,9 +125,7 @@ def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carr
         last = centred(transitions.last, moments["observations"])
         moments["observations"] = merged(moments["observations"], moments_of(rows))
         transitions = transitions._replace(observations=shown, last=last)
-    last = transitions.last.reshape(-1, world.inputs)
-    silence = jnp.zeros((len(last), world.actions))
-    following = learner.pure_sample(carry.vector, last, silence)[2].reshape(transitions.rewards.shape)
+    following = _values_of_what_follows(learner, carry.vector, transitions)
     estimates = advantages(transitions, following, settings.gamma, settings.gae_lambda)
     arrays = (
         transitions.observations, transitions.actions, transitions.logs, estimates, estimates + transitions.values,
@@ -149,6 +147,23 @@ def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carr
     (vector, slots), _ = jax.lax.scan(one, (carry.vector, carry.slots), orders.reshape(-1, settings.minibatch_size))
     environments = environments._replace(key=jax.random.key_data(key), moments=moments)
     return Carry(carry.step + size, environments, vector, slots), episodes
+
+
+def _values_of_what_follows(learner: Learner, vector: jax.Array, transitions: Transition) -> jax.Array:
+    """Return the values (steps, n) of the observations that the steps led to.
+
+    The next row has them, but for the last row, and where an episode was cut off, which not every rollout has.
+    """
+
+    def values(observations: jax.Array) -> jax.Array:
+        rows = observations.reshape(-1, observations.shape[-1])
+        silence = jnp.zeros((len(rows), learner.algorithm.space.actions))
+        found: jax.Array = learner.pure_sample(vector, rows, silence)[2]
+        return found.reshape(observations.shape[:-1])
+
+    cut = transitions.ended & ~transitions.terminated
+    next_rows = jnp.concatenate([transitions.values[1:], values(transitions.last[-1:])])
+    return jax.lax.cond(cut.any(), lambda: jnp.where(cut, values(transitions.last), next_rows), lambda: next_rows)
 
 
 def make_loop(

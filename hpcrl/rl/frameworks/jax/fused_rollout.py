@@ -52,13 +52,14 @@ def rollout(
     """Take the steps of one rollout with one policy."""
     settings = learner.algorithm.settings
     count, steps = settings.environments, settings.rollout_steps
+    sample = learner.sampler(vector)
 
     def step(state: State, drawn: tuple[jax.Array, jax.Array]) -> tuple[State, tuple[Transition, Episodes]]:
         noise, starts = drawn
         shown = state.observations
         if settings.normalize_observations:
             shown = centred(shown, state.moments["observations"])
-        actions, logs, values = learner.pure_sample(vector, shown, noise)
+        actions, logs, values = sample(shown, noise)
         last, rewards, terminated = jax.vmap(world.step)(state.observations, actions)
         returns, lengths = state.values + rewards, state.lengths + 1
         ended = terminated | (lengths >= limit)
