@@ -239,6 +239,7 @@ def _row_of_records(
         "job_id": head.get("job_id"),
         "records": len(group),
         "started": head["started"],
+        "tensorboard": head.get("tensorboard"),
         "wall_time": wall,
         **{name: footer.get(name) for name in _FOOTER},
         "steps": footer.get("steps") or first["steps_seen"],

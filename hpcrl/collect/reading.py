@@ -24,6 +24,7 @@ _HEADER = {
 _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
+    "tensorboard": TEXT,
 }  # fmt: skip
 _HARDWARE = {"cpu": TEXT, "threads": COUNT, "memory": NUMBER, "kernel": TEXT, "gpu_driver": TEXT}
 _CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT, "surroundings": TEXT}

@@ -112,6 +112,7 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "phase_time", _F64, "cost of timing the phases: number of phase changes x the cost of an empty one", "s"
             ),
             _field("precise_phases", pa.bool_(), "whether the loop waited for the device at the end of every update"),
+            _field("tensorboard", _WORD, "when TensorBoard events were written: none, during (the measurement), after"),
             _field(
                 "resumed_step",
                 _I64,
@@ -298,7 +299,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "number of times it was entered"),

@@ -54,7 +54,8 @@ def run_cell(
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.formats.record import UNMEASURED
     from hpcrl.rl.distributed.group import Group
-    from hpcrl.run.command import Places, run_command_cell
+    from hpcrl.run.command import Places, run_command_cell, unsafe
+    from hpcrl.run.events import DURING, LiveEvents, when, write_events
     from hpcrl.run.interrupt import Interrupt
     from hpcrl.run.judging import judged
     from hpcrl.run.metric_files import read_metric_files
@@ -89,8 +90,16 @@ def run_cell(
     environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
     before_import(cell.config, cell.resources, group)
     expected = plan.study.get("expect", {})
-    recorder = Recorder(path, clock, cpu_before=before, wanted=expected)
-    recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
+    tensorboard = when(plan.study, cell.config) if not of_a_command else None
+    places = Places.of(directory, plan.workload, cell.id)
+    shows = allocation.rank == 0 and tensorboard in ("during", "after")
+    live = shows and tensorboard == "during"
+    events = LiveEvents(places.own, begun, allocation.node, allocation.attempt) if live else None
+    recorder = Recorder(path, clock, cpu_before=before, wanted=expected, events=events)
+    facts = _facts(directory, plan, job, cell, allocation)
+    recorder.header(facts | {"clock_offset": clock_offset, "tensorboard": tensorboard})
+    if events:
+        recorder.event(DURING)
     if calibrated:
         recorder.calibration(calibrated)
     # The ranks of a cell are siblings: mpirun or the process that started them is their parent.
@@ -104,12 +113,14 @@ def run_cell(
     try:
         if of_a_command:
             keep = sampler.processes() if sampler else []
-            places = Places.of(directory, plan.workload, cell.id)
             together = Together(directory, start, allocation.rank, allocation.ranks) if allocation.ranks > 1 else None
             ended = run_command_cell(
                 plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep, together, surroundings
             )
         else:
+            if shows and (wrong := unsafe(places)):
+                shows = False
+                raise UsageError(wrong)
             ended = train_cell(
                 plan.workload,
                 cell.config,
@@ -134,7 +145,6 @@ def run_cell(
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
     if metrics := plan.workload.get("metrics"):
-        places = Places.of(directory, plan.workload, cell.id)
         known = values | {"workdir": places.code}
         if surroundings and surroundings.path:  # whose libraries read what its programs write
             sys.path += map(str, expanded(surroundings.path).glob("lib/python3*/site-packages"))
@@ -164,6 +174,8 @@ def run_cell(
     written = recorder.footer(outcome, reason, ended.facts | recorder.known(used))
     if written:
         end_attempt(directory, start, outcome, allocation.rank, allocation.ranks)
+    if shows and not live:
+        write_events(path, places.own, allocation.node, allocation.attempt)
     if requeue and allocation.rank == 0 and allocation.key:
         from hpcrl.slurm.client import Slurm
 

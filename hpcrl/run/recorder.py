@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
+from hpcrl.run.events import LiveEvents
 from hpcrl.telemetry.meter import Meter, Usage
 from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock
 
@@ -30,9 +31,17 @@ class Recorder:
     Args:
         cpu_before: CPU seconds before the start of the cell that the sampler counts: calibration and imports.
         wanted: the names of the reported values whose last value is needed at the end.
+        events: gets episodes, evaluations and samples while the loop trains, in the phase `tensorboard`.
     """
 
-    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: PhaseClock,
+        cpu_before: float = 0.0,
+        wanted: Collection[str] = (),
+        events: LiveEvents | None = None,
+    ) -> None:
         self._wanted = wanted
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before
@@ -40,10 +49,12 @@ class Recorder:
         self._lock = threading.Lock()  # for the buffers and the writer
         self._flushing = threading.Lock()
         self._start = time.monotonic()
-        self._last = self._start
+        self._last = self._shown = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
+        self._events = events
+        self._unshown: list[tuple[float, ...]] = []  # samples that are not among the events yet
         self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
         self._lost = 0  # frames that could not be written and are not kept
@@ -88,12 +99,16 @@ class Recorder:
     # Called by the training loop.
 
     def episode(self, step: int, value: float, length: int) -> None:
-        self._add("episodes", (step, time.monotonic() - self._start, value, length))
+        row = (step, time.monotonic() - self._start, value, length)
+        self._add("episodes", row)
+        self._show("episodes", row)
         self.flush_if_due()
 
     def evaluation(self, step: int, value: float) -> None:
         self._evaluated = time.monotonic() - self._start
-        self._add("evaluations", (step, self._evaluated, value))
+        row = (step, self._evaluated, value)
+        self._add("evaluations", row)
+        self._show("evaluations", row)
 
     def confirmation(self, step: int, value: float, reached: bool) -> None:
         """Add the result of other starts for the last evaluation, which reached the goal."""
@@ -136,6 +151,8 @@ class Recorder:
         lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
             self._rows["samples"].append(row)
+            if self._events:
+                self._unshown.append(row)
             self._lists.append(lists)
             self.sampler_cost = {
                 name: float(reading[name]) for name in ("sampler_cpu", "sampler_memory") if name in reading
@@ -206,6 +223,21 @@ class Recorder:
         with self._lock:
             self._rows[kind].append(row)
 
+    def _show(self, kind: str, row: tuple[float, ...]) -> None:
+        """Add a row and the new samples to the events, in the thread of the training loop."""
+        if self._events is None:
+            return
+        with self._clock.aside("tensorboard"):
+            self._events.add(self._new_samples(), kind, row, self.resumed_step)
+            if time.monotonic() - self._shown >= FLUSH_SECONDS:
+                self._shown = time.monotonic()
+                self._events.flush()
+
+    def _new_samples(self) -> list[tuple[float, ...]]:
+        with self._lock:
+            found, self._unshown = self._unshown, []
+        return found
+
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> bool:
         """Append the last frames and close the record. Tell whether the footer was written."""
         self.flush()
@@ -219,6 +251,8 @@ class Recorder:
         }
         written = self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
+        if self._events:  # the record is complete, so this is in no measured time
+            self._events.close(self._new_samples(), content["wall_time"], self._clock.so_far()[0])
         return written
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:

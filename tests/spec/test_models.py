@@ -102,6 +102,12 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4G'),
         ({"resources": {"tme": "1:00"}}, "resources.tme: unknown key; did you mean 'time'?"),
         ({"resources": {"seeds": 3}}, "resources.seeds: unknown key here: seeds is a key of the file's top level"),
+        ({"tensorboard": "live"}, "tensorboard: expected 'none', 'during' or 'after', got 'live'"),
+        ({"tensorboard": "after"}, "tensorboard: `tensorboard` is for built-in training: remove it"),
+        (
+            dqn_study(axes={"framework": ["numpy"], "tensorboard": ["none", "yes"]}),
+            "axes.tensorboard.1: expected none, during or after, got 'yes'",
+        ),
         ({"name": "a/b"}, "name: expected a name of letters, digits, _ . + and -"),
         ({"name": "a\nb"}, "name: expected a name of letters, digits, _ . + and -"),
     ],
