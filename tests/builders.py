@@ -47,6 +47,7 @@ def command_study(command: list[str], **changes: Any) -> dict[str, Any]:
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
         "calibration_seconds": 0,
+        "idle_seconds": 0,
     }
     return study | changes
 
@@ -69,6 +70,7 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
         "axes": {"framework": ["numpy"]},
         "goal": 5,
         "calibration_seconds": 0,
+        "idle_seconds": 0,
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
     }

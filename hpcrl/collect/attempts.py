@@ -65,6 +65,8 @@ _FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
     "cpu_seconds": (sum, "cpu_seconds"),
     "machine_cpu_percent": (_average, "machine_cpu_percent"),
     "machine_memory_percent": (_average, "machine_memory_percent"),
+    "idle_cpu_percent": (_average, "idle_cpu_percent"),
+    "idle_memory_percent": (_average, "idle_memory_percent"),
     "rss_peak": (max, "rss"),
     "pss_peak": (max, "pss"),
     "memory_peak": (max, "memory_peak"),

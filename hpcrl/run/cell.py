@@ -62,6 +62,7 @@ def run_cell(
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.together import Together
     from hpcrl.run.training import Ended, before_import, train_cell
+    from hpcrl.telemetry import idle
     from hpcrl.telemetry.calibration import Calibration
     from hpcrl.telemetry.meter import Meter
     from hpcrl.telemetry.phases import PhaseClock
@@ -74,6 +75,9 @@ def run_cell(
     interrupt = Interrupt(allocation.ranks)
     first_on_node = allocation.local_rank == 0
     clock_offset = _clock_offset(directory, cell, allocation) if first_on_node else None
+    idle_file = directory / idle.DIRECTORY / f"{allocation.node}.json"
+    # The mark stays until this function ends: no other cell then measures an idle machine.
+    baseline, _mark = idle.begin_cell(idle_file, float(plan.study.get("idle_seconds", 0)))
     calibration = Calibration(directory, allocation.node)
     seconds = float(plan.study.get("calibration_seconds", 0))
     calibrated = calibration.measure(seconds) if first_on_node and seconds else None
@@ -97,7 +101,11 @@ def run_cell(
     events = LiveEvents(places.own, begun, allocation.node, allocation.attempt) if live else None
     recorder = Recorder(path, clock, cpu_before=before, wanted=expected, events=events)
     facts = _facts(directory, plan, job, cell, allocation)
+    if first_on_node:
+        facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
     recorder.header(facts | {"clock_offset": clock_offset, "tensorboard": tensorboard})
+    if first_on_node and baseline.note:
+        recorder.event(baseline.note)
     if events:
         recorder.event(DURING)
     if calibrated:

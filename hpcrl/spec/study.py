@@ -400,6 +400,13 @@ class Study(Model):
         description="seconds for which the first cell on each node measures the node's speed; 0: no measurement",
     )
 
+    idle_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=600,
+        description="seconds for which the first cell on each node measures CPU and memory of the idle machine; 0: no measurement",
+    )
+
     @model_validator(mode="after")
     def _whole(self) -> Study:
         trains = self.workload.trains
