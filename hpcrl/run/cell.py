@@ -98,15 +98,15 @@ def run_cell(
     places = Places.of(directory, plan.workload, cell.id)
     shows = allocation.rank == 0 and tensorboard in ("during", "after")
     live = shows and tensorboard == "during"
-    events = LiveEvents(places.own, begun, allocation.node, allocation.attempt) if live else None
-    recorder = Recorder(path, clock, cpu_before=before, wanted=expected, events=events)
+    recorder = Recorder(path, clock, cpu_before=before, wanted=expected)
     facts = _facts(directory, plan, job, cell, allocation)
     if first_on_node:
         facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
     recorder.header(facts | {"clock_offset": clock_offset, "tensorboard": tensorboard})
     if first_on_node and baseline.note:
         recorder.event(baseline.note)
-    if events:
+    if live:
+        recorder.events = LiveEvents(places.own, recorder.started, allocation.node, allocation.attempt)
         recorder.event(DURING)
     if calibrated:
         recorder.calibration(calibrated)

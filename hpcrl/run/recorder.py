@@ -31,17 +31,9 @@ class Recorder:
     Args:
         cpu_before: CPU seconds before the start of the cell that the sampler counts: calibration and imports.
         wanted: the names of the reported values whose last value is needed at the end.
-        events: gets episodes, evaluations and samples while the loop trains, in the phase `tensorboard`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        clock: PhaseClock,
-        cpu_before: float = 0.0,
-        wanted: Collection[str] = (),
-        events: LiveEvents | None = None,
-    ) -> None:
+    def __init__(self, path: Path, clock: PhaseClock, cpu_before: float = 0.0, wanted: Collection[str] = ()) -> None:
         self._wanted = wanted
         self._writer = RecordWriter(path)
         self._cpu_before = cpu_before
@@ -49,11 +41,13 @@ class Recorder:
         self._lock = threading.Lock()  # for the buffers and the writer
         self._flushing = threading.Lock()
         self._start = time.monotonic()
+        self.started = time.time()
         self._last = self._shown = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
-        self._events = events
+        # Gets episodes, evaluations and samples while the loop trains, in the phase `tensorboard`.
+        self.events: LiveEvents | None = None
         self._unshown: list[tuple[float, ...]] = []  # samples that are not among the events yet
         self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
@@ -68,7 +62,7 @@ class Recorder:
         self._unreaped = False
 
     def header(self, facts: dict[str, Any]) -> None:
-        self._append("header", facts | {"started": time.time()})
+        self._append("header", facts | {"started": self.started})
 
     def training_time(self) -> float:
         """Return the seconds of training so far: all phases except evaluations and those before the first step.
@@ -151,7 +145,7 @@ class Recorder:
         lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
             self._rows["samples"].append(row)
-            if self._events:
+            if self.events:
                 self._unshown.append(row)
             self._lists.append(lists)
             self.sampler_cost = {
@@ -225,13 +219,13 @@ class Recorder:
 
     def _show(self, kind: str, row: tuple[float, ...]) -> None:
         """Add a row and the new samples to the events, in the thread of the training loop."""
-        if self._events is None:
+        if self.events is None:
             return
         with self._clock.aside("tensorboard"):
-            self._events.add(self._new_samples(), kind, row, self.resumed_step)
+            self.events.add(self._new_samples(), kind, row, self.resumed_step)
             if time.monotonic() - self._shown >= FLUSH_SECONDS:
                 self._shown = time.monotonic()
-                self._events.flush()
+                self.events.flush()
 
     def _new_samples(self) -> list[tuple[float, ...]]:
         with self._lock:
@@ -251,8 +245,8 @@ class Recorder:
         }
         written = self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
-        if self._events:  # the record is complete, so this is in no measured time
-            self._events.close(self._new_samples(), content["wall_time"], self._clock.so_far()[0])
+        if self.events:  # the record is complete, so this is in no measured time
+            self.events.close(self._new_samples(), content["wall_time"], self._clock.so_far()[0])
         return written
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:

@@ -41,7 +41,7 @@ def test_events_are_what_the_record_has(tmp_path: Path, when: str) -> None:
         assert [each.step for each in found[tag]] == list(data.column(table, "step"))
         np.testing.assert_allclose([each.value for each in found[tag]], data.column(table, "value"))
         since = np.array([each.wall_time for each in found[tag]]) - data.header["started"]
-        np.testing.assert_allclose(since, data.column(table, "time"), atol=0.5)
+        np.testing.assert_allclose(since, data.column(table, "time"), atol=1e-3)
     for name in ("cpu", "memory"):
         measured = data.column("samples", f"machine_{name}_percent")
         shown = [each.value for each in found[f"machine/{name}_percent"]]
