@@ -290,7 +290,7 @@ def measure(name: str, directory: Path) -> tuple[dict[str, Any], float, float, i
     command = group.entered(f"{sys.executable} -m benchmarks.telemetry_truth --run {name}")
     study = {
         "name": "truth", "title": name, "workload": {"command": ["sh", "-c", command]}, "axes": {"variant": [name]},
-        "chain": "parallel", "resources": {"memory": "2G", "time": "00:10:00"}, "calibration_seconds": 0,
+        "chain": "parallel", "resources": {"memory": "2G", "time": "00:10:00"}, "calibration_seconds": 0, "idle_seconds": 0,
     }  # fmt: skip
     path = directory / f"{name}.yaml"
     with path.open("w") as file:

@@ -47,6 +47,7 @@ def command_study(command: list[str], **changes: Any) -> dict[str, Any]:
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
         "calibration_seconds": 0,
+        "idle_seconds": 0,
     }
     return study | changes
 
@@ -69,6 +70,7 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
         "axes": {"framework": ["numpy"]},
         "goal": 5,
         "calibration_seconds": 0,
+        "idle_seconds": 0,
         "chain": "parallel",
         "resources": {"memory": "1G", "time": "00:10:00"},
     }
@@ -120,6 +122,8 @@ def write_record(
     outcome: str | None = "completed",
     returns: tuple[float, ...] = (10.0, 20.0),
     samples: dict[str, Any] | None = None,
+    phases: dict[str, float] | None = None,
+    header: dict[str, Any] | None = None,
     **footer: Any,
 ) -> Path:
     """Write a small record of a cell by hand. `samples`: columns of the samples that differ from the usual ones."""
@@ -135,6 +139,7 @@ def write_record(
             "environment": cell["environment"], "software": {"python": "3.11"},
             "variables": {},
             "hardware": {"cpu": "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6"},
+            **(header or {}),
         },
     )  # fmt: skip
     count = np.arange(1.0, len(returns) + 1)
@@ -153,6 +158,8 @@ def write_record(
     for name, values in (read | (samples or {})).items():
         table[:, SAMPLE_COLUMNS.index(name)] = values
     writer.write("samples", {"table": table})
+    if phases:
+        writer.write("phases", {"seconds": phases, "counts": dict.fromkeys(phases, 1)})
     if outcome:
         facts = {"outcome": outcome, "reason": None, "wall_time": 4.0, "training_time": 3.0, "setup_time": 1.0}
         writer.write("footer", facts | {"steps": 20, "episodes": 2, "final_score": 20.0} | footer)

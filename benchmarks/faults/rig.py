@@ -133,7 +133,7 @@ class Rig:
         content = {
             "name": "faults", "title": f"Trial {self._plans} {place}", "workload": {"command": command}, "axes": {"variant": ["a"]},
             "seeds": cells or self.cells, "chain": "parallel", "resources": {"memory": "256M", "time": "00:10:00"},
-            "calibration_seconds": 0, **study,
+            "calibration_seconds": 0, "idle_seconds": 0, **study,
         }  # fmt: skip
         with (place / "study.yaml").open("w") as file:
             YAML(typ="safe").dump(content, file)

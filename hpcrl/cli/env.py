@@ -74,6 +74,7 @@ def create(
     """Build an environment, or all of a plan, and check that it imports and trains. Existing environments are kept."""
     from hpcrl.environments.build import build_all
     from hpcrl.formats.plan import read_plan
+    from hpcrl.spec.library import Library
 
     if (name is None) == (plan is None):
         raise UsageError("expected the name of an environment, or --plan PLAN")
@@ -81,6 +82,7 @@ def create(
         opened = read_plan(plan)
         environments, site = opened.environments, opened.cluster["environments"]
     else:
+        Library(paths).environment(str(name)).check_is_for_cells()
         environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
         environments = [environment]
     if manager:
@@ -122,6 +124,9 @@ def list_(paths: tuple[Path, ...]) -> int:
                     environment, _ = _rendered(paths, "workstation", name, flavour, horovod)
                     path = root_of(site) / environment.key
                     kind = f"{flavour}, Horovod" if horovod else flavour
+                    if spec.not_built:
+                        rows.append([name, kind, spec.title, f"not built: {spec.not_built}", display(file)])
+                        continue
                     try:
                         built = str(path) if is_built(path, site["owners"]) else "not built"
                     except HpcrlError:
@@ -151,11 +156,14 @@ def lock(names: tuple[str, ...], paths: tuple[Path, ...]) -> None:
 
 @command.command("show", epilog="Example: hpcrl env show torch --flavour cuda")
 @click.argument("name", shell_complete=library_names("envs"))
+@click.option("--requirements", is_flag=True, help="Print its requirements for pip instead.")
 @_options
-def show(name: str, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]) -> None:
+def show(
+    name: str, requirements: bool, flavour: FlavourName, horovod: bool, cluster: str, paths: tuple[Path, ...]
+) -> None:
     """Print the rendered conda YAML of an environment."""
     environment, _ = _rendered(paths, cluster, name, flavour, horovod)
-    echo(environment.conda, nl=False)
+    echo(environment.requirements if requirements else environment.conda, nl=False)
 
 
 @command.command("check", epilog="Example: hpcrl env check torch --horovod")

@@ -21,7 +21,7 @@ from hpcrl.cli.common import DEFAULT_DATASET, echo
 )
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to create.")
 def command(dataset: Path, kind: str, output: Path) -> None:
-    """Write a dataset for other tools. For TensorBoard and MLflow, install their package, too."""
+    """Write a dataset for other tools. For MLflow, install its package, too."""
     from hpcrl.report.export import export
 
     done = export(dataset, kind, output)

@@ -24,8 +24,18 @@ _HEADER = {
 _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
+    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER,
 }  # fmt: skip
-_HARDWARE = {"cpu": TEXT, "threads": COUNT, "memory": NUMBER, "kernel": TEXT, "gpu_driver": TEXT}
+_HARDWARE = {
+    "cpu": TEXT,
+    "threads": COUNT,
+    "memory": NUMBER,
+    "kernel": TEXT,
+    "gpu_driver": TEXT,
+    "os": TEXT,
+    "os_version": TEXT,
+    "virtual": TEXT,
+}
 _CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT, "surroundings": TEXT}
 _FOOTER = {
     "reason": TEXT, "wall_time": NUMBER, "training_time": NUMBER, "setup_time": NUMBER, "compile_time": NUMBER,

@@ -10,8 +10,8 @@ A plan that is extended gets a new generation: a new manifest, and new names for
 ``worker-2.zip``, ``scripts/X-g2.sbatch``). The older manifest is kept as ``plan-1.json``, with all the files that it names,
 so that its pending jobs run what they were submitted for.
 
-The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change none of
-them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one.
+The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``idle/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change
+none of them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one.
 """
 
 from __future__ import annotations

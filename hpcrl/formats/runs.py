@@ -43,7 +43,7 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
         .sort_index()
     )
     axes = pd.DataFrame([_flat(json.loads(text)) for text in newest["config"]], index=newest.index)
-    axes = axes.drop(columns=[name for name in ("framework", "execution", "seed") if name in axes])
+    axes = axes.drop(columns=[name for name in ("framework", "execution", "seed", "tensorboard") if name in axes])
     axes = axes.rename(columns={name: f"axis_{name}" for name in axes.columns if name in newest.columns})
     kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal_wall_time(newest))
     return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)

@@ -112,6 +112,7 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "phase_time", _F64, "cost of timing the phases: number of phase changes x the cost of an empty one", "s"
             ),
             _field("precise_phases", pa.bool_(), "whether the loop waited for the device at the end of every update"),
+            _field("tensorboard", _WORD, "when TensorBoard events were written: none, during (the measurement), after"),
             _field(
                 "resumed_step",
                 _I64,
@@ -171,6 +172,18 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("sampler_cpu_seconds", _F64, "CPU time of the sampling itself, all nodes", "s"),
             _field("sampler_memory", _F64, "resident memory of the sampler", "B"),
             _field("machine_memory_percent", _F64, "whole machine: mean of psutil.virtual_memory().percent", "%"),
+            _field(
+                "idle_cpu_percent",
+                _F64,
+                "whole machine before the plan's first cell on it: psutil.cpu_percent, mean of the nodes",
+                "%",
+            ),
+            _field(
+                "idle_memory_percent",
+                _F64,
+                "whole machine before the plan's first cell on it: psutil.virtual_memory().percent, mean of the nodes",
+                "%",
+            ),
             _field("gpu_percent", _F64, "mean NVML utilisation of the GPUs that the cell asked for", "%"),
             _field("gpu_memory_peak", _F64, "maximum NVML memory in use", "B"),
             _field("framework_gpu_memory_peak", _F64, "maximum that the framework's allocator held on a GPU", "B"),
@@ -182,7 +195,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("collective", _WORD, "method that averaged the gradients of several ranks, and its transport"),
             _field("versions", _WORD, "package versions, as JSON"),
             _field("variables", _WORD, "environment variables that change how libraries compute, as JSON"),
-            _field("hardware", _WORD, "CPU, memory, GPUs, kernel, as JSON"),
+            _field("hardware", _WORD, "CPU, memory, GPUs, operating system, kernel, virtual machine, as JSON"),
             _field("slurm_state", _WORD, "state in Slurm's accounting"),
             _field("slurm_exit_code", _WORD, "exit code and signal in Slurm's accounting"),
             _field("slurm_elapsed", _F64, "elapsed time in Slurm's accounting", "s"),
@@ -298,7 +311,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "number of times it was entered"),

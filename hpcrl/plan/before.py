@@ -17,7 +17,15 @@ from hpcrl.formats.plan import MANIFEST, Job, Plan, cell_ids, generations, read_
 
 _SUFFIX = re.compile(r"-g[0-9]+$")
 # Keys of a study about measuring. A change of them does not run completed cells again.
-_MEASURED = ("precise_phases", "sample_interval", "calibration_seconds", "goal", "expect")
+_MEASURED = (
+    "precise_phases",
+    "tensorboard",
+    "sample_interval",
+    "calibration_seconds",
+    "idle_seconds",
+    "goal",
+    "expect",
+)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def render_environment(
         "flavour": flavour,
         "horovod": horovod,
         "pins": pins,
-        "conda": [*spec.conda, *(extra.conda if extra else ())],
+        "conda": [*spec.conda, *chosen.conda, *(extra.conda if extra else ())],
         "build": extra.build if extra else None,
         "settings": settings,
         "find_links": chosen.find_links,

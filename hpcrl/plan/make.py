@@ -64,9 +64,10 @@ def make_plan(
         if surroundings:
             return surroundings.key
         if (which := (name, flavour, horovod)) not in environments:
-            environments[which] = render_environment(
-                renderer, profile, library.environment(name), flavour, horovod, library.hashes(name)
-            )
+            spec = library.environment(name)
+            spec.check_is_for_cells()
+            hashes = library.hashes(name)
+            environments[which] = render_environment(renderer, profile, spec, flavour, horovod, hashes)
         return environments[which].key
 
     groups, unplaced = pack(profile, study, environment_key)

@@ -15,9 +15,10 @@ from hpcrl.report.score import Score
 from hpcrl.report.statistics import Estimate
 
 NOTHING = "–"
+_ABOVE = ("machine CPU above idle (%)", "machine memory above idle (%)")
 _SHORT = (
     "cluster", "configuration", "resources", "cells", "final", "at goal", "goal step", "goal s", "from start s", "train s",
-    "wall s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %",
+    "wall s", "set-up s", "compile s", "CPU %", "RAM GiB", "GPU %", *_ABOVE,
 )  # fmt: skip
 WORDS = ("cluster", "configuration", "resources")
 _PLACES = ("study", "cluster", "resources")  # left out if equal in all rows
@@ -38,7 +39,7 @@ def columns(score: Score) -> list[str]:
     return [
         *WORDS, "cells", score.title, "at goal", "goal at step", "goal after (s)", "goal from start (s)",
         "training (s)" if score.trains else "command (s)",
-        "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)",
+        "wall (s)", "set-up (s)", "compile (s)", "CPU (%)", "RAM (GiB)", "GPU (%)", *_ABOVE,
     ]  # fmt: skip
 
 
@@ -67,7 +68,8 @@ def for_terminal(compared: list[Line], trains: bool = True) -> tuple[list[str], 
     plain = {} if trains else {"final": "score", "train s": "command s"}
     names = ("study", *(plain.get(name, name) for name in _SHORT))
     rows = [[line.study, *_row(line, with_interval=False)] for line in compared]
-    keep = [index for index in _used(rows) if names[index] not in _PLACES or len({row[index] for row in rows}) > 1]
+    used = [index for index in _used(rows) if names[index] not in _ABOVE]  # too wide for a terminal
+    keep = [index for index in used if names[index] not in _PLACES or len({row[index] for row in rows}) > 1]
     return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
 
 
@@ -116,6 +118,8 @@ def _plain(line: Line) -> dict[str, object]:
         "cpu_percent_median": line.cpu,
         "memory_peak_bytes_median": line.memory,
         "gpu_percent_median": line.gpu,
+        "machine_cpu_above_idle_percent_median": line.cpu_above,
+        "machine_memory_above_idle_percent_median": line.memory_above,
     }
 
 
@@ -161,4 +165,6 @@ def _row(line: Line, with_interval: bool) -> list[str]:
         number(line.cpu),
         number(line.memory / 1024**3 if line.memory else None),
         number(line.gpu),
+        number(line.cpu_above),
+        number(line.memory_above),
     ]

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.events import EPISODE, EVALUATION, EventFile, file_name
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 
@@ -74,7 +75,7 @@ class _Point(NamedTuple):
 
     @property
     def tag(self) -> str:
-        return {"train": "train/return", "evaluation": "evaluation/return"}.get(self.kind, f"value/{self.name}")
+        return {"train": EPISODE, "evaluation": EVALUATION}.get(self.kind, f"value/{self.name}")
 
 
 def _runs(dataset: Path) -> Iterator[tuple[dict[str, Any], list[_Point]]]:
@@ -121,20 +122,42 @@ def _openrlbenchmark(dataset: Path, output: Path) -> int:
 
 
 def _tensorboard(dataset: Path, output: Path) -> int:
-    from tensorboard.summary import DirectoryOutput, Writer
-
+    samples = _of_first_ranks(dataset, "samples", ["time", "machine_cpu_percent", "machine_memory_percent"])
+    phases = _of_first_ranks(dataset, "phases", ["phase", "seconds"])
     count = 0
     for row, points in _runs(dataset):
-        writer = Writer(DirectoryOutput(str(output / _name(row))))
+        attempt = row["plan"], row["cell"], row["attempt"]
         started = 0.0 if pd.isna(row["started"]) else float(row["started"])
-        for each in points:
-            writer.add_scalar(each.tag, each.value, each.step, wall_time=started + each.time)
+        place = output / _name(row)
+        place.mkdir(parents=True)
+        file = EventFile(place / file_name(started, "dataset", row["attempt"]), started)
+        for time, each in sorted(
+            [*((each.time, each) for each in points), *((each[0], each) for each in samples.get(attempt, ()))],
+            key=lambda timed: timed[0],
+        ):
+            if isinstance(each, _Point):
+                file.scalar(each.tag, time, each.value, each.step)
+            else:
+                file.machine(*each)
+        wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
+        file.phases(wall, dict(phases.get(attempt, ())))
         for name in _METRICS:
             if not pd.isna(row[name]):
-                writer.add_scalar(f"cell/{name}", float(row[name]), 0, wall_time=started)
-        writer.close()
+                file.scalar(f"cell/{name}", wall, float(row[name]))
+        file.close()
         count += 1
     return count
+
+
+def _of_first_ranks(dataset: Path, table: str, columns: list[str]) -> dict[tuple[str, str, str], list[tuple[Any, ...]]]:
+    """Return the rows of each attempt's first rank."""
+    rows = load_table(dataset, table)
+    rows = rows[rows["rank"] == 0]
+    found: dict[tuple[str, str, str], list[tuple[Any, ...]]] = {}
+    keys = zip(*(rows[name].tolist() for name in ("plan", "cell", "attempt")), strict=True)
+    for key, values in zip(keys, zip(*(rows[name].tolist() for name in columns), strict=True), strict=True):
+        found.setdefault(key, []).append(values)
+    return found
 
 
 def _mlflow(dataset: Path, output: Path) -> int:

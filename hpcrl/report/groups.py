@@ -143,6 +143,8 @@ class Line:
         training, wall: geometric means over completed cells in seconds, with 95 % intervals of t on logarithms.
         setup_time, compile_time, goal_time, goal_wall_time: medians, in seconds.
         cpu, gpu: medians, in percent. memory: median of the peaks, in bytes.
+        cpu_above, memory_above: medians of the whole machine minus the same machine when it was idle, in percent, without cells
+            that shared a machine.
     """
 
     study: str
@@ -163,6 +165,8 @@ class Line:
     cpu: float | None
     memory: float | None
     gpu: float | None
+    cpu_above: float | None = None
+    memory_above: float | None = None
 
 
 def lines(rows: pd.DataFrame) -> list[Line]:
@@ -170,8 +174,12 @@ def lines(rows: pd.DataFrame) -> list[Line]:
 
     `training` (from the first step) and `wall` (from the record's start) are of completed cells only, because the time of
     an incomplete training would look like a fast one.
+
+    Args:
+        rows: attempts with the columns of `with_groups`, and `shared` if it is known.
     """
     rows = rows.assign(goal_wall_time=goal_wall_time(rows), cpu=rows["cpu_utilisation"] * 100)
+    rows = rows.assign(**{f"{name}_above": _above_idle(rows, name) for name in ("cpu", "memory")})
     middle = (
         "goal_step",
         "goal_time",
@@ -181,6 +189,8 @@ def lines(rows: pd.DataFrame) -> list[Line]:
         "cpu",
         "memory",
         "gpu_percent",
+        "cpu_above",
+        "memory_above",
     )
     keys = list(KEYS)
     rows = rows[
@@ -214,9 +224,16 @@ def lines(rows: pd.DataFrame) -> list[Line]:
                 cpu=half["cpu"],
                 memory=half["memory"],
                 gpu=half["gpu_percent"],
+                cpu_above=half["cpu_above"],
+                memory_above=half["memory_above"],
             )
         )
     return sorted(out, key=lambda line: tuple(map(natural, (line.study, line.cluster, line.what, line.where))))
+
+
+def _above_idle(rows: pd.DataFrame, name: str) -> pd.Series[float]:
+    above = rows[f"machine_{name}_percent"].astype(float) - rows[f"idle_{name}_percent"].astype(float)
+    return above.mask(rows["shared"].astype(bool)) if "shared" in rows else above
 
 
 def _time(column: pd.Series[Any]) -> Estimate | None:

@@ -81,26 +81,49 @@ def _brief(hardware: dict[str, Any]) -> str:
 
 
 def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
-    """Return the provenance of the measurements: cluster, environment, machine, its speed, and the software.
+    """Return the provenance of the measurements: cluster, environment, machine, its load when idle, its speed, and the software.
 
     Args:
         trains: whether to include the speed and the version of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
     found = {}
+    idle: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     known = rows[rows["hardware"].notna()]
-    for row in known.drop_duplicates(["cluster", "environment", "hardware", "versions"]).to_dict("records"):
+    for row in known.drop_duplicates(
+        ["cluster", "environment", "hardware", "versions", "idle_cpu_percent", "idle_memory_percent"]
+    ).to_dict("records"):
         hardware, versions = json.loads(row["hardware"]), json.loads(row["versions"])
-        machine = f"{_brief(hardware)}, Linux {hardware.get('kernel')}"
+        machine = f"{_brief(hardware)}, {_system(hardware)}"
         if driver := hardware.get("gpu_driver"):
             machine += f", GPU driver {driver}"
         speed = ", ".join(form.format(row[name]) for name, form in measured.items() if not pd.isna(row[name]))
         software = ", ".join(f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium")
-        found[row["cluster"], row["environment"], machine] = {"speed": speed, "software": software}
+        key = row["cluster"], row["environment"], machine
+        found[key] = {"speed": speed, "software": software}
+        idle.setdefault(key, []).append((row["idle_cpu_percent"], row["idle_memory_percent"]))
     return [
-        {"cluster": cluster, "environment": environment, "machine": machine, **said}
-        for (cluster, environment, machine), said in sorted(found.items())
+        {"cluster": key[0], "environment": key[1], "machine": key[2], "idle": _idle(idle[key]), **said}
+        for key, said in sorted(found.items())
     ]
+
+
+def _system(hardware: dict[str, Any]) -> str:
+    """Return operating system, kernel, and kind of virtual machine; records up to 0.1.0 have the kernel only."""
+    system = " ".join(text for name in ("os", "os_version") if (text := hardware.get(name)))
+    kernel = f"Linux {hardware.get('kernel')}"
+    virtual = hardware.get("virtual")
+    return ", ".join([*([system] if system else []), kernel, *([virtual] if virtual not in (None, "no") else [])])
+
+
+def _idle(measured: list[tuple[float, float]]) -> str:
+    """Return CPU and memory of the idle machines of one kind."""
+    texts = []
+    for name, values in zip(("CPU", "memory"), zip(*measured, strict=True), strict=True):
+        if known := [value for value in values if not pd.isna(value)]:
+            low, high = f"{min(known):.1f}", f"{max(known):.1f}"
+            texts.append(f"{name} {low} %" if low == high else f"{name} {low} to {high} %")
+    return ", ".join(texts)
 
 
 def measuring(rows: pd.DataFrame) -> str:

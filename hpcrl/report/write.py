@@ -26,7 +26,7 @@ from hpcrl.report.score import Score
 from hpcrl.report.sections import Section, make_section
 from hpcrl.spec.library import Library
 
-_OF_TRAINING = ("episodes", "precise_phases", "calibration_environment", "evaluation_time")
+_OF_TRAINING = ("episodes", "precise_phases", "tensorboard", "calibration_environment", "evaluation_time")
 
 
 @dataclass(frozen=True)

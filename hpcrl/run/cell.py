@@ -54,13 +54,15 @@ def run_cell(
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.formats.record import UNMEASURED
     from hpcrl.rl.distributed.group import Group
-    from hpcrl.run.command import Places, run_command_cell
+    from hpcrl.run.command import Places, run_command_cell, unsafe
+    from hpcrl.run.events import DURING, LiveEvents, when, write_events
     from hpcrl.run.interrupt import Interrupt
     from hpcrl.run.judging import judged
     from hpcrl.run.metric_files import read_metric_files
     from hpcrl.run.recorder import Recorder, Sampler
     from hpcrl.run.together import Together
     from hpcrl.run.training import Ended, before_import, train_cell
+    from hpcrl.telemetry import idle
     from hpcrl.telemetry.calibration import Calibration
     from hpcrl.telemetry.meter import Meter
     from hpcrl.telemetry.phases import PhaseClock
@@ -73,6 +75,9 @@ def run_cell(
     interrupt = Interrupt(allocation.ranks)
     first_on_node = allocation.local_rank == 0
     clock_offset = _clock_offset(directory, cell, allocation) if first_on_node else None
+    idle_file = directory / idle.DIRECTORY / f"{allocation.node}.json"
+    # The mark stays until this function ends: no other cell then measures an idle machine.
+    baseline, _mark = idle.begin_cell(idle_file, float(plan.study.get("idle_seconds", 0)))
     calibration = Calibration(directory, allocation.node)
     seconds = float(plan.study.get("calibration_seconds", 0))
     calibrated = calibration.measure(seconds) if first_on_node and seconds else None
@@ -89,8 +94,20 @@ def run_cell(
     environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
     before_import(cell.config, cell.resources, group)
     expected = plan.study.get("expect", {})
+    tensorboard = when(plan.study, cell.config) if not of_a_command else None
+    places = Places.of(directory, plan.workload, cell.id)
+    shows = allocation.rank == 0 and tensorboard in ("during", "after")
+    live = shows and tensorboard == "during"
     recorder = Recorder(path, clock, cpu_before=before, wanted=expected)
-    recorder.header(_facts(directory, plan, job, cell, allocation) | {"clock_offset": clock_offset})
+    facts = _facts(directory, plan, job, cell, allocation)
+    if first_on_node:
+        facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
+    recorder.header(facts | {"clock_offset": clock_offset, "tensorboard": tensorboard})
+    if first_on_node and baseline.note:
+        recorder.event(baseline.note)
+    if live:
+        recorder.events = LiveEvents(places.own, recorder.started, allocation.node, allocation.attempt)
+        recorder.event(DURING)
     if calibrated:
         recorder.calibration(calibrated)
     # The ranks of a cell are siblings: mpirun or the process that started them is their parent.
@@ -104,12 +121,14 @@ def run_cell(
     try:
         if of_a_command:
             keep = sampler.processes() if sampler else []
-            places = Places.of(directory, plan.workload, cell.id)
             together = Together(directory, start, allocation.rank, allocation.ranks) if allocation.ranks > 1 else None
             ended = run_command_cell(
                 plan.workload, values, places, recorder, clock, lambda: interrupt.caught, keep, together, surroundings
             )
         else:
+            if shows and (wrong := unsafe(places)):
+                shows = False
+                raise UsageError(wrong)
             ended = train_cell(
                 plan.workload,
                 cell.config,
@@ -134,7 +153,6 @@ def run_cell(
         ended = Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
     used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
     if metrics := plan.workload.get("metrics"):
-        places = Places.of(directory, plan.workload, cell.id)
         known = values | {"workdir": places.code}
         if surroundings and surroundings.path:  # whose libraries read what its programs write
             sys.path += map(str, expanded(surroundings.path).glob("lib/python3*/site-packages"))
@@ -164,6 +182,8 @@ def run_cell(
     written = recorder.footer(outcome, reason, ended.facts | recorder.known(used))
     if written:
         end_attempt(directory, start, outcome, allocation.rank, allocation.ranks)
+    if shows and not live:
+        write_events(path, places.own, allocation.node, allocation.attempt)
     if requeue and allocation.rank == 0 and allocation.key:
         from hpcrl.slurm.client import Slurm
 

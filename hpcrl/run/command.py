@@ -50,8 +50,8 @@ class Places:
         return cls(own if workload.get("start_in") == "cell" else code, code, own)
 
 
-def _unsafe(places: Places) -> str | None:
-    """Make the cell's own directory. Say why the command cannot start, also if it would write where another user chose."""
+def unsafe(places: Places) -> str | None:
+    """Make the cell's own directory. Say why nothing may be written there, also if another user chose the place."""
     plan = places.own.parents[1]
     try:
         trusted = {os.getuid(), 0, plan.stat().st_uid}
@@ -115,7 +115,7 @@ def run_command_cell(
             return enter(surroundings, arguments, environment, places.start, seen, bool(values.get("gpus")))
 
         steps = _Steps(places.start, entered, MetricsReader(metrics), recorder, clock, caught, keep)
-        if wrong := _unsafe(places):
+        if wrong := unsafe(places):
             return Ended("failed", wrong, {})
         if not places.start.is_dir():
             return Ended("failed", f"workdir: {places.start}: no such directory on {os.uname().nodename}", {})

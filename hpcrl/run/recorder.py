@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
+from hpcrl.run.events import LiveEvents
 from hpcrl.telemetry.meter import Meter, Usage
 from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock
 
@@ -40,10 +41,14 @@ class Recorder:
         self._lock = threading.Lock()  # for the buffers and the writer
         self._flushing = threading.Lock()
         self._start = time.monotonic()
-        self._last = self._start
+        self.started = time.time()
+        self._last = self._shown = self._start
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
+        # Gets episodes, evaluations and samples while the loop trains, in the phase `tensorboard`.
+        self.events: LiveEvents | None = None
+        self._unshown: list[tuple[float, ...]] = []  # samples that are not among the events yet
         self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
         self._lost = 0  # frames that could not be written and are not kept
@@ -57,7 +62,7 @@ class Recorder:
         self._unreaped = False
 
     def header(self, facts: dict[str, Any]) -> None:
-        self._append("header", facts | {"started": time.time()})
+        self._append("header", facts | {"started": self.started})
 
     def training_time(self) -> float:
         """Return the seconds of training so far: all phases except evaluations and those before the first step.
@@ -88,12 +93,16 @@ class Recorder:
     # Called by the training loop.
 
     def episode(self, step: int, value: float, length: int) -> None:
-        self._add("episodes", (step, time.monotonic() - self._start, value, length))
+        row = (step, time.monotonic() - self._start, value, length)
+        self._add("episodes", row)
+        self._show("episodes", row)
         self.flush_if_due()
 
     def evaluation(self, step: int, value: float) -> None:
         self._evaluated = time.monotonic() - self._start
-        self._add("evaluations", (step, self._evaluated, value))
+        row = (step, self._evaluated, value)
+        self._add("evaluations", row)
+        self._show("evaluations", row)
 
     def confirmation(self, step: int, value: float, reached: bool) -> None:
         """Add the result of other starts for the last evaluation, which reached the goal."""
@@ -136,6 +145,8 @@ class Recorder:
         lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
             self._rows["samples"].append(row)
+            if self.events:
+                self._unshown.append(row)
             self._lists.append(lists)
             self.sampler_cost = {
                 name: float(reading[name]) for name in ("sampler_cpu", "sampler_memory") if name in reading
@@ -206,6 +217,21 @@ class Recorder:
         with self._lock:
             self._rows[kind].append(row)
 
+    def _show(self, kind: str, row: tuple[float, ...]) -> None:
+        """Add a row and the new samples to the events, in the thread of the training loop."""
+        if self.events is None:
+            return
+        with self._clock.aside("tensorboard"):
+            self.events.add(self._new_samples(), kind, row, self.resumed_step)
+            if time.monotonic() - self._shown >= FLUSH_SECONDS:
+                self._shown = time.monotonic()
+                self.events.flush()
+
+    def _new_samples(self) -> list[tuple[float, ...]]:
+        with self._lock:
+            found, self._unshown = self._unshown, []
+        return found
+
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> bool:
         """Append the last frames and close the record. Tell whether the footer was written."""
         self.flush()
@@ -219,6 +245,8 @@ class Recorder:
         }
         written = self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
+        if self.events:  # the record is complete, so this is in no measured time
+            self.events.close(self._new_samples(), content["wall_time"], self._clock.so_far()[0])
         return written
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:

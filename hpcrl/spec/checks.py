@@ -182,6 +182,11 @@ def _goal_and_score(study: Study) -> Iterator[Fault]:
     for key in ("score", "better"):
         if trains and getattr(study, key):
             yield (key,), f"`{key}` is for commands: remove it, because built-in training is compared by its return"
+    if not trains and study.tensorboard != "none":
+        yield (
+            ("tensorboard",),
+            "`tensorboard` is for built-in training: remove it, and let the command write its own events",
+        )
     if study.better and not study.score and not trains:
         yield ("better",), "`score` is missing: name the reported value, such as `score: loss`"
     if trains and study.goal is None and (path := study.stops_at_goal()):

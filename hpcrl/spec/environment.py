@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from hpcrl.errors import UsageError
 from hpcrl.spec.quantities import Name
 
 # A pin may have a marker. Names and versions follow PEP 508. `==1.0` also matches `1.0+cpu`, `===1.0` does not.
@@ -18,6 +19,7 @@ Pin = Annotated[
 ]
 Directory = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_*-]+(/[A-Za-z0-9_*-]+)*$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
+CondaPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(=[0-9][0-9a-z.]*)?$")]
 _CUDA = re.compile(r"^(nvidia-(?!ml-py)|cuda-|triton|jax-cuda|.*-cu1\d)")
 
 
@@ -31,6 +33,7 @@ class Model(BaseModel):
 
 class Flavour(Model):
     packages: tuple[Pin, ...] = Field(description="exact pins of every package, including dependencies")
+    conda: tuple[CondaPackage, ...] = Field((), description="further conda packages, such as cudatoolkit=11.6")
     find_links: tuple[str, ...] = Field((), description="pages with wheels that are not in the package index")
     libraries: dict[Directory, Directory] = Field(
         {},
@@ -67,6 +70,9 @@ class SoftwareEnvironment(Model):
     conda: tuple[Name, ...] = Field((), description="conda packages that the Python packages need, such as a compiler")
     horovod: Horovod | None = None
     flavours: dict[Literal["cpu", "cuda"], Flavour]
+    not_built: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")] | None = Field(
+        None, description="why this environment is only a description, which hpcrl renders and never builds"
+    )
 
     @model_validator(mode="after")
     def _cpu_is_cpu(self) -> SoftwareEnvironment:
@@ -85,6 +91,15 @@ class SoftwareEnvironment(Model):
                     f"packages: hpcrl's telemetry needs {' and '.join(missing)} in every environment, which flavour {name} lacks: add a pin"
                 )
         return self
+
+    def check_is_for_cells(self) -> None:
+        """Check that hpcrl builds this environment.
+
+        Raises:
+            UsageError: it is only a description; the message has the reason.
+        """
+        if self.not_built:
+            raise UsageError(f"environment {self.name} is not built: {self.not_built}: choose another environment")
 
     def pins(self, flavour: Literal["cpu", "cuda"], horovod: bool) -> list[str]:
         """Return every pin of one flavour, sorted."""

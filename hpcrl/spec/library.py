@@ -125,6 +125,9 @@ class Library:
         elif study.environment not in (None, NONE):
             try:
                 self.find("envs", study.environment)
+                self.environment(study.environment).check_is_for_cells()
+            except SpecError:
+                raise
             except UsageError as error:
                 raise SpecError([f"{document.origin(('environment',)).where}: environment: {error}"]) from None
         if study.workload.command is None:

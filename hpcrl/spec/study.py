@@ -385,6 +385,11 @@ class Study(Model):
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that each phase includes its own work only"
     )
+    tensorboard: Literal["none", "during", "after"] = Field(
+        "none",
+        description="TensorBoard events of built-in training: written after the last measurement of a cell, or during training, as a part of "
+        "what is measured",
+    )
     sample_interval: float = Field(
         1.0, ge=0.05, le=3600, description="seconds between samples of machine, processes, GPUs"
     )
@@ -393,6 +398,13 @@ class Study(Model):
         ge=0,
         le=600,
         description="seconds for which the first cell on each node measures the node's speed; 0: no measurement",
+    )
+
+    idle_seconds: float = Field(
+        10.0,
+        ge=0,
+        le=600,
+        description="seconds for which the first cell on each node measures CPU and memory of the idle machine; 0: no measurement",
     )
 
     @model_validator(mode="after")
@@ -421,8 +433,13 @@ class Study(Model):
         return next((path for path, key, value in assignments(self) if key == "stop_at_goal" and value), None)
 
     def with_defaults(self, point: dict[str, Any]) -> dict[str, Any]:
-        """Return a point with the default that a cell must show: the framework's execution mode."""
+        """Return a point with the defaults that a cell must show: the framework's execution mode, and events during training.
+
+        A cell that writes events while it is measured is another cell than the one that does not.
+        """
         framework = frameworks().get(str(point.get("framework"))) if self.workload.trains else None
+        if framework and self.tensorboard == "during":
+            point = {**point, "tensorboard": point.get("tensorboard", self.tensorboard)}
         if framework is None or "execution" in point:
             return point
         found: dict[str, Any] = {}

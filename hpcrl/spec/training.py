@@ -91,7 +91,7 @@ def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
 def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
     settings = {name: each for each in found for name in fields.names(each.settings)}
     fixed = {"algorithm"} if study.workload.algorithm is None else set()
-    known = {"framework", "execution", *fixed, *RESOURCES, *settings, *study.workload.placeholders()}
+    known = {"framework", "execution", "tensorboard", *fixed, *RESOURCES, *settings, *study.workload.placeholders()}
     if study.computed:
         from hpcrl.spec.computed import names_in
 
@@ -110,6 +110,8 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             yield path, f"no framework {written(value)}; {suggestion(str(value), frameworks())}"
         elif key == "execution" and value not in modes():
             yield path, f"no execution mode {written(value)}; {suggestion(str(value), modes())}"
+        elif key == "tensorboard" and value not in ("none", "during", "after"):
+            yield path, f"expected none, during or after, got {written(value)}"
         elif key in settings and (wrong := fields.fault(settings[key].settings, key, value)):
             yield path, wrong
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 
 # `compile` is all work done once before the first step; `fused` is a compiled loop whose parts cannot be timed;
-# `prepare` and `check` are the steps around a command.
+# `prepare` and `check` are the steps around a command; `tensorboard` writes events while the agent trains.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
-    "prepare", "check",
+    "prepare", "check", "tensorboard",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
 NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check")
@@ -35,6 +37,17 @@ class PhaseClock:
         self.counts[phase] += 1
         self.phase = phase
         self._since = now
+
+    @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """Spend a while in another phase, then return to the present one."""
+        before = self.phase
+        self.switch(phase)
+        try:
+            yield
+        finally:
+            self.switch(before)
+            self.counts[before] -= 1  # it was not entered anew
 
     def so_far(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return seconds and counts of the phases entered so far, including the present one; any thread may call this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,7 +27,7 @@ _PACKAGES = (
 
 
 def hardware() -> dict[str, Any]:
-    """Describe this node: processor, cores, memory in bytes, GPUs, kernel."""
+    """Describe this node: processor, cores, memory in bytes, GPUs, operating system, kernel."""
     return {
         "cpu": _cpu_model(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -36,7 +37,9 @@ def hardware() -> dict[str, Any]:
         "memory_allowed": allowed_memory(),
         "gpus": list(visible_gpus().values()),
         "gpu_driver": gpu_driver(),
+        **_operating_system(),
         "kernel": platform.release(),
+        "virtual": virtual(),
         "machine": platform.machine(),
         "host": platform.node(),
     }
@@ -51,6 +54,36 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _operating_system() -> dict[str, str | None]:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return {"os": platform.system(), "os_version": None}
+    return {"os": release["NAME"], "os_version": release.get("VERSION_ID") or release.get("VERSION")}
+
+
+def virtual(root: Path = Path("/")) -> str | None:
+    """Say whether this is a virtual machine, with its maker, or a container: "no" if neither; None if that is not known."""
+    try:
+        flags = re.search(r"^flags\s*:(.*)", (root / "proc/cpuinfo").read_text(), re.MULTILINE)  # of x86 only
+    except OSError:
+        flags = None
+    found = []
+    if flags and "hypervisor" in flags[1].split():
+        names = [_text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+        found.append(" ".join(["virtual machine", *(f"{name}" for name in names if name)]))
+    if any((root / name).exists() for name in (".dockerenv", "run/.containerenv", "run/systemd/container")):
+        found.append("container")
+    return ", ".join(found) or ("no" if flags else None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def gpu_driver() -> str | None:

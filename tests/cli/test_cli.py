@@ -182,6 +182,14 @@ def test_lists(hpcrl: Call, in_tmp: Path) -> None:
     assert "torch==2.13.0+cpu" in hpcrl("env", "show", "torch").out
     assert "  - cxx-compiler\n" in hpcrl("env", "show", "torch").out
     assert "nvidia-cudnn" in hpcrl("env", "show", "torch", "--flavour", "cuda").out
+    assert hpcrl("env", "show", "numpy", "--requirements").out.count("--hash=sha256:") > 7
+    assert (
+        "cirrus-2022\tcuda\tPyTorch 1.4 and TensorFlow 1.15, the paper's own\tnot built: it needs"
+        in hpcrl("env", "list").out
+    )
+    refused = hpcrl("env", "create", "cirrus-2022")
+    assert (refused.code, refused.out) == (2, "")
+    assert "hpcrl: environment cirrus-2022 is not built: it needs Python 3.7" in refused.err
     assert "#!/bin/bash" in hpcrl("template", "show", "sbatch/base.sbatch").out
     assert "runs: dqn on CartPole-v1" in hpcrl("study", "show", "sol-dqn").out
 

@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 from ruamel.yaml import YAML
 
 from hpcrl import pins
 from hpcrl.environments import build, lock
 from hpcrl.environments.commands import HashMismatch
-from hpcrl.errors import HpcrlError, SpecError
+from hpcrl.errors import HpcrlError, SpecError, UsageError
 from hpcrl.formats.plan import Environment
 from hpcrl.plan.environments import render_environment, unchecked_of
 from hpcrl.spec.hashes import read_hashes
-from hpcrl.spec.library import Library
+from hpcrl.spec.library import Library, packaged
 from hpcrl.spec.rendering import Renderer
+from tests.builders import dqn_study, planned
 
 PACKAGED = ("jax", "mxnet", "numpy", "tensorflow", "torch")
 
@@ -152,7 +155,7 @@ def render(
     return render_environment(Renderer(library), profile, library.environment(name), flavour, horovod, hashes)
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+@pytest.mark.parametrize("name", [*PACKAGED, "cirrus-2022"])
 def test_every_packaged_pin_has_its_hashes_and_the_key_does_not_know_them(name: str) -> None:
     library = Library()
     spec = library.environment(name)
@@ -167,6 +170,36 @@ def test_every_packaged_pin_has_its_hashes_and_the_key_does_not_know_them(name: 
             (of_pip,) = (each["pip"] for each in YAML().load(found.conda)["dependencies"] if isinstance(each, dict))
             of_pip = [each for each in of_pip if not each.startswith("--find-links")]
             assert of_pip == [each.to_line() for each in pins.read_requirements(found.requirements)]
+
+
+@pytest.mark.parametrize("flavour", ["cpu", "cuda"])
+def test_the_paper_s_environment_is_rendered_with_the_reason_why_it_is_not_built(flavour: str) -> None:
+    found = render(Library(), "cirrus-2022", flavour, hashed=False)
+    stated = "gym 0.19.0, matplotlib 3.3.4, numpy 1.19.2, pandas 1.1.5, pip 21.2.2, psutil 5.8.0, pynvml 11.4.1, tensorboard 1.15.0, "
+    stated += "tensorboardX 1.6, tensorflow 1.15.0, torch 1.4.0"  # Table 3.10
+    wanted = [Requirement(each.replace(" ", "==")) for each in stated.split(", ")]
+    assert [Requirement(each.pin) for each in pins.read_requirements(found.requirements)] == [
+        Requirement(str(each)) for each in wanted
+    ]
+    for text in (found.conda, found.requirements):
+        assert "# Not built by hpcrl: it needs Python 3.7" in text
+        assert "CUDA 9.2 to 10.1" in text
+    content = YAML().load(found.conda)
+    assert set(content) == {"channels", "dependencies"}
+    *conda, of_pip = content["dependencies"]
+    assert conda == ["python=3.7", "pip", *(["cudatoolkit=11.6"] if flavour == "cuda" else [])]
+    assert [Requirement(each) for each in of_pip["pip"]] == wanted
+    for each in wanted:
+        (specifier,) = each.specifier
+        assert str(Version(specifier.version)) == specifier.version
+
+
+def test_an_environment_of_a_framework_may_be_a_description_only(tmp_path: Path) -> None:
+    text = (packaged() / "envs/numpy.yaml").read_text()
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs/numpy.yaml").write_text(text + "not_built: no reason\n")
+    with pytest.raises(UsageError, match="environment numpy is not built: no reason: choose another environment"):
+        planned(tmp_path / "p", dqn_study(), path=tmp_path)
 
 
 def test_the_keys_of_packaged_environments_stay() -> None:

@@ -18,7 +18,7 @@ from tests.collect.gathering import no_slurm
 def dataset(tmp_path: Path) -> Path:
     plan = planned(tmp_path / "p", dqn_study(seeds=2))
     for cell in cells_of(plan):
-        write_record(plan, cell, returns=(10.0, 20.0, 30.0))
+        write_record(plan, cell, returns=(10.0, 20.0, 30.0), phases={"update": 2.5})
     collect([plan], tmp_path / "d", no_slurm())
     return tmp_path / "d"
 
@@ -40,6 +40,10 @@ def test_openrlbenchmark(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any
     assert list(table["charts/episodic_return"]) == [10, 20, 30]
 
 
+def scalars_of(opened: Any) -> list[str]:
+    return list(opened.Tags()["scalars"])
+
+
 def test_tensorboard(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     assert hpcrl("export", dataset, "--to", "tensorboard", "-o", tmp_path / "out").code == 0
@@ -47,10 +51,14 @@ def test_tensorboard(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -
     assert len(runs) == 2
     opened = reading.EventAccumulator(str(runs[0]))
     opened.Reload()
-    tags = opened.Tags()["tensors"]
-    assert "train/return" in tags
-    assert "cell/final_score" in tags
-    assert [event.step for event in opened.Tensors("train/return")] == [10, 20, 30]
+    found = {
+        tag: [(each.step, each.wall_time, each.value) for each in opened.Scalars(tag)] for tag in scalars_of(opened)
+    }
+    assert found["return/episode"] == [(10, 2, 10), (20, 3, 20), (30, 4, 30)]
+    assert found["machine/cpu_percent"] == [(10, 2, 50), (20, 3, 50), (30, 4, 50)]
+    assert "machine/memory_percent" not in found  # the records have none
+    assert found["cell/final_score"] == [(30, 5, 20)]
+    assert found["phase/update"] == [(30, 5, 2.5)]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
@@ -63,7 +71,7 @@ def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
     assert len(runs) == 2
     assert runs[0].data.params["framework"] == "numpy"
     assert runs[0].data.metrics["final_score"] == 20
-    history = client.get_metric_history(runs[0].info.run_id, "train/return")
+    history = client.get_metric_history(runs[0].info.run_id, "return/episode")
     assert [(each.step, each.value) for each in history] == [(10, 10), (20, 20), (30, 30)]
 
 

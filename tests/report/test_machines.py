@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hpcrl.report.machines import in_one_line, side_by_side
+from hpcrl.collect.merge import collect
+from hpcrl.report.axes import axes
+from hpcrl.report.comparison import for_page, for_terminal
+from hpcrl.report.groups import lines
+from hpcrl.report.machines import in_one_line, provenance, side_by_side
+from hpcrl.report.score import Score
+from hpcrl.report.write import read_cells
+from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.collect.gathering import no_slurm
 
 
 def attempts(*spans: tuple[str, float, float], cluster: str = "c") -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -45,3 +54,46 @@ def test_the_machines_in_one_line() -> None:
     hardware: dict[str, Any] = {"cpu": "EPYC", "threads": 2, "memory": 24 * 1024**3, "gpus": []}
     rows = pd.DataFrame({"cluster": ["w", "w"], "hardware": [json.dumps(hardware), None]})
     assert in_one_line(rows) == "w: EPYC, 2 threads, 24 GiB, no GPU"
+
+
+def of_two_platforms(tmp_path: Path) -> Path:
+    """A workstation's and a cluster's cells in one dataset; two of the three seeds shared the workstation."""
+    machine = {"cpu": "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6.1"}
+    own = {"os": "Ubuntu", "os_version": "20.04", "virtual": "virtual machine VMware, Inc."}
+    there = {"os": "Red Hat Enterprise Linux", "os_version": "8.4", "virtual": "no"}
+    plans = []
+    for cluster, seeds, system, idle in (
+        ("workstation", 3, own, {"idle_cpu_percent": 1.5, "idle_memory_percent": 13.69}),
+        ("cirrus", 1, there, {"idle_cpu_percent": 0.0, "idle_memory_percent": 0.0}),
+    ):
+        plan = planned(tmp_path / cluster, dqn_study(seeds=seeds), cluster)
+        for number, cell in enumerate(cells_of(plan)):
+            header = {"hardware": machine | system, "started": 1.0 if number < 2 else 100.0, **idle}
+            write_record(plan, cell, f"local-{number}" if cluster == "workstation" else f"{number}_0-0", header=header)
+        plans.append(plan)
+    collect(plans, tmp_path / "d", no_slurm())
+    return tmp_path / "d"
+
+
+def test_two_platforms_are_side_by_side_with_their_systems_and_their_idle_load(tmp_path: Path) -> None:
+    dataset = of_two_platforms(tmp_path)
+    found = {each["cluster"]: each for each in provenance(read_cells(dataset, None))}
+    assert found["workstation"]["machine"].endswith("Ubuntu 20.04, Linux 6.1, virtual machine VMware, Inc.")
+    assert found["cirrus"]["machine"].endswith("Red Hat Enterprise Linux 8.4, Linux 6.1")
+    assert found["workstation"]["idle"] == "CPU 1.5 %, memory 13.7 %"
+    assert found["cirrus"]["idle"] == "CPU 0.0 %, memory 0.0 %"
+
+
+def test_the_load_above_idle_is_of_cells_that_had_the_machine_alone(tmp_path: Path) -> None:
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    rows["machine_cpu_percent"] = rows["machine_cpu_percent"].where(~rows["shared"], 99.0)
+    rows["machine_memory_percent"] = 20.0
+    above = {line.cluster: (line.cpu_above, round(line.memory_above or 0, 2)) for line in lines(rows)}
+    assert above == {"cirrus": (50, 20), "workstation": (48.5, 6.31)}
+    compared = lines(rows)
+    table = for_page(compared, rows, axes(rows), Score())
+    assert table.columns[-2:] == ["machine CPU above idle (%)", "machine memory above idle (%)"]
+    assert [(row[0], *row[-2:]) for row in table.rows] == [("cirrus", "50", "20"), ("workstation", "48.5", "6.31")]
+    assert not any("idle" in name for name in for_terminal(compared)[0])
+    without = rows.assign(idle_cpu_percent=None, idle_memory_percent=None)
+    assert not any("idle" in name for name in for_page(lines(without), without, axes(without), Score()).columns)

@@ -35,7 +35,19 @@ def test_every_environment_is_good(name: str) -> None:
     spec = LIBRARY.environment(name)
     pins = spec.pins("cpu", horovod=False)
     assert not [pin for pin in pins if pin.startswith(("nvidia-c", "triton", "cuda"))]
-    assert {"numpy", "psutil", "gymnasium"} <= {pin.partition("==")[0] for pin in pins}
+    gym = "gym" if spec.not_built else "gymnasium"
+    assert {"numpy", "psutil", gym} <= {pin.partition("==")[0] for pin in pins}
+
+
+def test_an_environment_that_is_only_a_description_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    path = write_yaml(tmp_path / "study.yaml", command_study(["true"], environment="cirrus-2022"))
+    line = path.read_text().splitlines().index("environment: cirrus-2022") + 1
+    with pytest.raises(SpecError) as caught:
+        LIBRARY.study(str(path))
+    (problem,) = caught.value.problems
+    start = f"{path}:{line}: environment: environment cirrus-2022 is not built: it needs Python 3.7, and "
+    assert problem.startswith(start)
+    assert problem.endswith(": choose another environment")
 
 
 @pytest.mark.parametrize("name", LIBRARY.files("jobs", ".yaml"))
@@ -90,6 +102,12 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4G'),
         ({"resources": {"tme": "1:00"}}, "resources.tme: unknown key; did you mean 'time'?"),
         ({"resources": {"seeds": 3}}, "resources.seeds: unknown key here: seeds is a key of the file's top level"),
+        ({"tensorboard": "live"}, "tensorboard: expected 'none', 'during' or 'after', got 'live'"),
+        ({"tensorboard": "after"}, "tensorboard: `tensorboard` is for built-in training: remove it"),
+        (
+            dqn_study(axes={"framework": ["numpy"], "tensorboard": ["none", "yes"]}),
+            "axes.tensorboard.1: expected none, during or after, got 'yes'",
+        ),
         ({"name": "a/b"}, "name: expected a name of letters, digits, _ . + and -"),
         ({"name": "a\nb"}, "name: expected a name of letters, digits, _ . + and -"),
     ],

@@ -37,6 +37,19 @@ def test_phases_sum_to_the_time_that_the_clock_ran(monkeypatch: pytest.MonkeyPat
     assert clock.counts["other"] == 1
 
 
+def test_a_while_in_another_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(phases, "perf_counter", lambda: now)
+    clock = PhaseClock()
+    clock.switch("act")
+    with clock.aside("tensorboard"):
+        now += 3.0
+    now += 1.0
+    assert (clock.phase, clock.total()) == ("act", 4)
+    assert (clock.seconds["act"], clock.seconds["tensorboard"]) == (1, 3)
+    assert (clock.counts["act"], clock.counts["tensorboard"]) == (1, 1)
+
+
 def test_the_cost_of_a_switch_is_measured() -> None:
     assert 1e-8 < phases.switch_cost() < 1e-4
 

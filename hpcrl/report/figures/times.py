@@ -39,6 +39,7 @@ _PHASES = {
     "evaluate": ("evaluation", "#E69F00"),
     "other": ("other", "#BBBBBB"),
     "check": ("check", "#117733"),
+    "tensorboard": ("TensorBoard", "#AA4499"),
 }
 
 

@@ -1,0 +1,117 @@
+"""How busy a host is before hpcrl's cells run on it: CPU and memory of the whole machine.
+
+A host is measured once for a plan, and again before a cell that starts more than a day later. Cells that start meanwhile
+wait. If another cell of hpcrl runs already, nothing is measured.
+
+Cells on one host see each other by names of Unix sockets in Linux's abstract namespace: the kernel removes a name however
+its process ends, and a job's private /tmp does not hide it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from hpcrl.formats.files import write_atomically
+
+DIRECTORY = "idle"
+VALID_SECONDS = 24 * 3600.0
+_PATIENCE = 30.0  # seconds beyond those of a measurement
+_LOOK_SECONDS = 0.1
+_READINGS = 10
+_NOT = "the idle machine was not measured"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Means over the measurement, in percent of the whole machine; or the reason why there are none."""
+
+    cpu_percent: float | None = None
+    memory_percent: float | None = None
+    note: str | None = None
+
+
+def begin_cell(file: Path, seconds: float) -> tuple[Baseline, socket.socket]:
+    """Return the baseline of this host, and what marks this process as a running cell until it is closed.
+
+    Args:
+        file: the result of this host for the plan.
+        seconds: duration of a measurement. 0: none, but the cell still waits for the measurement of another.
+    """
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        with _turn(seconds + _PATIENCE) as mine:
+            if not seconds:
+                found = Baseline()
+            elif mine:
+                found = _known(file) or _new(file, seconds)
+            else:
+                found = Baseline(note=f"{_NOT}, because the measurement of another cell did not end in time")
+            mark.bind(f"\0hpcrl-cell-{os.getpid()}-{secrets.token_hex(4)}")
+    except OSError as error:
+        found = Baseline(note=f"{_NOT}: {error.strerror}")
+    return found, mark
+
+
+@contextmanager
+def _turn(patience: float) -> Iterator[bool]:
+    """Wait until no other process of this user decides or measures; tell whether that came true in time."""
+    until = time.monotonic() + patience
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as turn:
+        while True:
+            try:
+                turn.bind(f"\0hpcrl-idle-{os.getuid()}")
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                yield True
+                return
+            if time.monotonic() > until:
+                yield False
+                return
+            time.sleep(_LOOK_SECONDS)
+
+
+def _known(file: Path) -> Baseline | None:
+    """Return the result of this host, if there is one that is still valid."""
+    try:
+        found = json.loads(file.read_text())
+        if 0 <= time.time() - found["unix_time"] < VALID_SECONDS:
+            return Baseline(float(found["cpu_percent"]), float(found["memory_percent"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _new(file: Path, seconds: float) -> Baseline:
+    if "@hpcrl-cell-" in Path("/proc/net/unix").read_text():
+        return Baseline(note=f"{_NOT}, because another cell of hpcrl ran on it")
+    found = measure(seconds)
+    content = {"cpu_percent": found.cpu_percent, "memory_percent": found.memory_percent, "unix_time": time.time()}
+    try:
+        file.parent.mkdir(exist_ok=True)
+        write_atomically(file, json.dumps(content))
+    except OSError:
+        pass  # a full disk: this cell still has the result
+    return found
+
+
+def measure(seconds: float) -> Baseline:
+    """Measure for so many seconds, by ``psutil.cpu_percent`` and ``psutil.virtual_memory().percent``."""
+    psutil.cpu_percent()
+    memory = []
+    for _ in range(_READINGS):
+        time.sleep(seconds / _READINGS)
+        memory.append(psutil.virtual_memory().percent)
+    return Baseline(psutil.cpu_percent(), sum(memory) / len(memory))
