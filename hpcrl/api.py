@@ -360,6 +360,7 @@ def report(
     figures: Iterable[str] = ("png", "svg", "pdf"),
     baseline: Place | None = None,
     grid_intensity: float | None = None,
+    usability: Place | None = None,
     path: Iterable[Place] = (),
 ) -> Written:
     """Write the report of a dataset: one HTML file, figures, and CSV and LaTeX tables.
@@ -368,6 +369,7 @@ def report(
         figures: the formats of the figures' files.
         baseline: an older dataset; ``changes`` of the result name what became slower, larger or worse.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour.
+        usability: a file of ``hpcrl env measure``: the report then has a table of what a framework costs its user.
 
     Raises:
         UsageError: the dataset or the study does not exist, or the study is not named and the dataset has several.
@@ -378,7 +380,8 @@ def report(
 
     older = None if baseline is None else Path(baseline)
     library = Library([Path(each) for each in path])
-    return write_report(Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity)
+    costs = None if usability is None else Path(usability)
+    return write_report(Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs)
 
 
 def _executor(asked: Executor, plan: Plan, directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""hpcrl env create|list|lock|show|check."""
+"""hpcrl env create|list|lock|show|check|measure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import Survivors, echo, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
 from hpcrl.cli.completion import library_names
 from hpcrl.errors import HpcrlError, UsageError, count, printable
 
@@ -183,17 +183,27 @@ def check_(
         _check_plan(plan)
         return
     environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
-    options = "".join([f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
-    _check(environment, site, f"{name}{options}")
+    _check(environment, site, _words(str(name), flavour, horovod))
 
 
-def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
+def _words(name: str, flavour: FlavourName, horovod: bool) -> str:
+    """Return the words that name an environment on the command line."""
+    return "".join([name, f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
+
+
+def _built_at(environment: Environment, site: dict[str, Any], words: str) -> Path:
     from hpcrl.environments.build import is_built, root_of
-    from hpcrl.environments.check import check
 
     path = root_of(site) / environment.key
     if not is_built(path, site.get("owners", ())):
         raise HpcrlError(f"{path}: not built: run hpcrl env create {words}")
+    return path
+
+
+def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
+    from hpcrl.environments.check import check
+
+    path = _built_at(environment, site, words)
     echo(f"{path}: {check(environment, path, tuple(site.get('setup', ())))}")
 
 
@@ -210,3 +220,66 @@ def _check_plan(plan: Path) -> None:
         echo(check_standing(how, frameworks, tuple(site.get("setup", ()))))
     for environment in opened.environments:
         _check(environment, site, f"--plan {plan}")
+
+
+@command.command(
+    "measure", epilog="Example: hpcrl env measure torch jax   and then: hpcrl report --usability usability.json"
+)
+@click.argument("names", shell_complete=library_names("envs"), nargs=-1, metavar="[NAME]...")
+@click.option("--plan", type=click.Path(path_type=Path), help="Measure every environment of this plan.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each execution mode."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("usability.json"),
+    show_default=True,
+    help="File for the measurements.",
+)
+@json_option
+@_options
+def measure_(
+    names: tuple[str, ...],
+    plan: Path | None,
+    repeats: int,
+    output: Path,
+    as_json: bool,
+    flavour: FlavourName,
+    horovod: bool,
+    cluster: str,
+    paths: tuple[Path, ...],
+) -> None:
+    """Measure what built environments cost their users, in each execution mode.
+
+    Size, time to build and to import, first update with compiling, memory, lines of code, and the traceback of a typical
+    mistake: hpcrl report --usability FILE shows them.
+    """
+    from hpcrl import __version__
+    from hpcrl.environments.measure import measure
+    from hpcrl.formats.plan import read_plan
+    from hpcrl.formats.usability import Usability, as_facts, write_usability
+    from hpcrl.formats.version import full_version
+    from hpcrl.telemetry.provenance import hardware
+
+    if bool(names) == (plan is not None):
+        raise UsageError("expected names of environments, or --plan PLAN")
+    if plan is not None:
+        opened = read_plan(plan)
+        asked = [(each, opened.cluster["environments"], f"--plan {plan}") for each in opened.environments]
+    else:
+        rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
+        asked = [(*each, _words(name, flavour, horovod)) for name, each in rendered.items()]
+    built = [(each, _built_at(each, site, words), tuple(site.get("setup", ()))) for each, site, words in asked]
+    runs = [
+        run
+        for environment, path, setup in built
+        for run in measure(environment, path, repeats, setup, lambda text: echo(text, err=True))
+    ]
+    measured = Usability(full_version(__version__), hardware(), runs)
+    write_usability(output, measured)
+    if as_json:
+        echo_json(as_facts(measured))
+    else:
+        echo(f"{output}: {count(len(runs), 'run')}: hpcrl report DATASET --usability {output} shows them")

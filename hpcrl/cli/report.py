@@ -42,6 +42,11 @@ from hpcrl.errors import UsageError, count, suggestion
     type=click.FloatRange(0),
     help="Grams of CO2 equivalent per kilowatt-hour at the site, to estimate emissions from the measured energy.",
 )
+@click.option(
+    "--usability",
+    type=click.Path(path_type=Path),
+    help="A file of hpcrl env measure, for a table of what each framework costs its user.",
+)
 @path_option
 def command(
     datasets: tuple[Path, ...],
@@ -51,6 +56,7 @@ def command(
     site: Path | None,
     baseline: Path | None,
     grid_intensity: float | None,
+    usability: Path | None,
     paths: tuple[Path, ...],
 ) -> int:
     """Compare the results of a dataset: one HTML file without external resources, figures, and CSV and LaTeX tables."""
@@ -63,8 +69,9 @@ def command(
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
-        if baseline:
-            raise UsageError("--baseline: is for a single report: leave out --site")
+        for option, value in (("--baseline", baseline), ("--usability", usability)):
+            if value:
+                raise UsageError(f"{option}: is for a single report: leave out --site")
         return _site(datasets, site, study, formats, paths, grid_intensity)
     if len(datasets) > 1:
         raise UsageError("expected one dataset, got several: write their reports with --site DIR")
@@ -75,6 +82,7 @@ def command(
         figures=formats,
         baseline=baseline,
         grid_intensity=grid_intensity,
+        usability=usability,
         path=paths,
     )
     print_table(done.columns, done.rows)

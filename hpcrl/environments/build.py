@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -136,6 +137,7 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
         )
         (files / "environment.yaml").write_text(environment.conda)
         setup = tuple(site.get("setup", ()))
+        start, whole = time.monotonic(), not path.exists()
         _MANAGERS[site["manager"]](environment, path, files, setup)
         link_libraries(environment, path)
         if environment.build:
@@ -146,9 +148,12 @@ def _build(environment: Environment, root: Path, site: dict[str, Any], report: R
             check_owner(built.parent, owners)
             check_owner(built, owners)
             _install(environment, path, [built])
+        seconds = time.monotonic() - start
         report(environment.key, "checking that it imports and trains")
         checked = check(environment, path, setup)
-        marker = {"key": environment.key, "versions": checked.versions, "modes": checked.modes}
+        marker: dict[str, Any] = {"key": environment.key, "versions": checked.versions, "modes": checked.modes}
+        if whole:  # the time of the rest of an interrupted build says nothing
+            marker["build_seconds"] = round(seconds, 3)
         write_atomically(path / MARKER, json.dumps(marker, indent=1) + "\n")
         shutil.rmtree(files)
         report(environment.key, f"built: {checked}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hpcrl.environments.commands import call
+from hpcrl.environments.inside import run_inside, variables
 from hpcrl.errors import HpcrlError
-from hpcrl.formats.plan import WORKER, Environment
-from hpcrl.formats.worker import worker_zip
+from hpcrl.formats.plan import Environment
 from hpcrl.pins import read_requirements
 
 _DRIVER = "libcuda.so.1"
@@ -67,7 +65,7 @@ def import_modules(
     out = call(
         [path / "bin/python", "-c", _IMPORT, json.dumps(pins), *modules],
         setup,
-        _variables(path),
+        variables(path),
         failed=f"{path}: was built, but does not work",
     )
     versions: dict[str, str] = json.loads(out.splitlines()[-1])
@@ -94,24 +92,11 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     if environment.framework is None:
         return Checked(versions, {})
     arguments = [environment.framework, "horovod" if environment.horovod else "none", environment.flavour]
-    with TemporaryDirectory(prefix="hpcrl-check-") as place:
-        (Path(place) / WORKER).write_bytes(worker_zip())
-        extra = _variables(path) | {"PYTHONPATH": str(Path(place) / WORKER), "OMP_NUM_THREADS": "1"}
-        extra |= {"TF_CPP_MIN_LOG_LEVEL": "2", "TORCHINDUCTOR_CACHE_DIR": str(Path(place) / "inductor")}
-        out = call(
-            [path / "bin/python", "-m", "hpcrl.rl.smoke", *arguments],
-            setup,
-            extra,
-            failed=f"{path}: was built, but does not train",
-        )
-    found = json.loads(out.splitlines()[-1])
+    failed = f"{path}: was built, but does not train"
+    found = run_inside(path, setup, "hpcrl.rl.smoke", arguments, {"TF_CPP_MIN_LOG_LEVEL": "2"}, failed)
     if not found["modes"]["eager"].startswith("trains"):
         raise HpcrlError(f"{path}: was built, but its eager mode {found['modes']['eager']}")
     remark = None
     if environment.flavour == "cuda":
         remark = f"on {found['gpu']}" if found["gpu"] else "on the CPU only: there is no GPU here"
     return Checked(versions, found["modes"], found["collective"], remark)
-
-
-def _variables(path: Path) -> dict[str, str]:
-    return {"PATH": f"{path / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}

@@ -17,6 +17,7 @@ from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.sections import Section
+from hpcrl.report.usability import UsabilityTable
 from hpcrl.spec.blocks import check_blocks
 from hpcrl.spec.document import display
 from hpcrl.spec.library import Library, packaged
@@ -30,12 +31,14 @@ def render(
     baseline: Path | None = None,
     template: str = "report",
     bundle: str = "",
+    usability: UsabilityTable | None = None,
     **more: Any,
 ) -> str:
     """Return the HTML of some studies. It needs no network.
 
     Args:
         bundle: the JavaScript that draws the figures. Without it, figures are tables of their values.
+        usability: what the frameworks cost their users.
 
     Raises:
         SpecError: a template has a fault; with file and line.
@@ -63,6 +66,7 @@ def render(
             version=full_version(__version__),
             words=WORDS,
             page_rows=ROWS,
+            usability=usability,
             **more,
         )
     except jinja2.TemplateSyntaxError as error:

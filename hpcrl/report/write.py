@@ -12,6 +12,7 @@ import pandas as pd
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
+from hpcrl.formats.usability import read_usability
 from hpcrl.report import spreadsheet
 from hpcrl.report.baseline import MEASURES, Change, compare, judge
 from hpcrl.report.claims import Verdict
@@ -24,6 +25,8 @@ from hpcrl.report.renderer import FORMATS, Renderer, RendererError
 from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
 from hpcrl.report.sections import Section, make_section
+from hpcrl.report.usability import UsabilityTable, usability_table
+from hpcrl.report.usability import to_csv as to_csv_of_usability
 from hpcrl.spec.library import Library
 
 _OF_TRAINING = ("episodes", "precise_phases", "tensorboard", "calibration_environment", "evaluation_time")
@@ -52,6 +55,7 @@ def write_report(
     baseline: Path | None = None,
     library: Library | None = None,
     grid_intensity: float | None = None,
+    usability: Path | None = None,
 ) -> Written:
     """Write the report of a dataset, or of one of its studies.
 
@@ -60,19 +64,24 @@ def write_report(
         baseline: an older dataset to compare with.
         library: the search path for templates.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
+        usability: a file of `hpcrl env measure`, for the table of what a framework costs its user.
 
     Raises:
-        UsageError: the dataset or the study does not exist, or has no records yet.
+        UsageError: the dataset or the study does not exist, or has no records yet, or `usability` is not such a file.
         HpcrlError: the report cannot be written.
     """
     library = library or Library()
+    measured = None if usability is None else read_usability(usability)
     cells = read_cells(dataset, study)
     with Renderer() as renderer:
         renderer.begin()
         sections, changes = _judged(dataset, study, cells, library, baseline, grid_intensity)
         html = output / "report.html"
-        trouble = write_page(html, renderer, sections, library, baseline)
+        costs = None if measured is None else usability_table(measured)
+        trouble = write_page(html, renderer, sections, library, baseline, costs)
         _write_tables(sections, cells, output)
+        if measured is not None:
+            write_atomically(output / "usability.csv", to_csv_of_usability(measured))
         for section in sections:
             missing = _write_figures(section, output, formats, renderer)
             trouble = trouble or missing
@@ -109,7 +118,12 @@ def _judged(
 
 
 def write_page(
-    path: Path, renderer: Renderer, sections: Sequence[Section], library: Library, baseline: Path | None = None
+    path: Path,
+    renderer: Renderer,
+    sections: Sequence[Section],
+    library: Library,
+    baseline: Path | None = None,
+    usability: UsabilityTable | None = None,
 ) -> str:
     """Write the page of some studies. Return the reason if its figures cannot be drawn, otherwise ""."""
     bundle, trouble = "", ""
@@ -117,7 +131,7 @@ def write_page(
         bundle = renderer.bundle()
     except RendererError as error:
         trouble = f"{path}: has no figures: {error}"
-    write_atomically(path, render(library, sections, baseline, bundle=bundle))
+    write_atomically(path, render(library, sections, baseline, bundle=bundle, usability=usability))
     return trouble
 
 

@@ -53,7 +53,7 @@ class Meter:
         self._own = time.clock_gettime(self._clock)
         self._before = _usage(within)
         # A forked process has its parent's memory until it calls exec: a smaller value has no meaning.
-        self._floor = max(_own_peak(), _largest_child())
+        self._floor = max(own_peak(), _largest_child())
 
     def counted_seconds(self) -> float | None:
         """Return ``task-clock`` so far; any thread may call this. None if it is not available."""
@@ -81,7 +81,7 @@ def _largest_child() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
-def _own_peak() -> int:
+def own_peak() -> int:
     """Return the maximum bytes of this process since its exec; its `ru_maxrss` also includes the process that started it."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
         for line in file:
