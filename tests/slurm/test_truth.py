@@ -18,10 +18,10 @@ import pytest
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.private_slurm import virtual as module
 from hpcrl.private_slurm.config import CONTROLLERS, limit_commands
 from hpcrl.private_slurm.setup import CONTROL_GROUPS, control_groups_here
 from hpcrl.private_slurm.virtual import VirtualSlurm
-from hpcrl.slurm import virtual as module
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.submit.selection import Budget, Choice

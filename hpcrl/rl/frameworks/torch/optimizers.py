@@ -43,11 +43,11 @@ class Adam:
 
 
 class FusedAdam(Adam):
-    """The same by PyTorch's fused kernel, for eager mode: one pass over the vectors instead of nine."""
+    """The same by PyTorch's fused kernel, for eager mode on the CPU: one pass over the vectors instead of nine."""
 
     def __init__(self, flat: torch.Tensor, settings: OptimizerSettings) -> None:
         super().__init__(flat, settings)
-        self._step = torch.zeros((), device=flat.device)
+        self._step = torch.zeros(())
 
     def numbers(self, learning_rate: float) -> torch.Tensor:
         self.steps += 1
@@ -126,4 +126,5 @@ def make(flat: torch.Tensor, settings: OptimizerSettings, lazy: bool) -> Adam | 
         return Own(flat, settings)
     if settings.optimizer == "rmsprop":
         return RmsProp(flat, settings)
-    return Adam(flat, settings) if lazy else FusedAdam(flat, settings)
+    fused = not lazy and flat.device.type == "cpu"  # not run on a GPU
+    return FusedAdam(flat, settings) if fused else Adam(flat, settings)
