@@ -4,7 +4,7 @@ A host is measured once for a plan, and again before a cell that starts more tha
 wait. If another cell of hpcrl runs already, nothing is measured.
 
 Cells on one host see each other by names of Unix sockets in Linux's abstract namespace: the kernel removes a name however
-its process ends, and a job's private /tmp does not hide it.
+its process ends, and a job's private /tmp does not hide it. Any user can take a name: nobody waits for another user's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ DIRECTORY = "idle"
 VALID_SECONDS = 24 * 3600.0
 _PATIENCE = 30.0  # seconds beyond those of a measurement
 _LOOK_SECONDS = 0.1
+_LOOKS = (
+    20  # before a holder of the turn that is no process of this user is not waited for: just now it may not listen yet
+)
+_MOST = 4096  # processes that ask whose turn it is
 _READINGS = 10
 _NOT = "the idle machine was not measured"
 
@@ -56,7 +61,9 @@ def begin_cell(file: Path, seconds: float) -> tuple[Baseline, socket.socket]:
             elif mine:
                 found = _known(file) or _new(file, seconds)
             else:
-                found = Baseline(note=f"{_NOT}, because the measurement of another cell did not end in time")
+                found = Baseline(
+                    note=f"{_NOT}, because another cell's measurement did not end in time, or another user has taken its name"
+                )
             mark.bind(f"\0hpcrl-cell-{os.getpid()}-{secrets.token_hex(4)}")
     except OSError as error:
         found = Baseline(note=f"{_NOT}: {error.strerror}")
@@ -66,21 +73,37 @@ def begin_cell(file: Path, seconds: float) -> tuple[Baseline, socket.socket]:
 @contextmanager
 def _turn(patience: float) -> Iterator[bool]:
     """Wait until no other process of this user decides or measures; tell whether that came true in time."""
-    until = time.monotonic() + patience
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as turn:
+    name, until = f"\0hpcrl-idle-{os.getuid()}", time.monotonic() + patience
+    looks, known = 0, False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as turn:
         while True:
             try:
-                turn.bind(f"\0hpcrl-idle-{os.getuid()}")
+                turn.bind(name)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
             else:
+                turn.listen(_MOST)
                 yield True
                 return
-            if time.monotonic() > until:
+            looks += 1
+            known = known or _owner(name) == os.getuid()  # asked until it is known: a question stays in its queue
+            if (looks > _LOOKS and not known) or time.monotonic() > until:
                 yield False
                 return
             time.sleep(_LOOK_SECONDS)
+
+
+def _owner(name: str) -> int | None:
+    """Return the user whose process listens at a name; None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(name)
+        except OSError:
+            return None
+        _, user, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(user)
 
 
 def _known(file: Path) -> Baseline | None:

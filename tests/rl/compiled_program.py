@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ from hpcrl.rl.vector.make import make_vector
 
 
 def main() -> None:
-    make = lambda: gymnasium.make("CartPole-v1", max_episode_steps=30)  # noqa: E731
+    make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=30)
     environments = make_vector("compiled", make, 3)
     first = environments.reset([1, 2, 3])
     single = make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -110,6 +111,25 @@ print(other.stdout.readline().decode(), time.monotonic() - begun, measuring.stdo
     assert "note=None" in measured and "cpu_percent=None" not in measured
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("listens", [True, False])
+def test_nobody_waits_for_a_name_that_another_user_has_taken(tmp_path: Path, alone: list[str], listens: bool) -> None:
+    script = """
+import subprocess, sys, time
+hold = "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'hpcrl-idle-0')\\n"
+hold += "if sys.argv[1] == 'True': s.listen()\\n" + "print('held', flush=True); sys.stdin.read()"
+holder = subprocess.Popen([sys.executable, "-c", hold, sys.argv[3]], stdin=-1, stdout=-1)
+holder.stdout.readline()
+begun = time.monotonic()
+cell = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2], "60"], stdin=-1, stdout=-1)
+print(cell.stdout.readline().decode(), time.monotonic() - begun)
+"""
+    words = [*alone, sys.executable, "-c", script, CELL, str(tmp_path / "i/n.json"), str(listens)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "or another user has taken its name" in done.stdout, done.stderr
+    assert float(done.stdout.split()[-1]) < 30  # of the 90 that a cell waits for one of its own user
+
+
 def written(path: Path, age: float, **changes: Any) -> Path:
     content = {"cpu_percent": 1.5, "memory_percent": 13.5, "unix_time": time.time() - age}
     path.write_text(json.dumps(content | changes))
@@ -145,7 +165,8 @@ def test_a_measurement_that_does_not_end_is_not_waited_for_longer(
         found, mark = idle.begin_cell(tmp_path / "n.json", 0.2)
         mark.close()
     assert (
-        found.note == "the idle machine was not measured, because the measurement of another cell did not end in time"
+        found.note
+        == "the idle machine was not measured, because another cell's measurement did not end in time, or another user has taken its name"
     )
 
 
