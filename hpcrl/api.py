@@ -25,6 +25,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from hpcrl.chains import Chain
 from hpcrl.errors import HpcrlError, UsageError, count
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def plan(
     account: str | None = None,
     email: str | None = None,
     environments_root: str | None = None,
-    chain: Literal["parallel", "sequential", "staged"] | None = None,
+    chain: Chain | None = None,
     precise_phases: bool = False,
     cells_per_task: int | None = None,
     reuse: Iterable[Place] = (),

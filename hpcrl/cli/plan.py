@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
+from hpcrl.chains import CHAINS, Chain
 from hpcrl.cli.common import DEFAULT_PLAN, echo, echo_json, json_option, path_option, say
 from hpcrl.cli.completion import library_names
 from hpcrl.errors import amount, count
@@ -46,7 +47,7 @@ class _PlanGroup(click.Group):
 @click.option("--environments-root", help="Directory of the software environments, instead of the profile's.")
 @click.option(
     "--chain",
-    type=click.Choice(["parallel", "sequential", "staged"]),
+    type=click.Choice(CHAINS),
     help="Order of the jobs, instead of the study's.",
 )
 @click.option(
@@ -87,7 +88,7 @@ def command(
     account: str | None,
     email: str | None,
     environments_root: str | None,
-    chain: Literal["parallel", "sequential", "staged"] | None,
+    chain: Chain | None,
     precise_phases: bool,
     cells_per_task: int | None,
     reuse: tuple[Path, ...],

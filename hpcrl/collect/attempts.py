@@ -384,7 +384,7 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "gpu_type": resources.get("gpu_type"),
         "memory_mib": resources.get("memory"),
         "time_limit": resources.get("time"),
-        **charges.get(_asked(resources, cell.environment), {}),
+        **charges.get(_asked(resources), {}),
     }
 
 
@@ -393,19 +393,19 @@ def _charges(plan: Plan) -> Charges:
     found: dict[str, dict[str, Any]] = {}
     unit = plan.totals.get("billing_unit")
     for job in plan.jobs:
-        if job.stage != "cells" or job.environment is None:
+        if job.stage != "cells":
             continue
         hours = job.count * float(job.resources["time"]) / 3600
         rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
-        found[_asked(job.resources, job.environment)] = {
+        found[_asked(job.resources)] = {
             "charged_cores": round(job.core_hours / hours, 3),
             **rate,
         }  # plans have six decimals
     return found
 
 
-def _asked(resources: Mapping[str, Any], environment: str) -> str:
-    return json.dumps([resources, environment], sort_keys=True)
+def _asked(resources: Mapping[str, Any]) -> str:
+    return json.dumps(resources, sort_keys=True)
 
 
 def _accounting(found: Accounted) -> dict[str, Any]:

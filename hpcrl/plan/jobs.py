@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import LOGS, Job
@@ -61,6 +62,10 @@ class Made:
     lines: list[str] = field(default_factory=list)
 
 
+# The environments of a job's cells in their order: the number of cells up to the end of each, and its key.
+Software: TypeAlias = Sequence[tuple[int, str]]
+
+
 @dataclass(frozen=True)
 class _Writer:
     """Renders the script of a job, and gives the job its name."""
@@ -73,22 +78,24 @@ class _Writer:
     before: Before | None
     surroundings: Surroundings | None
 
-    def write(self, job: Job, asked: Request, lines: list[str] | None = None) -> tuple[Job, str]:
+    def write(
+        self, job: Job, asked: Request, lines: list[str] | None = None, software: Software = ()
+    ) -> tuple[Job, str]:
         """Return a job and its script. A job of the previous generation with the same script and cells keeps its name."""
         before = self.before
         if before and (old := before.jobs.get(job.name)):
             same = replace(job, name=old.name, script=old.script)
-            text = self._render(same, asked)
+            text = self._render(same, asked, software)
             if before.keeps(old.script, text) and (lines is None or before.has_cells(old, lines)):
                 return same, text
         if before and (old or job.name in before.taken):
             name = f"{job.name}-g{before.next}"
             job = replace(job, name=name, script=_script_name(name))
-        return job, self._render(job, asked)
+        return job, self._render(job, asked, software)
 
-    def _render(self, job: Job, asked: Request) -> str:
+    def _render(self, job: Job, asked: Request, software: Software) -> str:
         return _script(
-            self.renderer, self.profile, self.study, self.choices, job, asked, self.worker, self.surroundings
+            self.renderer, self.profile, self.study, self.choices, job, asked, self.worker, self.surroundings, software
         )
 
 
@@ -121,34 +128,55 @@ def write_jobs(
     largest = largest_arrays(profile, demands, beside, numbers)
     names: dict[str, int] = {}
 
-    def add(job: Job, asked: Request, lines: list[str] | None = None) -> None:
-        job, made.scripts[job.script] = writer.write(job, asked, lines)
+    def add(job: Job, asked: Request, lines: list[str] | None = None, software: Software = ()) -> None:
+        job, made.scripts[job.script] = writer.write(job, asked, lines, software)
         made.jobs.append(job)
 
     if "environments" in stages:
         add(*stages.pop("environments"))
-    for batch, number in zip(batches, numbers, strict=True):
+    for together, number in _together(study, batches, numbers):
+        batch = together[0]
         whole = batch.resources.model_copy(update={"time": batch.resources.time * number})
         asked = request(profile, batch.placement, whole, choices.account, choices.email)
-        stem = f"{study.name}-{batch.environment.rpartition('-')[0]}"
         size = largest[batch.placement.qos] * number
-        for start in range(0, len(batch.ids), size):
-            lines = batch.lines[start : start + size]
+        cells = [(line, each.environment) for each in together for line in each.lines]
+        for start in range(0, len(cells), size):
+            chunk = cells[start : start + size]
+            lines, software = [line for line, _ in chunk], _software(key for _, key in chunk)
+            environment = home or (software[0][1] if len(software) == 1 else None)
+            stem = f"{study.name}-{batch.environment.rpartition('-')[0] if len(together) == 1 else 'cells'}"
             names[stem] = names.get(stem, 0) + 1
             name = f"{stem}-{names[stem]}"
             job = _cell_job(profile, study, batch, name, len(made.lines), len(lines), number)
-            add(replace(job, environment=home or job.environment), asked, lines)
+            add(replace(job, environment=environment), asked, lines, software)
             made.lines += lines
     for job, request_of_stage in stages.values():
         add(job, request_of_stage)
     return made
 
 
+def _together(study: Study, batches: Sequence[Batch], numbers: Sequence[int]) -> list[tuple[list[Batch], int]]:
+    """Return the batches that share jobs, and how many of their cells run in each array task."""
+    groups: dict[object, tuple[list[Batch], int]] = {}
+    for index, (batch, number) in enumerate(zip(batches, numbers, strict=True)):
+        shared = study.one_job_per == "resources" and number == 1  # the cells of a task have one environment
+        groups.setdefault((batch.resources, batch.placement) if shared else index, ([], number))[0].append(batch)
+    return list(groups.values())
+
+
+def _software(keys: Iterable[str]) -> Software:
+    ends = {}
+    for number, key in enumerate(keys, 1):
+        ends[key] = number
+    return [(end, key) for key, end in ends.items()]
+
+
 def _stage_jobs(profile: ClusterProfile, study: Study, choices: UserChoices) -> dict[str, tuple[Job, Request]]:
     """Return the jobs of the other stages in their order, by stage."""
-    wanted = ["environments"] if study.chain == "staged" else []
+    staged = "staged" in study.chain
+    wanted = ["environments"] if staged else []
     wanted += ["feed"] if profile.scheduler.kind == "slurm" else []
-    wanted += ["collect", "report"] if study.chain == "staged" else []
+    wanted += ["collect", "report"] if staged else []
     made = {stage: _stage_job(stage, profile, study, choices) for stage in [*wanted, "notify"]}
     return {stage: each for stage, each in made.items() if each}
 
@@ -229,6 +257,7 @@ def _script(
     asked: Request,
     worker: str,
     surroundings: Surroundings | None,
+    software: Software,
 ) -> str:
     directives: Options = [("job-name", job.name), *asked.directives]
     if job.array:
@@ -252,6 +281,7 @@ def _script(
             "ranks": job.resources.get("tasks", 1),
             "worker": worker,
             "surroundings": surroundings,
+            "software": software,
             "trains": study.workload.trains,
             "environments_root": choices.environments_root or profile.environments.root,
         },

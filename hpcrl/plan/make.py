@@ -94,7 +94,7 @@ def make_plan(
         environments[DEFAULT_ENVIRONMENT, "cpu", False] = own
         home = own.key
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
-    keys = {job.environment for job in made.jobs}
+    keys = {home, *(batch.environment for batch in batches)}
     used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
     check_readers(study.workload, used, surroundings)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from hpcrl.catalogue.registry import Algorithm, algorithms, frameworks
+from hpcrl.chains import Chain
 from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.placeholders import placeholders
 from hpcrl.secrets import looks_secret, secret_among
@@ -355,7 +356,11 @@ class Study(Model):
         None,
         description="software environment of every cell: a name, `none`, or an existing one; default: the cell's framework",
     )
-    chain: Literal["parallel", "sequential", "staged"] = "staged"
+    chain: Chain = "staged"
+    one_job_per: Literal["environment", "resources"] = Field(
+        "environment",
+        description="`resources`: the cells of several software environments share a job where they ask for the same resources",
+    )
     max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
     placement: dict[Name, Pin] = Field({}, description="cluster: the partition or QOS to use there")
     retry: Retry = Field(Retry(), description="what `hpcrl submit --retry` runs again, by cause")

@@ -165,7 +165,7 @@ class _Draining:
         # The plan may get a new generation while this one runs: its jobs stay where they are.
         self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
         self._warning = _warning(plan)
-        self._at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
+        self._at_once = 1 if "sequential" in plan.chain else int(plan.study.get("max_parallel") or len(machine.cores))
         self._running: list[_Running] = []
 
     def run(self) -> None:

@@ -368,9 +368,10 @@ def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Se
 
     rules: list[str] = []
     if job.stage == "cells":
-        rules += [f"afterok:{job_id}" for job_id in of_stage("environments")]
-        if plan.chain == "sequential":
-            rules += [f"afterany:{job_id}" for job_id in previous]
+        built = of_stage("environments")
+        rules += [f"afterok:{job_id}" for job_id in built]
+        if "sequential" in plan.chain:
+            rules += [f"afterany:{job_id}" for job_id in previous if job_id not in built]
     elif job.stage == "collect":
         rules += [f"afterany:{job_id}" for job_id in of_stage("cells")]
     elif job.stage == "report":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.formats.plan import read_plan
@@ -27,6 +28,8 @@ with (base / "log").open("a") as log:
     log.write(" ".join(sys.argv[1:]) + caught + "\\n")
 with (base / "seen").open("a") as log:
     log.write(start + "\\t" + os.environ.get("HPCRL_ENVIRONMENTS", "") + "\\n")
+with (base / "chosen").open("a") as log:
+    log.write(Path(os.environ["HPCRL_ENV"]).name + "\\n")
 codes = (base / "codes").read_text().split() if (base / "codes").exists() else []
 sys.exit(int(codes[int(slot)]) if slot != "-" and codes else 0)
 """
@@ -38,14 +41,20 @@ def script_of(
     """Plan, build the stand-in, and return the plan, its first script and the variables to run it with."""
     plan = planned(base / "p", command_study(["true"], seeds=seeds), cluster, cells_per_task=cells_per_task)
     job = read_plan(plan).jobs[0]
+    return plan, job.script, stand_in(base, [str(job.environment)])
+
+
+def stand_in(base: Path, environments: Sequence[str]) -> dict[str, str]:
+    """Build the stand-in for each of the environments, and return the variables to run a script with."""
     root = base / "environments with a space"
-    environment = root / str(job.environment)
-    (environment / "bin").mkdir(parents=True)
-    (environment / "hpcrl-environment.json").touch()
-    python = environment / "bin" / "python"
-    python.write_text(_PYTHON.format(python=sys.executable, base=str(base)))
-    python.chmod(0o755)
-    return plan, job.script, {"PATH": os.environ["PATH"], "HPCRL_ENVIRONMENTS": str(root), "HOSTNAME": "here"}
+    for key in environments:
+        environment = root / key
+        (environment / "bin").mkdir(parents=True)
+        (environment / "hpcrl-environment.json").touch()
+        python = environment / "bin" / "python"
+        python.write_text(_PYTHON.format(python=sys.executable, base=str(base)))
+        python.chmod(0o755)
+    return {"PATH": os.environ["PATH"], "HPCRL_ENVIRONMENTS": str(root), "HOSTNAME": "here"}
 
 
 def log_of(base: Path) -> list[str]:

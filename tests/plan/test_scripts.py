@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.plan.standin import log_of, script_of
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import read_cells, read_plan
+from tests.builders import command_study, granted, planned
+from tests.plan.standin import log_of, script_of, stand_in
 
 
 @pytest.fixture
@@ -34,6 +38,29 @@ def test_token_and_environments_are_arguments(base: Path) -> None:
     starts = {start for start, _ in seen}
     assert len(starts) == 2
     assert all(start.startswith("here-") for start in starts)
+
+
+def test_the_cells_of_several_environments_share_the_job_of_their_resources(base: Path) -> None:
+    axes = {"framework": ["torch", "jax", "numpy"], "cpus": [1, 2]}
+    apart = read_plan(planned(base / "apart", command_study(["true"], axes=axes, seeds=5), "sol"))
+    assert len([job for job in apart.jobs if job.stage == "cells"]) == 6
+    directory = planned(base / "p", command_study(["true"], axes=axes, seeds=5, one_job_per="resources"), "sol")
+    plan = read_plan(directory)
+    jobs = [job for job in plan.jobs if job.stage == "cells"]
+    assert [(job.name, job.count, job.environment) for job in jobs] == [
+        ("mine-cells-1", 15, None),
+        ("mine-cells-2", 15, None),
+    ]
+    cells = [cell for cell in read_cells(directory, plan) if cell.resources["cpus"] == 2]
+    variables = stand_in(base, sorted({cell.environment for cell in cells}))
+    tasks = [4, 5, 9, 11]  # of a retry, whose array has indices of its own
+    made = Ledger(directory, create=True).intend(replace(granted(directory, "4,5,9,11", attempt=2), job="mine-cells-2"))
+    for index in range(len(tasks)):
+        given = variables | {"SLURM_ARRAY_TASK_ID": str(index)}
+        subprocess.run(["bash", jobs[1].script, made.token], cwd=directory, env=given, check=True)
+    for task in tasks:
+        subprocess.run(["bash", jobs[1].script], cwd=directory, env=variables | {"HPCRL_TASK": str(task)}, check=True)
+    assert (base / "chosen").read_text().split() == [cells[task].environment for task in tasks] * 2
 
 
 @pytest.mark.parametrize(("codes", "expected"), [("0 0 0", 0), ("0 3 0", 3), ("2 3 0", 2)])

@@ -418,10 +418,22 @@ def test_stages_wait_for_what_they_need(tmp_path: Path, fake: FakeSlurm) -> None
 
 def test_in_a_sequential_chain_jobs_come_one_after_another(tmp_path: Path, fake: FakeSlurm) -> None:
     axes = {"cpus": [1, 2, 3]}
-    for chain, waits in (("sequential", ["", "afterany:100", "afterany:101"]), ("parallel", ["", "", ""])):
+    one_by_one = ["", "afterany:100", "afterany:101"]
+    for chain, waits in (("sequential", one_by_one), ("parallel", ["", "", ""])):
         fake.submitted.clear()
         sent(planned(tmp_path / chain, study(axes=axes, chain=chain), "sol"), fake)
         assert [fake.option(number, "dependency") for number in range(3)] == waits
+
+
+def test_a_sequential_chain_may_have_stages_too(tmp_path: Path, fake: FakeSlurm) -> None:
+    sent(planned(tmp_path / "p", study(axes={"cpus": [1, 2]}, chain="staged-sequential"), "sol"), fake)
+    assert [fake.option(number, "dependency") for number in range(5)] == [
+        "",
+        "afterok:100",
+        "afterok:100,afterany:101",
+        "afterany:101,afterany:102",
+        "afterok:103",
+    ]
 
 
 def test_a_retry_asks_for_the_memory_of_all_ranks_and_its_hours_count(tmp_path: Path, fake: FakeSlurm) -> None:
