@@ -73,7 +73,8 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         "CredType=cred/munge",
         # Without cred_expire a requeued job waits for two minutes.
         f"AuthInfo=socket={root}/run/munge.sock,cred_expire=5",
-        "MpiDefault=none",
+        # Where the profile's srun names none, the site's default starts MPI programs.
+        f"MpiDefault={'none' if profile.launch.mpi else 'pmix'}",
         f"ProctrackType=proctrack/{'cgroup' if by_groups else 'linuxproc'}",
         f"TaskPlugin=task/{'cgroup' if by_groups else 'none'}",
         "ReturnToService=2",

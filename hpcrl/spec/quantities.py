@@ -73,8 +73,8 @@ def parse_memory(value: Any) -> int:
         mib = int(float(match[1]) * _MIB[match[2].upper()])
         if mib > 0:
             return mib
-    unit = f"{value}G" if isinstance(value, int | float) else "4G"
-    raise ValueError(f'"{value}" is not a memory with a unit (K, M, G or T); try {unit}')
+    units = f"{value}M (Slurm's own unit) or {value}G" if isinstance(value, int | float) else "4G"
+    raise ValueError(f'"{value}" is not a memory with a unit (K, M, G or T); try {units}')
 
 
 def format_memory(mib: int) -> str:

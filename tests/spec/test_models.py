@@ -99,7 +99,7 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
         ({"workload": {"command": ["x"], "env": {"WANDB_API_KEY": "1"}}}, "WANDB_API_KEY looks like a secret"),
         ({"workload": {}}, "expected either `algorithm`"),
         ({"workload": {"command": []}}, "`command` is empty"),
-        ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4G'),
+        ({"resources": {"memory": 4}}, '"4" is not a memory with a unit (K, M, G or T); try 4M '),
         ({"resources": {"tme": "1:00"}}, "resources.tme: unknown key; did you mean 'time'?"),
         ({"resources": {"seeds": 3}}, "resources.seeds: unknown key here: seeds is a key of the file's top level"),
         ({"tensorboard": "live"}, "tensorboard: expected 'none', 'during' or 'after', got 'live'"),
