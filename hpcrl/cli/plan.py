@@ -186,7 +186,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         for each in plan.unplaced:
             grouped.setdefault((each.reason, each.nearest), []).append(each)
         for (reason, nearest), group in grouped.items():
-            names = "; ".join(label(each.config) or "all" for each in group[:4])
+            names = "; ".join(label(each.config, plan.study.get("axes")) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
             echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
             echo(f"      nearest: {nearest or 'none'}")

@@ -106,7 +106,7 @@ def _what(each: CellStatus, status: PlanStatus) -> str:
     from hpcrl.formats.plan import label, label_of_resources
 
     asked = label_of_resources(each.cell.resources, status.differing)
-    return " ".join(filter(None, (label(each.cell.config), asked)))
+    return " ".join(filter(None, (label(each.cell.config, status.plan.study.get("axes")), asked)))
 
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:

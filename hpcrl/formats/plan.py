@@ -439,12 +439,30 @@ def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> 
     raise UsageError(f"no cell of {directory} begins with {wanted!r}: `hpcrl status` lists the cells")
 
 
-def label(config: Mapping[str, Any]) -> str:
-    """Name a cell for people by its configuration: ``torch lazy seed 2``."""
+def label(config: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> str:
+    """Name a cell for people by its configuration: ``torch lazy seed 2``.
+
+    Args:
+        axes: the axes of its study. What an axis sets together with the algorithm is left out.
+    """
+    implied = {
+        key
+        for options in (axes or {}).values()
+        if isinstance(options, list) and len({_algorithm(option) for option in options} - {None}) == len(options)
+        for option in options
+        for key in option
+        if key != "algorithm"
+    }
     values = [
-        f"{key} {value}" if not isinstance(value, str) else value for key, value in config.items() if value is not None
+        f"{key} {value}" if not isinstance(value, str) else value
+        for key, value in config.items()
+        if value is not None and key not in implied
     ]
     return " ".join(values)
+
+
+def _algorithm(option: Any) -> str | None:
+    return str(option["algorithm"]) if isinstance(option, dict) and "algorithm" in option else None
 
 
 def label_of_resources(resources: Mapping[str, Any], names: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.registry import algorithms, frameworks
 
 # Colours of Okabe and Ito, which readers with any common colour blindness can distinguish. A framework has the same colour
 # in every figure.
@@ -23,8 +23,9 @@ _DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 def display(value: object) -> str:
     """Return the display name of a framework, of a kind of parallelism, or of any other value."""
     text = str(value)
-    if text in frameworks():
-        return frameworks()[text].title
+    for catalogue in (frameworks(), algorithms()):
+        if text in catalogue:
+            return catalogue[text].title
     return f"{value:g}" if isinstance(value, float) else _WORDS.get(text, text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
 _OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
+_FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 
 
@@ -39,11 +40,13 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
         rows.sort_values("started", kind="stable", na_position="first").drop_duplicates(keys, keep="last").sort_index()
     )
     configs = [json.loads(text) for text in rows["config"]]
-    rows["what"] = [_what(config) for config in configs]
+    places_of_studies = [places for _, places in _places(rows["study"])]
+    given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
+    rows["what"] = [given[place] for place in range(len(rows))]
     rows["where"] = [_where(row) for row in rows[list(_RESOURCES)].to_dict("records")]
     rows["where"] += _kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
-    for _, places in _places(rows["study"]):
+    for places in places_of_studies:
         whats = [str(rows["what"].iloc[place]) for place in places]
         names = _colour_names([configs[place] for place in places], whats)
         hues = colours(names)
@@ -112,14 +115,24 @@ def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
     return ["all"] * len(configs)
 
 
-def _what(config: dict[str, Any]) -> str:
-    first = [display(config[key]) for key in ("framework", "execution") if config.get(key) is not None]
-    others = [
-        f"{key} {display(value)}"
-        for key, value in config.items()
-        if key not in ("framework", "execution", "seed") and value is not None
-    ]
-    return " ".join(first + sorted(others)) or "all cells"
+def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[int, str]]:
+    """Yield the names of the configurations of one study. What has one value for an algorithm is left out."""
+    values: dict[tuple[Any, str], set[str]] = {}
+    for place in places:
+        for key, value in configs[place].items():
+            values.setdefault((configs[place].get("algorithm"), key), set()).add(str(value))
+    for place in places:
+        config = configs[place]
+        first = [display(config[key]) for key in _FIRST if config.get(key) is not None]
+        algorithm = config.get("algorithm")
+        others = [
+            f"{key} {display(value)}"
+            for key, value in config.items()
+            if key not in (*_FIRST, "seed")
+            and value is not None
+            and (algorithm is None or len(values[algorithm, key]) > 1)
+        ]
+        yield place, " ".join(first + sorted(others)) or "all cells"
 
 
 def _where(row: Mapping[Any, Any]) -> str:

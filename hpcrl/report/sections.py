@@ -157,6 +157,13 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
         text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
     if not_run := [title.partition(":")[0] for title, why in drawn.empty if "run" in why]:
         text += f" No runs for these parts of the paper: {', '.join(not_run)}."
+    small = rows[rows["cpus"] * rows["tasks"].fillna(1) > rows["threads"] * rows["nodes"].fillna(1)]
+    if len(small):
+        threads = " or ".join(f"{int(number):,}" for number in sorted(small["threads"].unique()))
+        text += (
+            f" {counted(len(small), 'cell')} had more cores to use than the machine has ({threads} threads), "
+            "as on a simulated cluster: their times say nothing about so many cores."
+        )
     return text
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
 from hpcrl.report.curves import returns
@@ -30,8 +31,6 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
-    import hpcrl
-
     plans = [planned(tmp_path / name, dqn_study(seeds=2, title=name)) for name in ("monday", "tuesday")]
     for plan, score in zip(plans, (100.0, 200.0), strict=True):
         for cell in cells_of(plan):
@@ -53,8 +52,6 @@ def hardware(cpu: str, host: str) -> str:
 @pytest.mark.parametrize("slurm", [False, True])
 def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None:
     """The same plan on two machines: one seed each time, and not two; where nothing is known of a machine, that is said."""
-    import hpcrl
-
     plan = planned(tmp_path / "p", dqn_study(seeds=3))
     for cell in cells_of(plan):
         for job in ("4_0", "5_0"):
@@ -83,8 +80,6 @@ def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None
 
 
 def test_the_last_attempt_of_a_requeued_cell_is_not_all_of_its_wall_time(tmp_path: Path) -> None:
-    import hpcrl
-
     plan = planned(tmp_path / "p", dqn_study(seeds=3))
     for cell, resumed in zip(cells_of(plan), (None, None, 10), strict=True):
         write_record(plan, cell, resumed_step=resumed)
@@ -100,8 +95,6 @@ def test_the_last_attempt_of_a_requeued_cell_is_not_all_of_its_wall_time(tmp_pat
 
 
 def test_a_line_is_over_seeds(dataset: Path) -> None:
-    import hpcrl
-
     first, second = lines(with_groups(hpcrl.load(dataset)))
     assert first.final is not None
     assert second.final is not None
@@ -222,3 +215,33 @@ def test_many_configurations(tmp_path: Path) -> None:
     assert "20 of 80 configurations are drawn" in text
     names = [row[0] for row in done.rows]
     assert names.index("NumPy eager batch_size 9") < names.index("NumPy eager batch_size 10")
+
+
+def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: Path) -> None:
+    algorithms = [
+        {"algorithm": "ppo", "environments": 4, "minibatch_size": 64},
+        {"algorithm": "dqn", "batch_size": 32},
+    ]
+    axes = {"algorithm": algorithms, "learning_rate": [0.1, 0.2], "framework": ["torch"], "execution": ["eager"]}
+    study = dqn_study(axes=axes, seeds=1, workload={"environment": "CartPole-v1"})
+    plan = planned(tmp_path / "p", study)
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    whats = {line.what for line in lines(with_groups(hpcrl.load(tmp_path / "d")))}
+    assert whats == {f"{name} PyTorch eager learning_rate {rate}" for name in ("DQN", "PPO") for rate in ("0.1", "0.2")}
+
+
+@pytest.mark.parametrize(("axis", "nodes", "said"), [([2, 3], 1, "1 cell had"), ([2], 1, ""), ([2], 2, "")])
+def test_cores_that_a_machine_does_not_have_are_said(tmp_path: Path, axis: list[int], nodes: int, said: str) -> None:
+    plan = planned(
+        tmp_path / "p",
+        dqn_study(axes={"framework": ["numpy"], "cpus": axis}, resources={"nodes": nodes, "tasks": nodes}),
+        cluster="sol",
+    )
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
+    assert ("more cores to use than the machine has (2 threads)" in page) == bool(said)
+    assert said in page
