@@ -26,6 +26,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from hpcrl.catalogue.registry import Scheduler, schedulers
 from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.shapes import TEXT, first_wrong, first_wrong_field, shown
@@ -166,6 +167,16 @@ class Plan:
     limits: dict[str, Any]
     reused: dict[str, str]
     digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the plan's cluster."""
+        return schedulers()[self.cluster["scheduler"]["kind"]]
+
+    @property
+    def poll_seconds(self) -> float:
+        """The time between two looks at the plan. Sites ask for few requests; a look at this machine's own queue is free."""
+        return 1.0 if self.scheduler.here else float(self.cluster["scheduler"]["poll_interval"])
 
     def job(self, name: str) -> Job:
         for job in self.jobs:

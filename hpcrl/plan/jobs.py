@@ -147,7 +147,7 @@ def write_jobs(
 def _stage_jobs(profile: ClusterProfile, study: Study, choices: UserChoices) -> dict[str, tuple[Job, Request]]:
     """Return the jobs of the other stages in their order, by stage."""
     wanted = ["environments"] if study.chain == "staged" else []
-    wanted += ["feed"] if profile.scheduler.kind == "slurm" else []
+    wanted += [] if profile.scheduler.here else ["feed"]
     wanted += ["collect", "report"] if study.chain == "staged" else []
     made = {stage: _stage_job(stage, profile, study, choices) for stage in [*wanted, "notify"]}
     return {stage: each for stage, each in made.items() if each}
@@ -188,7 +188,7 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
     pin = Pin()
     if stage == "environments" and profile.environments.build_partition:
         pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
-    if profile.scheduler.kind == "local":
+    if profile.scheduler.here:
         most = max(node.memory for node in profile.node_types.values())
         resources = resources.model_copy(update={"cpus": 1, "memory": min(resources.memory, most)})
     spot = place(profile, resources, pin, any_cpu=True)

@@ -189,7 +189,7 @@ def _profile(library: Library, cluster: str, allow_retired: bool) -> ClusterProf
         raise UsageError(
             f"cluster {profile.name} was switched off on {profile.retired_on}{instead}: plan for another cluster, or give --allow-retired"
         )
-    return with_this_machine(profile) if profile.scheduler.kind == "local" else profile
+    return with_this_machine(profile) if profile.scheduler.here else profile
 
 
 def _digests(plan: Plan, files: Mapping[str, str | bytes]) -> dict[str, str]:
