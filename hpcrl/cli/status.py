@@ -189,7 +189,7 @@ def _screen(status: PlanStatus) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from hpcrl.submit.judging import COMPLETED
+    from hpcrl.schedulers.states import COMPLETED
     from hpcrl.submit.status import is_failure
 
     table = Table(box=box.SIMPLE_HEAD)

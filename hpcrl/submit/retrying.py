@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.errors import count
 from hpcrl.formats.plan import Job
-from hpcrl.submit.judging import FAILED, LOST, TaskStatus
+from hpcrl.schedulers.states import FAILED, LOST, TaskStatus
+from hpcrl.schedulers.wanted import Ask
 
 # For studies without `retry`. `failed` cells have an error of their own, which another attempt does not correct.
 DEFAULT: Mapping[str, Mapping[str, Any]] = {
@@ -28,16 +28,6 @@ _CAUSES = {
     "PREEMPTED": "preempted",
     FAILED: "failed",
 }
-
-
-@dataclass(frozen=True)
-class Ask:
-    """The requests of the attempts of one submission; None: as in the plan."""
-
-    cause: str = "first"
-    time: int | None = None
-    memory: int | None = None
-    exclude: tuple[str, ...] = ()
 
 
 def next_ask(

@@ -10,8 +10,9 @@ from pathlib import Path
 from hpcrl.errors import UsageError, amount
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import Job, Plan
-from hpcrl.submit.judging import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
-from hpcrl.submit.retrying import Ask, cause_of, next_ask
+from hpcrl.schedulers.states import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
+from hpcrl.schedulers.wanted import Ask, Wanted
+from hpcrl.submit.retrying import cause_of, next_ask
 from hpcrl.submit.survey import Survey
 
 NOT_SUBMITTED = TaskStatus(NEVER)
@@ -47,19 +48,6 @@ class Choice:
 
 
 MISSING_OR_FAILED = Choice()
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Tasks of one job with equal requests, each with the number of its attempt."""
-
-    job: Job
-    ask: Ask
-    tasks: list[tuple[int, int]]
-
-    @property
-    def array_size(self) -> int:
-        return -(-len(self.tasks) // self.job.cells_per_task)
 
 
 class Selection:

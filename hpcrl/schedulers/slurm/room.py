@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpcrl.formats.plan import Job, Plan
+from hpcrl.schedulers.wanted import Wanted
 from hpcrl.slurm.client import Slurm
-from hpcrl.submit.selection import Wanted
 
 
 class Room:

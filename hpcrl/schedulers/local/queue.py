@@ -11,29 +11,22 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.ledger import Ledger, LocalTask
-from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
-from hpcrl.formats.processes import lives
+from hpcrl.formats.plan import STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.queues import Held, Queue, read_queues
 from hpcrl.formats.submission import Submission
-from hpcrl.submit.survey import attempt_name
 from hpcrl.telemetry.processes import descendants
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 1.0  # between two looks at other queues
 _LEDGER_SECONDS = 10.0
 KILL_SECONDS = 30.0  # from SIGTERM to SIGKILL, as Slurm's KillWait
-
-
-def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
-    return directory / LOGS / f"{job.name}-{attempt_name(submission, index)}.out"
 
 
 @dataclass
@@ -184,7 +177,7 @@ class _Draining:
         """Wait until other queues of the plan have run their part of a stage; return the states of that part."""
         states = []
         for each in self._notes.ledger.submissions():
-            if each.executor != "local" or each.state != "submitted" or each.token in self._tokens:
+            if not each.scheduler.here or each.state != "submitted" or each.token in self._tokens:
                 continue
             if find_job(self._directory, each.job)[1].stage != stage:
                 continue
@@ -241,7 +234,7 @@ class _Draining:
                 break
             queue.pop(0)
             if taken is None:
-                with local_log(self._directory, job, submission, task).open("a") as log:
+                with (self._directory / submission.log(task)).open("a") as log:
                     log.write(f"hpcrl: {self._machine.lacks(job)}\n")
                 self._notes.end(submission.token, task, "FAILED", None)
                 states.append("FAILED")
@@ -292,11 +285,11 @@ def _start(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     environment |= {
         "HPCRL_TASK": str(task),
-        "HPCRL_ATTEMPT": attempt_name(submission, task),
+        "HPCRL_ATTEMPT": submission.attempt(task),
         "HPCRL_CORES": ",".join(map(str, cores)),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
-    with local_log(directory, job, submission, task).open("ab") as log:
+    with (directory / submission.log(task)).open("ab") as log:
         process = subprocess.Popen(
             ["bash", job.script, submission.token],
             cwd=directory,
@@ -344,10 +337,3 @@ def _kill(pid: int) -> None:
     for each in below:
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
-
-
-def end_orphan(holder: Mapping[str, Any]) -> None:
-    """Ask a cell to end whose queue has ended before it."""
-    if lives(holder):
-        with suppress(ProcessLookupError):
-            os.kill(int(holder["pid"]), signal.SIGTERM)
