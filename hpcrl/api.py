@@ -139,14 +139,12 @@ def plan(
     if strict and made.unplaced:
         first, number = made.unplaced[0], made.totals["unplaced"]
         raise UsageError(
-            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster['title']} (--strict): {first.reason}"
+            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster.title} (--strict): {first.reason}"
         )
     if not made.cell_jobs():
         first = made.unplaced[0]
         hint = f"; {first.nearest}" if first.nearest else ""
-        raise UsageError(
-            f"no cell of {made.study['name']} has a place on {made.cluster['title']}: {first.reason}{hint}"
-        )
+        raise UsageError(f"no cell of {made.study.name} has a place on {made.cluster.title}: {first.reason}{hint}")
     written = False if dry_run else write_plan(files, directory, say)
     return Planned(made, None if dry_run else directory, written, files.changes)
 
@@ -246,7 +244,7 @@ def follow(directory: Place) -> Iterator[PlanStatus]:
             raise HpcrlError(
                 f"{found.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs continue without this process: try again later"
             )
-        time.sleep(found.plan.poll_seconds)
+        time.sleep(found.plan.cluster.poll_seconds)
 
 
 def _last(directory: Path) -> PlanStatus:
@@ -395,10 +393,10 @@ def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:
     """
     if asked != "auto" and asked not in schedulers():
         raise UsageError(f"no scheduler {asked!r}; {suggestion(asked, schedulers())}")
-    found = plan.scheduler if asked == "auto" else schedulers()[asked]
+    found = plan.cluster.scheduler if asked == "auto" else schedulers()[asked]
     if found.command and not shutil.which(found.command):
         raise HpcrlError(
-            f"the plan is for {plan.cluster['title']}, but there is no {found.command} here: copy {directory} to a login node, or use --executor local"
+            f"the plan is for {plan.cluster.title}, but there is no {found.command} here: copy {directory} to a login node, or use --executor local"
         )
     return found
 
@@ -409,7 +407,7 @@ def _not_built(plan: Plan, directory: Path) -> str | None:
 
     if any(job.stage == "environments" for job in plan.jobs):
         return None
-    if not (keys := not_built(plan.environments, plan.cluster["environments"])):
+    if not (keys := not_built(plan.environments, plan.cluster.environments)):
         return None
     return (
         f"environments {', '.join(keys)}: not built, and no job of this plan builds them: run `hpcrl env create --plan {directory}` first, or plan "

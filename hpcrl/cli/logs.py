@@ -52,7 +52,7 @@ def _follow(plan: Path, cell: str, slurm: Slurm) -> None:
     from hpcrl.formats.plan import read_plan
     from hpcrl.submit.logs import look_for_log, may_grow
 
-    pause = read_plan(plan).poll_seconds
+    pause = read_plan(plan).cluster.poll_seconds
     shown: Path | None = None
     at, told = 0, ""
     while True:

@@ -157,7 +157,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
 
     totals = plan.totals
     echo(
-        f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
+        f"{plan.study.name} on {plan.cluster.title}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
     )
     for job in plan.cell_jobs():
         asked = job.resources

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.collect.columns import RETURNS
+from hpcrl.formats.facts import StudyFacts
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE, Submission
@@ -247,7 +248,7 @@ def _row_of_records(
         **_calibration(group),
     }
     if wall and (used := row.get("cpu_seconds")):
-        row["cpu_utilisation"] = used / (wall * cell.resources["cpus"] * cell.resources.get("tasks", 1))
+        row["cpu_utilisation"] = used / (wall * cell.asked.cores)
     if found:
         row |= _requested(found)
     if found and last:
@@ -256,17 +257,17 @@ def _row_of_records(
     return row
 
 
-def _reported_score(study: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
+def _reported_score(study: StudyFacts, record: Mapping[str, Any]) -> dict[str, float]:
     """Return the score of a command: the last and the best value that it reported under the name of the study's `score`.
 
     Without one it is the return.
     """
     reported = record.get("reported") or {}
-    names = [study["score"]] if study.get("score") else RETURNS
+    names = [study.score] if study.score else RETURNS
     for name in names:
         if name in reported:
             last, least, largest = reported[name]
-            return {"final_score": last, "best_score": least if study.get("better") == "lower" else largest}
+            return {"final_score": last, "best_score": least if study.better == "lower" else largest}
     return {}
 
 
@@ -359,8 +360,8 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "plan": plan.id,
         "cell": cell.id,
         "attempt": attempt,
-        "study": plan.study["name"],
-        "cluster": plan.cluster["name"],
+        "study": plan.study.name,
+        "cluster": plan.cluster.name,
         "workload": plan.workload_of(config),
         "framework": config.get("framework"),
         "execution": config.get("execution"),
@@ -386,7 +387,7 @@ def _charges(plan: Plan) -> Charges:
     for job in plan.jobs:
         if job.stage != "cells" or job.environment is None:
             continue
-        hours = job.count * float(job.resources["time"]) / 3600
+        hours = job.count * job.asked.time / 3600
         rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
         found[_asked(job.resources, job.environment)] = {
             "charged_cores": round(job.core_hours / hours, 3),

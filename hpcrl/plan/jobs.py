@@ -249,7 +249,7 @@ def _script(
             "job": job,
             "directives": directives,
             "launch": asked.launch,
-            "ranks": job.resources.get("tasks", 1),
+            "ranks": job.asked.tasks,
             "worker": worker,
             "surroundings": surroundings,
             "trains": study.workload.trains,
@@ -266,4 +266,4 @@ def _script(
 
 def _signal_lead(profile: ClusterProfile, job: Job) -> int:
     """Return the option that requests the warning signal: early enough for a checkpoint, but in the second half of the time."""
-    return max(10, min(profile.scheduler.signal_lead, int(job.resources["time"]) // 4))
+    return max(10, min(profile.scheduler.signal_lead, job.asked.time // 4))

@@ -52,7 +52,7 @@ def next_ask(
         return f"{cause}: all {count(most, 'retry', 'retries')} of the study are used up"
     time, memory, exclude = _requests(status)
     if factor := rule.get("time"):
-        asked = time or int(job.resources["time"])
+        asked = time or job.asked.time
         limit = job.max_time // job.cells_per_task if job.max_time else None
         time = _grown(asked, float(factor), limit)
         if time is None:
@@ -60,7 +60,7 @@ def next_ask(
     if rule.get("memory") and not memory_is_asked_for:
         return f"{cause}: memory comes with cores on this cluster: plan with more `memory`"
     if factor := rule.get("memory"):
-        asked = memory or int(job.resources["memory"])
+        asked = memory or job.asked.memory
         memory = _grown(asked, float(factor), job.max_memory)
         if memory is None:
             return f"{cause}: it already had {asked} MiB, the maximum of a node"

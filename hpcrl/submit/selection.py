@@ -59,7 +59,7 @@ class Selection:
         self._directory = directory
         self._known, self._choice, self._chosen = known, choice, chosen
         self._memory: dict[str, bool] = {}
-        self._rules = plan.study.get("retry") or {}
+        self._rules = plan.study.retry
         self._tried: Counter[tuple[str, str]] = Counter()
         if choice.retry:
             for each in ledger.submissions():
@@ -148,4 +148,4 @@ def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: B
 def _hours(job: Job, name: str, seconds: int | None) -> float:
     """Return the hours that one cell of a job may use."""
     one = float(getattr(job, name)) / job.count
-    return one * seconds / float(job.resources["time"]) if seconds else one
+    return one * seconds / job.asked.time if seconds else one

@@ -54,7 +54,7 @@ class Submitted:
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
     """Ask the scheduler about every script of a plan; return its objection, or None, by script."""
     plan = read_plan(directory)
-    jobs = [job for job in plan.jobs if job.stage != "notify" or plan.study.get("notify")]
+    jobs = [job for job in plan.jobs if plan.is_wanted(job)]
     return {job.script: slurm.test_only(Path(job.script), directory) for job in jobs}
 
 
@@ -169,7 +169,7 @@ class _Submitting:
         for job in self._plan.jobs:
             if job.stage in ("cells", "feed") or (job.stage == "environments") != before:
                 continue
-            if job.stage == "notify" and not self._plan.study.get("notify"):
+            if not self._plan.is_wanted(job):
                 continue
             status = known.units.get(job.name, NOT_SUBMITTED)
             if status.state in UNSETTLED or (status.state in LIVE and (before or not again)):

@@ -50,7 +50,7 @@ class _Machine:
 
     def take(self, job: Job, held: Held) -> tuple[list[int], list[str]] | None:
         """Take cores and GPUs for a job; None while they are in use by this or another queue."""
-        wanted, gpus = _wanted(job)
+        wanted, gpus = job.asked.cores, job.asked.gpus
         cores = [core for core in self.cores if core not in held.cores][:wanted]
         chosen = [gpu for gpu in self.gpus if gpu not in held.gpus][:gpus]
         if len(cores) < wanted or len(chosen) < gpus:
@@ -61,7 +61,7 @@ class _Machine:
 
     def lacks(self, job: Job) -> str:
         """Say why a job cannot run although nothing else runs."""
-        wanted, gpus = _wanted(job)
+        wanted, gpus = job.asked.cores, job.asked.gpus
         return (
             f"this machine is too small for this job: cores asked for: {wanted}, here: {len(self.cores)}; GPUs asked for: {gpus}, "
             f"here: {len(self.gpus)}. Make the plan on this machine, or submit it elsewhere"
@@ -70,11 +70,6 @@ class _Machine:
     def give_back(self, running: _Running) -> None:
         self.cores = sorted([*self.cores, *running.cores])
         self.gpus = [*running.gpus, *self.gpus]
-
-
-def _wanted(job: Job) -> tuple[int, int]:
-    """Return the number of cores and GPUs of a job."""
-    return int(job.resources["cpus"]) * int(job.resources.get("tasks", 1)), int(job.resources.get("gpus", 0))
 
 
 def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
@@ -158,7 +153,7 @@ class _Draining:
         # The plan may get a new generation while this one runs: its jobs stay where they are.
         self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
         self._warning = _warning(plan)
-        self._at_once = 1 if plan.chain == "sequential" else int(plan.study.get("max_parallel") or len(machine.cores))
+        self._at_once = 1 if plan.chain == "sequential" else plan.study.max_parallel or len(machine.cores)
         self._running: list[_Running] = []
 
     def run(self) -> None:
@@ -269,7 +264,7 @@ def _indices(submission: Submission) -> range:
 
 def _warning(plan: Plan) -> signal.Signals | None:
     """Return the signal that a cell gets before its time limit; it would end a program that does not handle it."""
-    name = plan.workload.get("on_warning", "none") if plan.workload.get("command") else "USR2"
+    name = plan.workload.get("on_warning", "none") if plan.runs_command else "USR2"
     return None if name == "none" else signal.Signals[f"SIG{name}"]
 
 
@@ -299,7 +294,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    limit = float(submission.time or job.resources["time"])
+    limit = float(submission.time or job.asked.time)
     now = time.monotonic()
     warn_at = now + max(limit * 0.75, limit - 120) if warning else math.inf
     signal_number = warning or signal.SIGUSR2

@@ -78,7 +78,7 @@ def hand_over(
     if running := orphans(desk.directory):
         desk.say(f"cells of an ended local queue that still run: {running}; new cells start on the other cores")
     made = [desk.intend(each) for each in wanted]
-    seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
+    seconds = sum((each.ask.time or each.job.asked.time) * len(each.tasks) for each in wanted)
     start_queue(desk.directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
     number = sum(len(each.tasks) for each in wanted if each.job.stage == "cells")
     desk.report(number, number, "")

@@ -136,9 +136,7 @@ class _Sending:
         if ask.time:
             options.append(f"--time={-(-ask.time * job.cells_per_task // 60)}")
         if ask.memory:
-            options.append(
-                f"--mem={ask.memory * int(job.resources.get('tasks', 1)) // int(job.resources.get('nodes', 1))}M"
-            )
+            options.append(f"--mem={job.asked.memory_per_node(ask.memory)}M")
         if ask.exclude:
             options.append(f"--exclude={','.join(ask.exclude)}")
         # Slurm expands % in the paths of logs, which are below the plan.
