@@ -23,12 +23,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hpcrl.catalogue.registry import schedulers
 from hpcrl.chains import Chain
-from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.errors import HpcrlError, UsageError, count, suggestion
 
 if TYPE_CHECKING:
+    from hpcrl.catalogue.registry import Scheduler
     from hpcrl.collect.merge import Collected
     from hpcrl.formats.lease import Say
     from hpcrl.formats.plan import Plan
@@ -41,7 +43,7 @@ __all__ = ["Planned", "cancel", "collect", "follow", "plan", "report", "status",
 
 Place: TypeAlias = str | PathLike[str]
 
-Executor: TypeAlias = Literal["auto", "slurm", "local"]
+Executor: TypeAlias = str  # a scheduler of the catalogue (slurm, local), or "auto": the one of the plan's cluster
 
 log = logging.getLogger("hpcrl")
 SILENT_SECONDS = 1800.0  # without an answer from Slurm, after which waiting ends
@@ -138,14 +140,12 @@ def plan(
     if strict and made.unplaced:
         first, number = made.unplaced[0], made.totals["unplaced"]
         raise UsageError(
-            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster['title']} (--strict): {first.reason}"
+            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster.title} (--strict): {first.reason}"
         )
     if not made.cell_jobs():
         first = made.unplaced[0]
         hint = f"; {first.nearest}" if first.nearest else ""
-        raise UsageError(
-            f"no cell of {made.study['name']} has a place on {made.cluster['title']}: {first.reason}{hint}"
-        )
+        raise UsageError(f"no cell of {made.study.name} has a place on {made.cluster.title}: {first.reason}{hint}")
     written = False if dry_run else write_plan(files, directory, say)
     return Planned(made, None if dry_run else directory, written, files.changes)
 
@@ -163,7 +163,7 @@ def test_only(directory: Place, *, executor: Executor = "auto") -> dict[str, str
 
     place = Path(directory)
     opened = read_plan(place)
-    if _executor(executor, opened, place) == "local":
+    if _scheduler(executor, opened, place).here:
         raise UsageError("--test-only needs Slurm, but this plan runs on this machine: submit it without --test-only")
     objections = submission.test_only(place, Slurm())
     if objection := _not_built(opened, place):
@@ -210,19 +210,21 @@ def submit(
 
     place = Path(directory)
     opened = read_plan(place)
-    where = _executor(executor, opened, place)
+    where = _scheduler(executor, opened, place)
     if objection := _not_built(opened, place):
         raise HpcrlError(objection)
     if name := no_such_command(opened, place):
         text = f"notify: {name}: no such command on this machine"
-        if where == "local":
+        if where.here:
             raise UsageError(f"{text}, and the message would be lost: plan again with another `notify`")
         say(f"{text}: the message at the end fails if the nodes do not have it either")
     if any(job.stage == "report" for job in opened.jobs) and find_spec("altair") is None:
         say("the report at the end will fail, because packages are missing here: pip install 'hpcrl[report]'")
     choice = Choice(tuple(cells), failed, again, here, retry, fed)
     budget = Budget(max_core_hours, max_gpu_hours)
-    return submission.submit(place, where, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say)
+    return submission.submit(
+        place, where.name, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say
+    )
 
 
 def follow(directory: Place) -> Iterator[PlanStatus]:
@@ -243,9 +245,7 @@ def follow(directory: Place) -> Iterator[PlanStatus]:
             raise HpcrlError(
                 f"{found.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs continue without this process: try again later"
             )
-        # Sites ask for few polls; a look at the local executor is free.
-        scheduler = found.plan.cluster["scheduler"]
-        time.sleep(1.0 if scheduler["kind"] == "local" else float(scheduler["poll_interval"]))
+        time.sleep(found.plan.cluster.poll_seconds)
 
 
 def _last(directory: Path) -> PlanStatus:
@@ -385,19 +385,21 @@ def report(
     return write_report(Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs)
 
 
-def _executor(asked: Executor, plan: Plan, directory: Path) -> str:
-    """Return the executor of a plan.
+def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:
+    """Return the scheduler that gets the jobs of a plan.
 
     Raises:
-        HpcrlError: the plan is for Slurm, but there is none here.
+        UsageError: there is no such scheduler.
+        HpcrlError: its command is not here.
     """
-    by_itself = "slurm" if plan.cluster["scheduler"]["kind"] == "slurm" else "local"
-    executor = by_itself if asked == "auto" else asked
-    if executor == "slurm" and not shutil.which("sbatch"):
+    if asked != "auto" and asked not in schedulers():
+        raise UsageError(f"no scheduler {asked!r}; {suggestion(asked, schedulers())}")
+    found = plan.cluster.scheduler if asked == "auto" else schedulers()[asked]
+    if found.command and not shutil.which(found.command):
         raise HpcrlError(
-            f"the plan is for {plan.cluster['title']}, but there is no sbatch here: copy {directory} to a login node, or use --executor local"
+            f"the plan is for {plan.cluster.title}, but there is no {found.command} here: copy {directory} to a login node, or use --executor local"
         )
-    return executor
+    return found
 
 
 def _not_built(plan: Plan, directory: Path) -> str | None:
@@ -406,7 +408,7 @@ def _not_built(plan: Plan, directory: Path) -> str | None:
 
     if any(job.stage == "environments" for job in plan.jobs):
         return None
-    if not (keys := not_built(plan.environments, plan.cluster["environments"])):
+    if not (keys := not_built(plan.environments, plan.cluster.environments)):
         return None
     return (
         f"environments {', '.join(keys)}: not built, and no job of this plan builds them: run `hpcrl env create --plan {directory}` first, or plan "

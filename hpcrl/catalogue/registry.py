@@ -12,6 +12,7 @@ from typing import Any
 
 import hpcrl.catalogue.algorithms
 import hpcrl.catalogue.frameworks
+import hpcrl.catalogue.schedulers
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,22 @@ class Framework:
         return self.modes[0]
 
 
+@dataclass(frozen=True)
+class Scheduler:
+    """What runs the jobs of a plan.
+
+    `here`: they run on the machine that submits them, and need no queue of a site. `command` is what that machine must have.
+    `attempt(token, job_id, index)` names an attempt in records and logs, without its restarts: of the submission `token`, the
+    place `index` in its array (None: it is no array).
+    """
+
+    name: str
+    title: str
+    here: bool
+    command: str | None
+    attempt: Callable[[str, str, int | None], str]
+
+
 def _no_note(settings: Any, least: float, most: float) -> None:
     return None
 
@@ -90,6 +107,15 @@ def frameworks() -> dict[str, Framework]:
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)
     }  # fmt: skip
+
+
+@cache
+def schedulers() -> dict[str, Scheduler]:
+    """Return every scheduler by its name."""
+    return {
+        name: Scheduler(name, entry.TITLE, entry.HERE, entry.COMMAND, entry.attempt)
+        for name, entry in _entries(hpcrl.catalogue.schedulers)
+    }
 
 
 def modes() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def create(
         raise UsageError("expected the name of an environment, or --plan PLAN")
     if plan is not None:
         opened = read_plan(plan)
-        environments, site = opened.environments, opened.cluster["environments"]
+        environments, site = opened.environments, opened.cluster.environments
     else:
         Library(paths).environment(str(name)).check_is_for_cells()
         environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
@@ -191,7 +192,7 @@ def _words(name: str, flavour: FlavourName, horovod: bool) -> str:
     return "".join([name, f" --flavour {flavour}" if flavour != "cpu" else "", " --horovod" if horovod else ""])
 
 
-def _built_at(environment: Environment, site: dict[str, Any], words: str) -> Path:
+def _built_at(environment: Environment, site: Mapping[str, Any], words: str) -> Path:
     from hpcrl.environments.build import is_built, root_of
 
     path = root_of(site) / environment.key
@@ -200,7 +201,7 @@ def _built_at(environment: Environment, site: dict[str, Any], words: str) -> Pat
     return path
 
 
-def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
+def _check(environment: Environment, site: Mapping[str, Any], words: str) -> None:
     from hpcrl.environments.check import check
 
     path = _built_at(environment, site, words)
@@ -210,12 +211,11 @@ def _check(environment: Environment, site: dict[str, Any], words: str) -> None:
 def _check_plan(plan: Path) -> None:
     from hpcrl.environments.standing import check_standing
     from hpcrl.formats.plan import read_cells, read_plan
-    from hpcrl.surroundings import read_surroundings
 
     opened = read_plan(plan)
-    site = opened.cluster["environments"]
-    if how := read_surroundings(opened.study.get("environment")):
-        trained = [] if "command" in opened.workload else read_cells(plan)
+    site = opened.cluster.environments
+    if how := opened.study.surroundings:
+        trained = [] if opened.runs_command else read_cells(plan)
         frameworks = sorted({str(cell.config["framework"]) for cell in trained})
         echo(check_standing(how, frameworks, tuple(site.get("setup", ()))))
     for environment in opened.environments:
@@ -267,7 +267,7 @@ def measure_(
         raise UsageError("expected names of environments, or --plan PLAN")
     if plan is not None:
         opened = read_plan(plan)
-        asked = [(each, opened.cluster["environments"], f"--plan {plan}") for each in opened.environments]
+        asked = [(each, opened.cluster.environments, f"--plan {plan}") for each in opened.environments]
     else:
         rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
         asked = [(*each, _words(name, flavour, horovod)) for name, each in rendered.items()]

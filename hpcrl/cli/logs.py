@@ -52,9 +52,7 @@ def _follow(plan: Path, cell: str, slurm: Slurm) -> None:
     from hpcrl.formats.plan import read_plan
     from hpcrl.submit.logs import look_for_log, may_grow
 
-    scheduler = read_plan(plan).cluster["scheduler"]
-    # Sites ask for few polls; a look at a file is free.
-    pause = 1.0 if scheduler["kind"] == "local" else float(scheduler["poll_interval"])
+    pause = read_plan(plan).cluster.poll_seconds
     shown: Path | None = None
     at, told = 0, ""
     while True:

@@ -158,7 +158,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
 
     totals = plan.totals
     echo(
-        f"{plan.study['name']} on {plan.cluster['title']}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
+        f"{plan.study.name} on {plan.cluster.title}: {count(totals['cells'], 'cell')} in {count(totals['jobs'], 'job')}, chain {plan.chain}"
     )
     for job in plan.cell_jobs():
         asked = job.resources
@@ -186,7 +186,7 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         for each in plan.unplaced:
             grouped.setdefault((each.reason, each.nearest), []).append(each)
         for (reason, nearest), group in grouped.items():
-            names = "; ".join(label(each.config, plan.study.get("axes")) or "all" for each in group[:4])
+            names = "; ".join(label(each.config, plan.study.axes) or "all" for each in group[:4])
             names += " ..." if len(group) > 4 else ""
             echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
             echo(f"      nearest: {nearest or 'none'}")

@@ -34,13 +34,13 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.standing import check_training
     from hpcrl.formats.plan import find_cell, read_plan
-    from hpcrl.surroundings import PYTHONPATH, expanded, fault, read_surroundings
+    from hpcrl.surroundings import PYTHONPATH, expanded, fault
 
     opened = read_plan(plan)
     found, job, _ = find_cell(plan, opened, cell)
-    site = opened.cluster["environments"]
-    surroundings = read_surroundings(opened.study.get("environment"))
-    trains_in = surroundings.path if surroundings and "command" not in opened.workload else None
+    site = opened.cluster.environments
+    surroundings = opened.study.surroundings
+    trains_in = surroundings.path if surroundings and not opened.runs_command else None
     if trains_in:
         if surroundings and (wrong := fault(surroundings)):
             raise HpcrlError(wrong)
@@ -60,7 +60,7 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
     if trains_in or not surroundings:
         environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
-    arguments += ["--ranks", found.resources.get("tasks", 1), *(["--interval", interval] if interval else [])]
+    arguments += ["--ranks", found.asked.tasks, *(["--interval", interval] if interval else [])]
     echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
     if code == 0:

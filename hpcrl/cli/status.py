@@ -106,7 +106,7 @@ def _what(each: CellStatus, status: PlanStatus) -> str:
     from hpcrl.formats.plan import label, label_of_resources
 
     asked = label_of_resources(each.cell.resources, status.differing)
-    return " ".join(filter(None, (label(each.cell.config, status.plan.study.get("axes")), asked)))
+    return " ".join(filter(None, (label(each.cell.config, status.plan.study.axes), asked)))
 
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:
@@ -189,7 +189,7 @@ def _screen(status: PlanStatus) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from hpcrl.submit.judging import COMPLETED
+    from hpcrl.schedulers.states import COMPLETED
     from hpcrl.submit.status import is_failure
 
     table = Table(box=box.SIMPLE_HEAD)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
+from hpcrl.catalogue.registry import schedulers
 from hpcrl.cli.common import echo, echo_json, json_option, plan_argument, progress, say
 from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import count
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("submit", epilog="Example: hpcrl submit plan --wait")
 @plan_argument
 @click.option(
-    "--executor", type=click.Choice(["auto", "slurm", "local"]), default="auto", show_default=True,
+    "--executor", type=click.Choice(["auto", *schedulers()]), default="auto", show_default=True,
     help="Slurm, or this machine. auto: the one of the plan's cluster.",
 )  # fmt: skip
 @click.option(
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     plan: Path,
-    executor: Literal["auto", "slurm", "local"],
+    executor: str,
     only_test: bool,
     cells: tuple[str, ...],
     failed: bool,

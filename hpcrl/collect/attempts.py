@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.collect.columns import RETURNS
+from hpcrl.formats.facts import StudyFacts
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.schedulers.interface import look
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 # The outcome of an attempt when Slurm ended its job, whatever its record says.
@@ -111,13 +113,11 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[Attemp
     except DamagedLedger:
         return {}  # the records are enough, and `hpcrl submit` rebuilds the ledger
     try:
-        submissions = [each for each in ledger.submissions() if each.state != "refused"]
-        local = {(each.token, each.task): each for each in ledger.local_tasks()}
+        submissions = ledger.taken()
+        view = look(slurm, ledger, submissions)
     finally:
         ledger.close()
-    on_slurm = [each for each in submissions if each.executor == "slurm"]
-    view = slurm.look([each.name for each in on_slurm], min((each.at for each in on_slurm), default=0.0))
-    found_ids = {job_id for jobs in view.jobs.values() for job_id in jobs}
+    found_ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
     usage = slurm.usage(sorted(found_ids, key=int))
     jobs = {job.name: job for job in plan.cell_jobs()}
     found: dict[AttemptKey, Accounted] = {}
@@ -127,22 +127,14 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[Attemp
             continue
         cells = list(read_cells(directory, job))
         by_id = view.jobs.get(each.name) or {job_id: {} for job_id in each.job_ids}
-        for position, (task, attempt) in enumerate(each.entries):
-            index, cell = position // each.cells_per_task, cells[task]
-            if each.executor == "local":
-                name = f"local-{each.token.removeprefix('hpcrl-')}_{index}"
-                entry = local.get((each.token, index))
-                code = f"{entry.exit_code}:0" if entry and entry.exit_code is not None else None
-                elapsed = entry.ended - entry.started if entry and entry.ended and entry.started else None
-                state = JobState("", entry.state if entry else "PENDING", code, elapsed)
-                found[cell.id, name] = Accounted(cell, job, state, each, attempt, None)
-                continue
+        alone = each.cells_per_task == 1  # else Slurm's figures are totals of several cells
+        for index, task, attempt in each.places():
+            cell = cells[task]
             for job_id, tasks in by_id.items():
-                name = f"{job_id}_{index}"
+                name = each.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, "UNKNOWN")
-                alone = each.cells_per_task == 1  # else Slurm's figures are totals of several cells
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
-                found[cell.id, name] = Accounted(cell, job, state, each, attempt, name, used)
+                found[cell.id, name] = Accounted(cell, job, state, each, attempt, name if job_id else None, used)
     return found
 
 
@@ -256,7 +248,7 @@ def _row_of_records(
         **_calibration(group),
     }
     if wall and (used := row.get("cpu_seconds")):
-        row["cpu_utilisation"] = used / (wall * cell.resources["cpus"] * cell.resources.get("tasks", 1))
+        row["cpu_utilisation"] = used / (wall * cell.asked.cores)
     if found:
         row |= _requested(found)
     if found and last:
@@ -265,17 +257,17 @@ def _row_of_records(
     return row
 
 
-def _reported_score(study: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, float]:
+def _reported_score(study: StudyFacts, record: Mapping[str, Any]) -> dict[str, float]:
     """Return the score of a command: the last and the best value that it reported under the name of the study's `score`.
 
     Without one it is the return.
     """
     reported = record.get("reported") or {}
-    names = [study["score"]] if study.get("score") else RETURNS
+    names = [study.score] if study.score else RETURNS
     for name in names:
         if name in reported:
             last, least, largest = reported[name]
-            return {"final_score": last, "best_score": least if study.get("better") == "lower" else largest}
+            return {"final_score": last, "best_score": least if study.better == "lower" else largest}
     return {}
 
 
@@ -368,8 +360,8 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "plan": plan.id,
         "cell": cell.id,
         "attempt": attempt,
-        "study": plan.study["name"],
-        "cluster": plan.cluster["name"],
+        "study": plan.study.name,
+        "cluster": plan.cluster.name,
         "workload": plan.workload_of(config),
         "framework": config.get("framework"),
         "execution": config.get("execution"),
@@ -395,7 +387,7 @@ def _charges(plan: Plan) -> Charges:
     for job in plan.jobs:
         if job.stage != "cells":
             continue
-        hours = job.count * float(job.resources["time"]) / 3600
+        hours = job.count * job.asked.time / 3600
         rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
         found[_asked(job.resources)] = {
             "charged_cores": round(job.core_hours / hours, 3),

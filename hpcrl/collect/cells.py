@@ -51,7 +51,7 @@ def write_cells(
         del before
     with Summaries(dataset) as summaries:
         for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
-            made = pieces[plan.cluster["name"], plan.study["name"], plan.id] = []
+            made = pieces[plan.cluster.name, plan.study.name, plan.id] = []
             try:
                 accounted = accounted_attempts(directory, plan, slurm)
                 for places, names in _by_cell(summaries.known, plan.id, accounted):

@@ -123,8 +123,8 @@ def _collect(
                 seen += len(batch)
                 report(seen, total)
         index["studies"] |= {
-            plan.study["name"]: {
-                name: plan.study.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")
+            plan.study.name: {
+                name: plan.study.given.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")
             }
             for _, plan in opened
         }
@@ -201,7 +201,7 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     opened = [(directory, read_plan(directory)) for directory in directories.values()]
     for directory, plan in opened:
         check_cells(directory, plan)
-    return sorted(opened, key=lambda each: (each[1].cluster["name"], each[1].study["name"], each[1].id, each[0]))
+    return sorted(opened, key=lambda each: (each[1].cluster.name, each[1].study.name, each[1].id, each[0]))
 
 
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:

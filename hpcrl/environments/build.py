@@ -14,7 +14,7 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Built:
     checked: Checked | None = None
 
 
-def root_of(site: dict[str, Any]) -> Path:
+def root_of(site: Mapping[str, Any]) -> Path:
     """Return the directory of environments: ``$HPCRL_ENVIRONMENTS``, else the site's, variables expanded.
 
     Raises:
@@ -78,7 +78,7 @@ def is_built(path: Path, owners: Sequence[str] = ()) -> bool:
     return (path / MARKER).is_file()
 
 
-def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list[str]:
+def not_built(environments: Sequence[Environment], site: Mapping[str, Any]) -> list[str]:
     """Return the environments that are not built; none if this machine cannot see the directory."""
     try:
         root = root_of(site)
@@ -91,7 +91,7 @@ def not_built(environments: Sequence[Environment], site: dict[str, Any]) -> list
     return [each.key for each in environments if not is_built(root / each.key, owners)]
 
 
-def build_all(environments: Sequence[Environment], site: dict[str, Any], report: Report) -> list[Built]:
+def build_all(environments: Sequence[Environment], site: Mapping[str, Any], report: Report) -> list[Built]:
     """Build the missing environments, two at a time, and check that they import and train.
 
     Args:
@@ -114,7 +114,7 @@ def build_all(environments: Sequence[Environment], site: dict[str, Any], report:
         return [future.result() for future in futures]
 
 
-def _build(environment: Environment, root: Path, site: dict[str, Any], report: Report) -> Built:
+def _build(environment: Environment, root: Path, site: Mapping[str, Any], report: Report) -> Built:
     path = root / environment.key
     owners = tuple(site.get("owners", ()))
     if is_built(path, owners):

@@ -248,6 +248,10 @@ class Ledger:
             what = error if isinstance(error, sqlite3.Error) else "a submission in it cannot be read"
             raise DamagedLedger(f"{self.path}: is damaged ({what})", "move it away, and ") from None
 
+    def taken(self) -> list[Submission]:
+        """Return every submission that was not refused, oldest first: the scheduler has, had or may have it."""
+        return [each for each in self.submissions() if each.state != "refused"]
+
     def cancel(self, token: str, tasks: Iterable[int]) -> None:
         """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""
         with self._transaction():

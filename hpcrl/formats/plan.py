@@ -23,12 +23,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from hpcrl.errors import UsageError, count, suggestion
+from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, read_asked, read_cluster, read_study
 from hpcrl.formats.files import is_plain_name, open_of_stranger
-from hpcrl.formats.shapes import TEXT, first_wrong, first_wrong_field, shown
+from hpcrl.formats.shapes import first_wrong_field, shown
 from hpcrl.pins import Requirement, read_requirements, unhashed
 
 VERSION = 2
@@ -55,6 +55,15 @@ class Cell:
     config: dict[str, Any]
     resources: dict[str, Any]
     environment: str
+
+    @property
+    def asked(self) -> Asked:
+        """What it asks for.
+
+        Raises:
+            ValueError: the plan's line lacks it.
+        """
+        return read_asked(self.resources)
 
     def to_line(self) -> str:
         return json.dumps(vars(self), ensure_ascii=False) + "\n"
@@ -87,6 +96,11 @@ class Job:
     cells_per_task: int = 1
     max_time: int | None = None
     max_memory: int | None = None
+
+    @property
+    def asked(self) -> Asked:
+        """What one cell asks for. :func:`read_plan` has checked it."""
+        return read_asked(self.resources)
 
     @property
     def tasks(self) -> int:
@@ -152,8 +166,8 @@ class Plan:
 
     id: str
     hpcrl: str
-    study: dict[str, Any]
-    cluster: dict[str, Any]
+    study: StudyFacts
+    cluster: ClusterFacts
     workload: dict[str, Any]
     chain: str
     jobs: list[Job]
@@ -167,6 +181,15 @@ class Plan:
     reused: dict[str, str]
     digests: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def runs_command(self) -> bool:
+        """Whether the cells run a command of the user, not built-in training."""
+        return bool(self.workload.get("command"))
+
+    def is_wanted(self, job: Job) -> bool:
+        """Tell whether a job is submitted: the message is one only if it has a receiver."""
+        return job.stage != "notify" or bool(self.study.notify)
+
     def job(self, name: str) -> Job:
         for job in self.jobs:
             if job.name == name:
@@ -178,7 +201,7 @@ class Plan:
 
     def workload_of(self, config: Mapping[str, Any]) -> str:
         """Return what a cell runs: the name of its algorithm, or ``command``."""
-        if self.workload.get("command"):
+        if self.runs_command:
             return "command"
         return str(config.get("algorithm", self.workload.get("algorithm")))
 
@@ -188,6 +211,7 @@ class Plan:
     def to_text(self) -> str:
         """Write the manifest with one job, environment or unplaced group on each line."""
         content: dict[str, Any] = {"format": "hpcrl-plan", "version": VERSION, **vars(self)}
+        content |= {"study": self.study.given, "cluster": self.cluster.given}
         parts = []
         for name, value in sorted(content.items()):
             if name in ("jobs", "environments", "unplaced"):
@@ -243,15 +267,13 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
         content["environments"] = [Environment(**each) for each in content["environments"]]
         content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
+        content["study"], content["cluster"] = read_study(content["study"]), read_cluster(content["cluster"])
         content.setdefault("digests", {})
         plan = Plan(**{each.name: content[each.name] for each in fields(Plan)})
         _check(plan)
         return plan
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is damaged ({error}): make the plan again") from None
-
-
-_STUDY = dict.fromkeys(("name", "title", "paper", "score", "better"), TEXT)
 
 
 def _check(plan: Plan) -> None:
@@ -263,11 +285,7 @@ def _check(plan: Plan) -> None:
     for made in (plan, *plan.jobs, *plan.environments, *plan.unplaced):
         if wrong := first_wrong_field(made):
             raise ValueError(f"{type(made).__name__.lower()}: {wrong}")
-    if wrong := first_wrong(plan.study, _STUDY):
-        raise ValueError(f"study: {wrong}")
-    if type(goal := plan.study.get("goal")) not in (int, float, NoneType):
-        raise ValueError(f"study: 'goal': expected a number, got {shown(goal)!r}")
-    names = [plan.id, plan.study["name"], plan.cluster["name"], plan.cells_file, plan.worker]
+    names = [plan.id, plan.study.name, plan.cluster.name, plan.cells_file, plan.worker]
     names += [name for job in plan.jobs for name in (job.name, job.cells_file, job.script.removeprefix("scripts/"))]
     for name in names:
         if type(name) is not str or not is_plain_name(name):
@@ -275,6 +293,7 @@ def _check(plan: Plan) -> None:
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
             raise ValueError(f"job {job.name}: expected numbers of cells of at least 0")
+        read_asked(job.resources)
 
 
 def find_job(directory: Path, name: str) -> tuple[Plan, Job]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,6 +36,13 @@ def lives(process: Mapping[str, Any]) -> bool | None:
         return False
     except (ValueError, KeyError, TypeError, psutil.Error):
         return None
+
+
+def end(process: Mapping[str, Any]) -> None:
+    """Ask a process of this host to end, if it still lives."""
+    if lives(process):
+        with suppress(ProcessLookupError):
+            os.kill(int(process["pid"]), signal.SIGTERM)
 
 
 def _boot() -> str:

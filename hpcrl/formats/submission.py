@@ -18,9 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpcrl.catalogue.registry import Scheduler, schedulers
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger, write_atomically
-from hpcrl.formats.plan import format_tasks, parse_tasks
+from hpcrl.formats.plan import LOGS, format_tasks, parse_tasks
+from hpcrl.formats.shapes import shown
 
 SUBMISSIONS = "submissions"
 FORMAT = 1
@@ -36,6 +38,7 @@ class Submission:
     """Some tasks of one job of the plan, granted one attempt each.
 
     Args:
+        executor: the name of its scheduler in the catalogue.
         granted: number of the attempt -> the tasks that get it, as Slurm writes ranges.
         time, memory: what each cell asks for where that differs from the plan (seconds; MiB for each rank).
         exclude: nodes that it must not run on.
@@ -70,6 +73,24 @@ class Submission:
         """The name of its Slurm job."""
         return f"{self.job}.{self.token}"
 
+    @property
+    def scheduler(self) -> Scheduler:
+        return schedulers()[self.executor]
+
+    def attempt(self, index: int, job_id: str | None = None) -> str:
+        """Return the name that an attempt has in records and logs, without its restarts.
+
+        Args:
+            index: its place in the array.
+            job_id: None: the first id under which the scheduler has the submission.
+        """
+        found = job_id or next(iter(self.job_ids), "?")
+        return self.scheduler.attempt(self.token, found, index if self.array else None)
+
+    def log(self, index: int, job_id: str | None = None) -> str:
+        """Return the path of an attempt's log in the plan directory."""
+        return f"{LOGS}/{self.job}-{self.attempt(index, job_id)}.out"
+
     @cached_property
     def entries(self) -> list[tuple[int, int]]:
         """(task, attempt) in the order of the tasks."""
@@ -77,6 +98,10 @@ class Submission:
             ((attempt, text),) = self.granted.items()
             return [(task, attempt) for task in parse_tasks(text)]
         return sorted((task, attempt) for attempt, text in self.granted.items() for task in parse_tasks(text))
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """Give (index in the array, task, attempt) in the order of the tasks."""
+        return ((place // self.cells_per_task, *entry) for place, entry in enumerate(self.entries))
 
     @property
     def array_size(self) -> int:
@@ -190,6 +215,8 @@ def from_facts(text: str, where: object) -> Submission:
         version = content.pop("format")
         if version != FORMAT:
             raise UsageError(f"{where}: submission format {version}, but this hpcrl reads format {FORMAT}")
+        if content["executor"] not in schedulers():
+            raise UsageError(f"{where}: this hpcrl does not know the scheduler {shown(content['executor'])!r}")
         content["granted"] = {int(attempt): str(tasks) for attempt, tasks in content["granted"].items()}
         content["exclude"] = tuple(content["exclude"])
         return Submission(**{each.name: content[each.name] for each in fields(Submission) if each.name not in _LATER})

@@ -110,9 +110,9 @@ def check_same(before: Before, study: str, cluster: str) -> None:
         UsageError: the study or the cluster differs.
     """
     old = before.plan
-    if (old.study["name"], old.cluster["name"]) != (study, cluster):
+    if (old.study.name, old.cluster.name) != (study, cluster):
         raise UsageError(
-            f"{before.directory}: contains a plan of study {old.study['name']} on {old.cluster['name']}, not of study {study} on "
+            f"{before.directory}: contains a plan of study {old.study.name} on {old.cluster.name}, not of study {study} on "
             f"{cluster}: choose another directory with -o"
         )
 
@@ -121,7 +121,7 @@ def changes(before: Before, plan: Plan, cells: Iterable[str]) -> Changes:
     """Compare a new generation, with the ids of its cells, to the plan before it."""
     old = set(cell_ids(before.directory, before.plan))
     new = set(cells)
-    measured = [name for name in _MEASURED if before.plan.study.get(name) != plan.study.get(name)]
+    measured = [name for name in _MEASURED if before.plan.study.given.get(name) != plan.study.given.get(name)]
     if before.plan.workload.get("workdir") != plan.workload.get("workdir"):
         measured.append("the commands' code")
     return Changes(len(new - old), len(new & old), len(old - new), measured)

@@ -175,7 +175,7 @@ def _stage_jobs(profile: ClusterProfile, study: Study, choices: UserChoices) -> 
     """Return the jobs of the other stages in their order, by stage."""
     staged = "staged" in study.chain
     wanted = ["environments"] if staged else []
-    wanted += ["feed"] if profile.scheduler.kind == "slurm" else []
+    wanted += [] if profile.scheduler.here else ["feed"]
     wanted += ["collect", "report"] if staged else []
     made = {stage: _stage_job(stage, profile, study, choices) for stage in [*wanted, "notify"]}
     return {stage: each for stage, each in made.items() if each}
@@ -216,7 +216,7 @@ def _stage_job(stage: str, profile: ClusterProfile, study: Study, choices: UserC
     pin = Pin()
     if stage == "environments" and profile.environments.build_partition:
         pin = Pin(partition=profile.environments.build_partition, qos=profile.environments.build_qos)
-    if profile.scheduler.kind == "local":
+    if profile.scheduler.here:
         most = max(node.memory for node in profile.node_types.values())
         resources = resources.model_copy(update={"cpus": 1, "memory": min(resources.memory, most)})
     spot = place(profile, resources, pin, any_cpu=True)
@@ -278,7 +278,7 @@ def _script(
             "job": job,
             "directives": directives,
             "launch": asked.launch,
-            "ranks": job.resources.get("tasks", 1),
+            "ranks": job.asked.tasks,
             "worker": worker,
             "surroundings": surroundings,
             "software": software,
@@ -296,4 +296,4 @@ def _script(
 
 def _signal_lead(profile: ClusterProfile, job: Job) -> int:
     """Return the option that requests the warning signal: early enough for a checkpoint, but in the second half of the time."""
-    return max(10, min(profile.scheduler.signal_lead, int(job.resources["time"]) // 4))
+    return max(10, min(profile.scheduler.signal_lead, job.asked.time // 4))

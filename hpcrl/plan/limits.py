@@ -173,7 +173,7 @@ def largest_arrays(
 def in_words(plan: Plan) -> list[str]:
     """Return one sentence for each effect of the site's limits on a plan."""
     jobs = plan.cell_jobs()
-    stages = [job for job in plan.jobs if job.stage not in ("cells", "feed") and _is_wanted(plan, job)]
+    stages = [job for job in plan.jobs if job.stage not in ("cells", "feed") and plan.is_wanted(job)]
     limits = [(f" in QOS {name}", name, limit) for name, limit in plan.limits["queued"].items()]
     limits.append(("", None, plan.limits["submitted"]))
     sentences = []
@@ -192,10 +192,6 @@ def in_words(plan: Plan) -> list[str]:
     if not explained and any(job.cells_per_task > 1 for job in jobs):
         sentences.append(f"{_how_many(jobs)} run one after another in each array task")
     return sentences
-
-
-def _is_wanted(plan: Plan, job: Job) -> bool:
-    return job.stage != "notify" or bool(plan.study.get("notify"))
 
 
 def _how_many(jobs: Sequence[Job]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcrl import __version__
 from hpcrl.errors import UsageError
+from hpcrl.formats.facts import read_cluster, read_study
 from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
 from hpcrl.formats.version import full_version
 from hpcrl.formats.worker import worker_zip
@@ -104,8 +105,8 @@ def make_plan(
     plan = Plan(
         id="",
         hpcrl=full_version(__version__),
-        study={name: value for name, value in settings.items() if name != "workload"},
-        cluster=_cluster_facts(profile, choices),
+        study=read_study({name: value for name, value in settings.items() if name != "workload"}),
+        cluster=read_cluster(_cluster_facts(profile, choices)),
         workload=settings["workload"],
         chain=study.chain,
         jobs=made.jobs,
@@ -189,7 +190,7 @@ def _profile(library: Library, cluster: str, allow_retired: bool) -> ClusterProf
         raise UsageError(
             f"cluster {profile.name} was switched off on {profile.retired_on}{instead}: plan for another cluster, or give --allow-retired"
         )
-    return with_this_machine(profile) if profile.scheduler.kind == "local" else profile
+    return with_this_machine(profile) if profile.scheduler.here else profile
 
 
 def _digests(plan: Plan, files: Mapping[str, str | bytes]) -> dict[str, str]:

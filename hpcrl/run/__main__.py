@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
             ended = fork_rank(lambda facts: end_record_of(options.plan, cell, allocation, facts))
             if ended is not None:
                 return ended
-        interval = float(options.interval or plan.study.get("sample_interval", 1.0))
+        interval = float(options.interval or plan.study.sample_interval)
         code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
         # The warning may come twice. At its end Python restores the default action of a caught signal, but not of an ignored one.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)

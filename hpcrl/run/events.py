@@ -14,11 +14,6 @@ DURING = "TensorBoard events were written during the measurement"
 _CPU, _MEMORY = (TABLES["samples"].index(f"machine_{name}_percent") for name in ("cpu", "memory"))
 
 
-def when(study: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Return when the events of a cell are written: none, during, after."""
-    return str(config.get("tensorboard") or study.get("tensorboard", "none"))
-
-
 class LiveEvents:
     """The events of a training that runs. A disk that is full ends them, and the training continues.
 

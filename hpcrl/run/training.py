@@ -15,6 +15,7 @@ from typing import Any
 from hpcrl.catalogue.fields import check, names
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError
+from hpcrl.formats.facts import Asked
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import make_collective
@@ -38,7 +39,7 @@ class Ended:
 def train_cell(
     workload: dict[str, Any],
     config: dict[str, Any],
-    resources: dict[str, Any],
+    asked: Asked,
     goal: float | None,
     recorder: Recorder,
     clock: PhaseClock,
@@ -55,17 +56,17 @@ def train_cell(
     """
     framework = str(config["framework"])
     execution = str(config.get("execution", frameworks()[framework].default_mode))
-    parallelism = str(resources.get("parallelism", "none"))
+    parallelism = asked.parallelism
     on_gpus = "cuda" in frameworks()[framework].devices
-    if resources.get("gpus") and (not on_gpus or not visible_gpus()):
+    if asked.gpus and (not on_gpus or not visible_gpus()):
         what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
-        raise UsageError(f"this cell asks for {resources['gpus']} GPUs, but {what}: run it on a node with GPUs")
+        raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
     if group.ranks > 1 and parallelism == "none":
         raise UsageError(
             f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
         )
-    if parallelism != "none" and group.ranks != resources["tasks"]:
-        raise UsageError(f"expected {resources['tasks']} ranks, got {group.ranks}: start all of them with --ranks")
+    if parallelism != "none" and group.ranks != asked.tasks:
+        raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
     algorithm = algorithms()[str(config.get("algorithm", workload.get("algorithm")))]
     known = names(algorithm.settings)
     values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
@@ -74,7 +75,7 @@ def train_cell(
     make_environment = partial(gymnasium_environment, workload["environment"], workload.get("max_episode_steps"))
     collective = make_collective(framework, parallelism, group, clock)
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases)
-    device = "cuda" if resources.get("gpus") else "cpu"
+    device = "cuda" if asked.gpus else "cpu"
     training = make_training(algorithm.name, settings, framework, execution, make_environment, run, device)
     result = train(training, goal, stop, checkpoint_file)
     facts = {
@@ -103,12 +104,12 @@ def train_cell(
     return Ended(result.outcome, reason, facts)
 
 
-def before_import(config: dict[str, Any], resources: dict[str, Any], group: Group) -> None:
+def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:
     """Set the environment variables that a framework reads only once, at its import."""
     framework = config.get("framework")
     if group.ranks > 1:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if named is None and resources.get("gpus"):
+        if named is None and asked.gpus:
             named = ",".join(visible_gpus())
         if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
@@ -118,7 +119,7 @@ def before_import(config: dict[str, Any], resources: dict[str, Any], group: Grou
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    os.environ.update(frameworks()[framework].variables(int(resources["cpus"]), os.environ))
+    os.environ.update(frameworks()[framework].variables(asked.cpus, os.environ))
     for name in frameworks()[framework].private_directories:
         if name not in os.environ:
             os.environ[name] = directory = tempfile.mkdtemp(prefix="hpcrl-cache-")

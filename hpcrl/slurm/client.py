@@ -113,6 +113,14 @@ class View:
     accounting: str | None = None
     unaccounted: bool = False
 
+    def __or__(self, other: View) -> View:
+        return View(
+            self.jobs | other.jobs,
+            self.queue or other.queue,
+            self.accounting or other.accounting,
+            self.unaccounted or other.unaccounted,
+        )
+
     def notes(self) -> list[str]:
         """Return one line for each of the two that did not answer."""
         return [text for text in (self.queue, self.accounting) if text]

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from hpcrl.catalogue.registry import schedulers
 from hpcrl.errors import suggestion
 from hpcrl.spec.billing import evaluate
 from hpcrl.spec.explain import Faults, Key
@@ -35,6 +36,17 @@ def _flag(value: Any) -> Any:
 
 
 Flag = Annotated[str, BeforeValidator(_flag)]
+
+
+def _scheduler(value: Any) -> Any:
+    if value not in schedulers():
+        raise ValueError(f"no scheduler {value!r}; {suggestion(str(value), schedulers())}")
+    return value
+
+
+SchedulerName = Annotated[
+    str, BeforeValidator(_scheduler), WithJsonSchema({"type": "string", "enum": list(schedulers())})
+]
 
 
 class GpuRequest(StrEnum):
@@ -123,7 +135,7 @@ class Partition(Model):
 
 
 class Scheduler(Model):
-    kind: Literal["slurm", "local"] = "slurm"
+    kind: SchedulerName = "slurm"
     version: str | None = None
     max_array_size: int = Field(1001, ge=2, description="MaxArraySize: array indices stay below it")
     max_submitted: int | None = Field(None, ge=1, description="maximum number of jobs of one user in the queue")
@@ -150,6 +162,11 @@ class Scheduler(Model):
     poll_interval: int = Field(30, ge=1, description="minimum seconds between status requests")
     max_requeues: int = Field(3, ge=0)
     signal_lead: int = Field(120, ge=10, description="seconds before the time limit at which USR2 is sent")
+
+    @property
+    def here(self) -> bool:
+        """Tell whether jobs run on the machine that submits them."""
+        return schedulers()[self.kind].here
 
 
 class Memory(Model):

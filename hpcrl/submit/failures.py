@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcrl.formats.attempts import BEGINS, CHECK_BEGINS
 from hpcrl.formats.files import open_of_stranger
-from hpcrl.submit.judging import TaskStatus
+from hpcrl.schedulers.states import TaskStatus
 
 _TAIL = 20_000  # bytes of the end of a log that are read
 _LONG_TAIL = 1_000_000  # the same for a log that several cells share

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import find_cell, read_plan
+from hpcrl.schedulers.states import LIVE, NEVER, UNSETTLED
 from hpcrl.slurm.client import WAITING, Slurm
-from hpcrl.submit.judging import LIVE, NEVER, UNSETTLED
 from hpcrl.submit.status import surveyed
-from hpcrl.submit.survey import log_of
 
 
 def find_log(directory: Path, cell: str, slurm: Slurm) -> Path:
@@ -33,7 +32,7 @@ def look_for_log(directory: Path, cell: str, slurm: Slurm) -> tuple[Path | None,
     plan = read_plan(directory)
     found, _, _ = find_cell(directory, plan, cell, older=True)
     status = surveyed(directory, plan, slurm).units.get(found.id)
-    log = log_of(status) if status else None
+    log = status.log if status else None
     if status is None or log is None:
         return None, status.state if status else NEVER
     if (directory / log).is_file():

@@ -30,9 +30,9 @@ def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
     plan = status.plan
     return {
         "plan": plan.id,
-        "study": plan.study["name"],
-        "title": plan.study["title"],
-        "cluster": plan.cluster["name"],
+        "study": plan.study.name,
+        "title": plan.study.title,
+        "cluster": plan.cluster.name,
         "directory": str(directory.resolve()),
         "cells": sum(status.counts().values()),
         "counts": status.counts(),
@@ -49,7 +49,7 @@ def notify(directory: Path, slurm: Slurm) -> str:
     Raises:
         HpcrlError: the command fails, or the URL does not accept it.
     """
-    target = read_plan(directory).study.get("notify")
+    target = read_plan(directory).study.notify
     if not target:
         return ""
     text = json.dumps(summary(directory, slurm), indent=1, ensure_ascii=False)
@@ -62,7 +62,7 @@ def notify(directory: Path, slurm: Slurm) -> str:
 
 def no_such_command(plan: Plan, directory: Path) -> str | None:
     """Return the command that gets the message if this machine does not have it; None if it has."""
-    target = plan.study.get("notify")
+    target = plan.study.notify
     if not target or isinstance(target, str):
         return None
     name = str(target[0])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.errors import count
 from hpcrl.formats.plan import Job
-from hpcrl.submit.judging import FAILED, LOST, TaskStatus
+from hpcrl.schedulers.states import FAILED, LOST, TaskStatus
+from hpcrl.schedulers.wanted import Ask
 
 # For studies without `retry`. `failed` cells have an error of their own, which another attempt does not correct.
 DEFAULT: Mapping[str, Mapping[str, Any]] = {
@@ -28,16 +28,6 @@ _CAUSES = {
     "PREEMPTED": "preempted",
     FAILED: "failed",
 }
-
-
-@dataclass(frozen=True)
-class Ask:
-    """The requests of the attempts of one submission; None: as in the plan."""
-
-    cause: str = "first"
-    time: int | None = None
-    memory: int | None = None
-    exclude: tuple[str, ...] = ()
 
 
 def next_ask(
@@ -62,7 +52,7 @@ def next_ask(
         return f"{cause}: all {count(most, 'retry', 'retries')} of the study are used up"
     time, memory, exclude = _requests(status)
     if factor := rule.get("time"):
-        asked = time or int(job.resources["time"])
+        asked = time or job.asked.time
         limit = job.max_time // job.cells_per_task if job.max_time else None
         time = _grown(asked, float(factor), limit)
         if time is None:
@@ -70,7 +60,7 @@ def next_ask(
     if rule.get("memory") and not memory_is_asked_for:
         return f"{cause}: memory comes with cores on this cluster: plan with more `memory`"
     if factor := rule.get("memory"):
-        asked = memory or int(job.resources["memory"])
+        asked = memory or job.asked.memory
         memory = _grown(asked, float(factor), job.max_memory)
         if memory is None:
             return f"{cause}: it already had {asked} MiB, the maximum of a node"

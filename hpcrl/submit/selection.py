@@ -10,8 +10,9 @@ from pathlib import Path
 from hpcrl.errors import UsageError, amount
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import Job, Plan
-from hpcrl.submit.judging import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
-from hpcrl.submit.retrying import Ask, cause_of, next_ask
+from hpcrl.schedulers.states import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
+from hpcrl.schedulers.wanted import Ask, Wanted
+from hpcrl.submit.retrying import cause_of, next_ask
 from hpcrl.submit.survey import Survey
 
 NOT_SUBMITTED = TaskStatus(NEVER)
@@ -49,19 +50,6 @@ class Choice:
 MISSING_OR_FAILED = Choice()
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Tasks of one job with equal requests, each with the number of its attempt."""
-
-    job: Job
-    ask: Ask
-    tasks: list[tuple[int, int]]
-
-    @property
-    def array_size(self) -> int:
-        return -(-len(self.tasks) // self.job.cells_per_task)
-
-
 class Selection:
     """Chooses the cells to submit, grouped by their requests."""
 
@@ -71,7 +59,7 @@ class Selection:
         self._directory = directory
         self._known, self._choice, self._chosen = known, choice, chosen
         self._memory: dict[str, bool] = {}
-        self._rules = plan.study.get("retry") or {}
+        self._rules = plan.study.retry
         self._tried: Counter[tuple[str, str]] = Counter()
         if choice.retry:
             for each in ledger.submissions():
@@ -160,4 +148,4 @@ def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: B
 def _hours(job: Job, name: str, seconds: int | None) -> float:
     """Return the hours that one cell of a job may use."""
     one = float(getattr(job, name)) / job.count
-    return one * seconds / float(job.resources["time"]) if seconds else one
+    return one * seconds / job.asked.time if seconds else one

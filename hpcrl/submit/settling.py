@@ -1,146 +1,35 @@
-"""Find out what happened to submissions that were recorded but never confirmed, by asking Slurm for their names.
-
-An sbatch that did not clearly refuse may have submitted the job. So its submission stays an intent until Slurm lists the
-job, or until Slurm has said several times that there is none, for longer than any request can take.
-"""
+"""Before a plan is submitted: what happened to intents that were never confirmed, and a ledger that was lost."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
+from hpcrl.catalogue.registry import schedulers
 from hpcrl.errors import HpcrlError, count
-from hpcrl.formats.attempts import read_holder
-from hpcrl.formats.files import server_time
 from hpcrl.formats.lease import Say
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Plan, cell_ids, every_generation, find_job, read_plan
-from hpcrl.formats.queues import read_queues
+from hpcrl.formats.plan import Plan, every_generation, read_plan
 from hpcrl.formats.submission import SUBMISSIONS, Submission, plan_prefix, read_submissions, write_submission
-from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm, View
+from hpcrl.schedulers.interface import at_work, by_scheduler
+from hpcrl.slurm.client import RUNNING, WAITING, Slurm
 
-SETTLE_SECONDS = 6.0  # for which Slurm must say no, after no sbatch for it runs any more
-_POLL_SECONDS = 1.0
-# The module that starts a local queue, as in the command line of its process.
-STARTER = "hpcrl.submit.detached"
 _GO_ON = "continue there, or run the rest here too with --here"
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Submission]:
-    """Settle every intent; return those that stay unconfirmed because Slurm did not answer.
+    """Settle every intent; return those that stay unconfirmed.
 
     The caller holds the lease, so no other process works on an intent now.
     """
-    open_intents: list[Submission] = []
-    for each in ledger.submissions():
-        if each.state == "intent" and each.executor == "local":
-            _settle_local(directory, ledger, each, say)
-        elif each.state in ("intent", "gone") and each.executor == "slurm":
-            open_intents.append(each)
-    if not open_intents:
-        return []
-    quiet = 0.0
-    told: set[str] = set()
-
-    def once(text: str) -> None:
-        if text not in told:
-            told.add(text)
-            say(text)
-
-    while True:
-        names = [each.name for each in open_intents]
-        view = slurm.look(names, min(each.at for each in open_intents))
-        left = []
-        for each in open_intents:
-            ids = _ids(directory, each, view)
-            if ids:
-                ledger.submitted(each.token, *ids)
-                if each.state == "gone" or len(ids) > 1:
-                    say(f"{each.name}: Slurm has {count(len(ids), 'job')} of this name; each cell still runs once")
-            else:
-                left.append(each)
-        open_intents = left
-        intents = [each for each in open_intents if each.state == "intent"]
-        if not intents:
-            return []
-        if view.queue or (view.accounting and not view.unaccounted):
-            for text in view.notes():
-                say(text)
-            return intents
-        if any(_under_way(directory, each, once) for each in intents):
-            quiet = 0.0
-        elif quiet >= SETTLE_SECONDS:
-            for each in intents:
-                ledger.gone(each.token, "sbatch did not hand it to Slurm")
-            return []
-        once(f"asking Slurm for {count(len(intents), 'job')} that sbatch did not confirm")
-        time.sleep(_POLL_SECONDS)
-        quiet += _POLL_SECONDS
-
-
-def _ids(directory: Path, submission: Submission, view: View) -> Sequence[str]:
-    """Return the ids under which Slurm has or had a submission; a cell of it may have recorded one."""
-    if found := view.jobs.get(submission.name):
-        return sorted(found, key=int)
-    try:
-        plan, job = find_job(directory, submission.job)
-        if job.stage != "cells":
-            return ()
-        ids = cell_ids(directory, plan)[job.first : job.first + job.count]
-        task, attempt = submission.entries[0]
-        holder = read_holder(directory, ids[task], attempt)
-    except (HpcrlError, IndexError):
-        return ()
-    job_id = str(holder.get("job", "")).partition("_")[0]
-    return [job_id] if holder.get("token") == submission.token and job_id.isdecimal() else ()
-
-
-def _under_way(directory: Path, submission: Submission, say: Say) -> bool:
-    """Tell whether an sbatch for a submission may still run: on this host, or on another until its timeout."""
-    if submission.host == os.uname().nodename:
-        me = os.getpid()
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or ()
-            if process.pid != me and any(word == f"--comment={submission.token}" for word in words):
-                say(f"{submission.name}: its sbatch (process {process.pid}) still runs; waiting for it")
-                return True
-        return False
-    try:
-        age = server_time(directory) - (directory / SUBMISSIONS / submission.token).stat().st_mtime
-    except OSError:
-        age = time.time() - submission.at
-    return age < SBATCH_SECONDS + 30
-
-
-def _settle_local(directory: Path, ledger: Ledger, submission: Submission, say: Say) -> None:
-    """Find out whether a local queue has a submission, when no process is starting one."""
-    if _starts_here(submission):
-        say(f"waiting for the local queue of {submission.job} to start")
-        while _starts_here(submission):
-            time.sleep(_POLL_SECONDS)
-    if submission.token in read_queues(directory):
-        ledger.submitted(submission.token)
-    elif submission.host == os.uname().nodename:
-        ledger.gone(submission.token, "the process that submitted it ended before the local queue had it")
-
-
-def _starts_here(submission: Submission) -> bool:
-    """Tell whether a local queue is being started for a submission. (A running cell has the token in its command line, too.)"""
-    return submission.host == os.uname().nodename and any(
-        {STARTER, submission.token} <= set(process.info["cmdline"] or ())
-        for process in psutil.process_iter(["cmdline"])
-    )
+    groups = by_scheduler(ledger.submissions())
+    return [each for name, made in groups.items() for each in at_work(name).settle(directory, ledger, slurm, made, say)]
 
 
 def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, say: Say) -> Ledger:
     """Open a plan's ledger, or rebuild it if it was lost. It is never replaced by an empty one silently.
 
     Args:
-        slurm: is asked for jobs of this plan if no submission is recorded; None for the local executor.
+        slurm: is asked for jobs of this plan if no submission is recorded; None if jobs run on this machine.
         here: continue although the plan was submitted from another copy of its directory.
 
     Raises:
@@ -192,7 +81,8 @@ def _check_damaged(directory: Path, path: Path, slurm: Slurm | None) -> None:
         HpcrlError: a job runs, or Slurm does not answer.
     """
     what = f"{path}: is damaged, and the ledger that knew its cells is lost"
-    if slurm is None or b'"local"' in path.read_bytes():
+    here = (name for name, each in schedulers().items() if each.here)
+    if slurm is None or any(f'"{name}"'.encode() in path.read_bytes() for name in here):
         raise HpcrlError(
             f"{what}: make sure that none of its cells runs any more (ps, squeue), remove the file, and run `hpcrl submit` again"
         )

@@ -20,12 +20,9 @@ from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
-from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import read_submissions
-from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
-from hpcrl.slurm.reasons import is_stuck
-from hpcrl.submit.failures import counted, own_last_line, without_a_word
-from hpcrl.submit.judging import (
+from hpcrl.schedulers.interface import at_work, by_scheduler
+from hpcrl.schedulers.states import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -37,7 +34,10 @@ from hpcrl.submit.judging import (
     UNSETTLED,
     TaskStatus,
 )
-from hpcrl.submit.survey import Survey, attempt_name, log_of, survey
+from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
+from hpcrl.slurm.reasons import is_stuck
+from hpcrl.submit.failures import counted, own_last_line, without_a_word
+from hpcrl.submit.survey import Survey, survey
 
 if TYPE_CHECKING:
     from hpcrl.formats.lease import Say
@@ -62,7 +62,7 @@ class CellStatus:
 
     @property
     def log(self) -> Path | None:
-        log = log_of(self.status)
+        log = self.status.log
         return Path(log) if log else None
 
 
@@ -243,7 +243,7 @@ def _around_index(status: TaskStatus, progress: tuple[int, int] | None) -> list[
     """Format a cell for `hpcrl status --json`, split at the index in its submission's array."""
     marked = status._replace(index=_MARK)
     # States, keys and logs contain no characters that JSON escapes.
-    parts = f'"slurm": {_quoted(marked.key)}, "log": {_quoted(log_of(marked))}, '.split(str(_MARK))
+    parts = f'"slurm": {_quoted(marked.key)}, "log": {_quoted(marked.log)}, '.split(str(_MARK))
     parts[0] = f', "state": "{status.state}", "attempt": {status.attempt}, {parts[0]}'
     parts[-1] += f'"progress": {list(progress) if progress else "null"}, "reason": {_json(status.reason)}}}'
     return parts
@@ -324,7 +324,7 @@ def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
             )  # for a requeued job, the record may describe its earlier end
         else:
             job, per_task = (made.job, made.cells_per_task) if (made := status.submission) else ("", 1)
-            log = log_of(status)
+            log = status.log
             words = own_last_line(directory / log, name, scripts.get(job, "its script"), per_task > 1) if log else None
             reason = detail.reason
             if reason is None and status.state not in _NOT_ITS_FAULT:
@@ -340,7 +340,7 @@ def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
 
 def _with_last_line(directory: Path, job: Job, status: TaskStatus) -> TaskStatus:
     """Add the last line of its log to a stage that runs or failed."""
-    log = log_of(status)
+    log = status.log
     if log and status.reason is None and (is_failure(status.state) or status.state in RUNNING):
         return status._replace(reason=own_last_line(directory / log, None, job.script))
     return status
@@ -383,9 +383,7 @@ def _is_of(status: TaskStatus, name: str) -> bool:
     """Tell whether a record's attempt, with its restarts, is the newest: an older one failed for other reasons."""
     if status.submission is None:
         return True
-    wanted = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
-    if status.submission.executor == "slurm" and not status.submission.array:
-        wanted = wanted.rpartition("_")[0]
+    wanted = status.submission.attempt(status.index, status.slurm.job_id if status.slurm else None)
     return wanted.startswith("?") or name == wanted or name.startswith(f"{wanted}-")
 
 
@@ -412,7 +410,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
         HpcrlError: Slurm does not answer.
     """
     from hpcrl.formats.lease import held_lease
-    from hpcrl.submit.local import end_orphan
+    from hpcrl.formats.processes import end
     from hpcrl.submit.settling import refuse_copy, settle
 
     plan = read_plan(directory)
@@ -438,23 +436,18 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                 name: each for name, each in known.units.items() if each.state in LIVE and (not cells or name in chosen)
             }
             by_token: dict[str, list[int]] = {}
-            keys: list[str] = []
-            queues = read_queues(directory)
+            by_name: dict[str, dict[str, TaskStatus]] = {}
             for name, each in live.items():
                 if each.submission is None:  # it was lost with the ledger
-                    end_orphan(read_holder(directory, name, each.attempt))
+                    end(read_holder(directory, name, each.attempt))
                     continue
                 by_token.setdefault(each.submission.token, []).append(each.index)
-                if each.submission.executor == "local":
-                    ledger.local_cancel(each.submission.token, each.index)
-                    if not queues.get(each.submission.token):
-                        end_orphan(read_holder(directory, name, each.attempt))
-                elif each.key:
-                    keys.append(each.key)
+                by_name.setdefault(each.submission.executor, {})[name] = each
             for token, indices in by_token.items():
                 ledger.cancel(token, indices)
-            # One argument per whole array: thousands of keys do not fit on a command line.
-            slurm.cancel(keys if cells else _whole(ledger, slurm, keys))
+            for scheduler, made in by_scheduler(ledger.taken()).items():
+                some = by_name.get(scheduler, {})
+                at_work(scheduler).cancel(directory, ledger, slurm, some, () if cells else made)
             completed = _completed(directory, plan, ledger, slurm, live)
             return Cancelled(len(live) - completed, completed, 0 if cells else len(known.held))
         finally:
@@ -472,13 +465,3 @@ def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: 
         if len(ended) == len(live):
             break
     return ended.count(COMPLETED)
-
-
-def _whole(ledger: Ledger, slurm: Slurm, keys: Sequence[str]) -> list[str]:
-    """Return the ids of all live jobs of the plan in Slurm, also unexpected ones."""
-    submissions = [each for each in ledger.submissions() if each.executor == "slurm" and each.state != "refused"]
-    view = slurm.look([each.name for each in submissions], min((each.at for each in submissions), default=0.0))
-    ids = {key.partition("_")[0] for key in keys}
-    for found in view.jobs.values():
-        ids |= {job_id for job_id, tasks in found.items() if any(each.state in LIVE for each in tasks.values())}
-    return sorted(ids)

@@ -6,11 +6,11 @@ import getpass
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcrl.catalogue.registry import schedulers
 from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.attempts import ATTEMPTS
 from hpcrl.formats.files import open_of_stranger, write_atomically
@@ -18,23 +18,17 @@ from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, has_digest, read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
-from hpcrl.formats.queues import QUEUE_LOGS, orphans
+from hpcrl.formats.queues import QUEUE_LOGS
 from hpcrl.formats.submission import SUBMISSIONS, Submission, grant
-from hpcrl.slurm.client import WAITING, NotInstalled, Refused, Slurm, Unconfirmed
+from hpcrl.schedulers.interface import Desk, Jobs, Report, at_work
+from hpcrl.schedulers.states import COMPLETED, LIVE, UNSETTLED, TaskStatus
+from hpcrl.schedulers.wanted import Ask, Wanted
+from hpcrl.slurm.client import WAITING, Slurm
 from hpcrl.slurm.reasons import LAUNCH_FAILED, word_of
-from hpcrl.submit.judging import COMPLETED, LIVE, UNSETTLED, TaskStatus
-from hpcrl.submit.retrying import Ask
-from hpcrl.submit.room import Room
-from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, Wanted, check_budget
+from hpcrl.submit.selection import MISSING_OR_FAILED, NOT_SUBMITTED, Budget, Choice, Selection, check_budget
 from hpcrl.submit.settling import open_ledger, settle
 from hpcrl.submit.survey import Survey, survey
 
-if TYPE_CHECKING:
-    from hpcrl.submit.executors import ScriptExecutor  # imports submitit, which is slow
-
-Report = Callable[[int, int, str], None]
-# How often a submission that Slurm did not get is submitted again before the user must do it.
-_TRIES = 3
 _LAUNCHERS = "launchers"
 
 
@@ -44,14 +38,14 @@ class Submitted:
 
     Args:
         tasks: cells that were submitted.
-        jobs: (job of the plan, Slurm's id) of each sbatch call.
+        jobs: (job of the plan, the scheduler's id) of each hand-over.
         already: cells that wait, run or have completed.
         waiting: cells for which the site's queue has no room yet.
         left: reason why failed cells were not retried -> number of cells.
     """
 
     tasks: int
-    jobs: list[tuple[str, str]]
+    jobs: Jobs
     already: int
     waiting: int = 0
     left: dict[str, int] = field(default_factory=dict)
@@ -60,7 +54,7 @@ class Submitted:
 def test_only(directory: Path, slurm: Slurm) -> dict[str, str | None]:
     """Ask the scheduler about every script of a plan; return its objection, or None, by script."""
     plan = read_plan(directory)
-    jobs = [job for job in plan.jobs if job.stage != "notify" or plan.study.get("notify")]
+    jobs = [job for job in plan.jobs if plan.is_wanted(job)]
     return {job.script: slurm.test_only(Path(job.script), directory) for job in jobs}
 
 
@@ -87,7 +81,7 @@ def submit(
         check_cells(directory, plan)
         _check_files(directory, plan)
         _write_shim(directory)
-        ledger = open_ledger(directory, plan, slurm if executor == "slurm" else None, choice.here, say)
+        ledger = open_ledger(directory, plan, None if schedulers()[executor].here else slurm, choice.here, say)
         try:
             return _Submitting(directory, plan, ledger, lease, slurm, executor, report, say).run(choice, budget)
         finally:
@@ -131,7 +125,8 @@ class _Submitting:
         say: Say,
     ) -> None:
         self._directory, self._plan, self._ledger, self._lease = directory, plan, ledger, lease
-        self._slurm, self._executor, self._report, self._say = slurm, executor, report, say
+        self._slurm, self._executor, self._say = slurm, executor, say
+        self._desk = Desk(directory, plan, ledger, lease, slurm, report, say, self._intend)
 
     def run(self, choice: Choice, budget: Budget) -> Submitted:
         unsettled = settle(self._directory, self._ledger, self._slurm, self._say)
@@ -149,13 +144,8 @@ class _Submitting:
         selected = Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
         cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
         check_budget(self._plan, self._ledger, cells, budget)
-        if self._executor == "local":
-            done = self._locally(
-                [*self._stages(known, bool(cells), before=True), *cells, *self._stages(known, bool(cells))]
-            )
-            waiting = 0
-        else:
-            done, waiting = self._through_slurm(known, cells)
+        before, after = self._stages(known, bool(cells), before=True), self._stages(known, bool(cells))
+        done, waiting = at_work(self._executor).hand_over(self._desk, known.units, before, cells, after)
         tasks = sum(len(each.tasks) for each in cells) - waiting
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
 
@@ -179,7 +169,7 @@ class _Submitting:
         for job in self._plan.jobs:
             if job.stage in ("cells", "feed") or (job.stage == "environments") != before:
                 continue
-            if job.stage == "notify" and not self._plan.study.get("notify"):
+            if not self._plan.is_wanted(job):
                 continue
             status = known.units.get(job.name, NOT_SUBMITTED)
             if status.state in UNSETTLED or (status.state in LIVE and (before or not again)):
@@ -195,22 +185,12 @@ class _Submitting:
     def _withdraw(self, job: Job, status: TaskStatus) -> None:
         """Cancel a waiting stage if it belongs to this user; another user's stage runs after the cells that it waits for."""
         made = status.submission
-        user = made.user if made else _user()
-        if made and made.executor == "local":
-            self._ledger.local_cancel(made.token, status.index)
-        elif user == _user():
-            self._slurm.cancel([status.key] if status.key else [])
+        if made is None:
+            return
+        if made.scheduler.here or made.user == _user():
+            at_work(made.executor).cancel(self._directory, self._ledger, self._slurm, {job.name: status})
         else:
-            self._say(f"{job.name}: job {status.key} of {user} is not changed; another job follows the new cells")
-
-    def _script(self, job: Job) -> str:
-        path = self._directory / job.script
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise HpcrlError(
-                f"{path}: cannot be read: {error.strerror}: run `hpcrl plan` into this directory again to restore it"
-            ) from None
+            self._say(f"{job.name}: job {status.key} of {made.user} is not changed; another job follows the new cells")
 
     def _intend(self, wanted: Wanted) -> Submission:
         self._lease.check()
@@ -223,7 +203,7 @@ class _Submitting:
                 executor=self._executor,
                 granted=grant(wanted.tasks),
                 array=wanted.job.array,
-                cells_per_task=wanted.job.cells_per_task if self._executor == "slurm" else 1,
+                cells_per_task=1 if schedulers()[self._executor].here else wanted.job.cells_per_task,
                 user=_user(),
                 host=socket.gethostname(),
                 directory=str(self._directory.resolve()),
@@ -233,162 +213,6 @@ class _Submitting:
                 cause=wanted.ask.cause,
             )
         )
-
-    def _locally(self, wanted: Sequence[Wanted]) -> list[tuple[str, str]]:
-        from hpcrl.submit.detached import start_queue
-
-        if not wanted:
-            return []
-        if running := orphans(self._directory):
-            self._say(f"cells of an ended local queue that still run: {running}; new cells start on the other cores")
-        made = [self._intend(each) for each in wanted]
-        seconds = sum((each.ask.time or float(each.job.resources["time"])) * len(each.tasks) for each in wanted)
-        start_queue(self._directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
-        cells = sum(len(each.tasks) for each in wanted if each.job.stage == "cells")
-        self._report(cells, cells, "")
-        process = {each.token: " ".join(each.job_ids) for each in self._ledger.submissions()}
-        return [(each.job, process[each.token]) for each in made]
-
-    def _through_slurm(self, known: Survey, cells: Sequence[Wanted]) -> tuple[list[tuple[str, str]], int]:
-        from hpcrl.submit.executors import ScriptExecutor
-
-        executor = ScriptExecutor(self._directory, self._slurm, self._say)
-        ids = _live_ids(self._plan, known)
-        done: list[tuple[str, str]] = []
-        previous: list[str] = []
-        room = Room(self._plan, self._slurm)
-        later = list(self._stages(known, bool(cells)))
-        total = sum(len(each.tasks) for each in cells)
-        sent = 0
-
-        def send(wanted: Wanted, extra: Sequence[str] = ()) -> None:
-            nonlocal previous
-            job_id = self._send(executor, wanted, [*_dependency(self._plan, wanted.job, ids, previous), *extra])
-            ids.setdefault(wanted.job.name, []).append(job_id)
-            previous = [job_id]
-            room.take(wanted)
-            done.append((wanted.job.name, job_id))
-
-        for each in self._stages(known, bool(cells), before=True):
-            send(each)
-        for part in room.parts(cells, reserved=[each.job for each in later]):
-            send(part)
-            sent += len(part.tasks)
-            self._report(sent, total, part.job.name)
-        if sent < total:
-            self._feed(send, ids, sent)
-        else:
-            for each in later:
-                send(each)
-        return done, total - sent
-
-    def _feed(self, send: Callable[[Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
-        """Submit a job at the end of this part that submits the next."""
-        live = [job_id for found in ids.values() for job_id in found]
-        feeder = next((job for job in self._plan.jobs if job.stage == "feed"), None)
-        if feeder is None or not live:
-            self._say("the queue has no room for the rest: run `hpcrl submit` again when jobs have ended")
-            return
-        number = 1 + sum(each.job == feeder.name for each in self._ledger.submissions())
-        wait = [] if sent else ["--begin=now+5minutes"]  # the queue is full of other jobs
-        send(Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
-
-    def _send(self, executor: ScriptExecutor, wanted: Wanted, options: Sequence[str]) -> str:
-        """Submit one submission, again if Slurm did not get it; return its job id.
-
-        Raises:
-            HpcrlError: it is refused, or Slurm does not say.
-        """
-        job = wanted.job
-        for attempt in range(1, _TRIES + 1):
-            script = self._script(job)
-            made = self._intend(wanted)
-            self._lease.check()  # this process may have been suspended since
-            try:
-                job_id = executor.submit_script(
-                    script,
-                    [*self._options(job, wanted.ask, made), *options],
-                    [made.token, *_environments()],
-                )
-            except NotInstalled as error:
-                self._ledger.refused(made.token, str(error))
-                raise
-            except Refused as error:
-                self._ledger.refused(made.token, str(error))
-                raise HpcrlError(f"{job.script}: sbatch refused it: {error}") from None
-            except Unconfirmed as error:
-                self._say(f"{job.script}: sbatch did not say whether the job was taken ({error})")
-                unsettled = settle(self._directory, self._ledger, self._slurm, self._say)
-                now = next(each for each in self._ledger.submissions() if each.token == made.token)
-                if now.state == "submitted":
-                    return now.job_ids[0]
-                if unsettled or attempt == _TRIES:
-                    raise HpcrlError(
-                        f"{job.script}: {error}: nothing is lost or doubled; run `hpcrl submit` again when Slurm answers"
-                    ) from None
-                continue
-            self._ledger.submitted(made.token, job_id)
-            return job_id
-        raise AssertionError("unreachable")
-
-    def _options(self, job: Job, ask: Ask, made: Submission) -> list[str]:
-        options = [f"--job-name={made.name}", f"--comment={made.token}"]
-        if job.array:
-            throttle = f"%{job.throttle}" if job.throttle and job.throttle < made.array_size else ""
-            options.append(f"--array=0-{made.array_size - 1}{throttle}")
-        if ask.time:
-            options.append(f"--time={-(-ask.time * job.cells_per_task // 60)}")
-        if ask.memory:
-            options.append(
-                f"--mem={ask.memory * int(job.resources.get('tasks', 1)) // int(job.resources.get('nodes', 1))}M"
-            )
-        if ask.exclude:
-            options.append(f"--exclude={','.join(ask.exclude)}")
-        # Slurm expands % in the paths of logs, which are below the plan.
-        where = str(self._directory.resolve()).replace("%", "%%")
-        options.append(f"--output={where}/{LOGS}/{job.name}-{'%A_%a' if job.array else '%j'}.out")
-        return options
-
-
-def _live_ids(plan: Plan, known: Survey) -> dict[str, list[str]]:
-    """Return, by job of the plan, the Slurm ids under which some of its tasks still wait or run."""
-    found: dict[str, set[str]] = {}
-    for status in known.units.values():
-        if status.state in LIVE and status.slurm and status.submission:
-            found.setdefault(status.submission.job, set()).add(status.slurm.job_id)
-    return {name: sorted(ids, key=int) for name, ids in found.items()}
-
-
-def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Sequence[str]) -> list[str]:
-    """Return sbatch's options that make a job wait for what its stage needs."""
-    stages = {each.name: each.stage for each in plan.jobs}
-
-    def of_stage(stage: str) -> list[str]:
-        return [job_id for name, found in ids.items() if stages.get(name, "cells") == stage for job_id in found]
-
-    rules: list[str] = []
-    if job.stage == "cells":
-        built = of_stage("environments")
-        rules += [f"afterok:{job_id}" for job_id in built]
-        if "sequential" in plan.chain:
-            rules += [f"afterany:{job_id}" for job_id in previous if job_id not in built]
-    elif job.stage == "collect":
-        rules += [f"afterany:{job_id}" for job_id in of_stage("cells")]
-    elif job.stage == "report":
-        rules += [f"afterok:{job_id}" for job_id in of_stage("collect")]
-    elif job.stage == "notify":
-        rules += [f"afterany:{job_id}" for stage in ("cells", "collect", "report") for job_id in of_stage(stage)]
-    if not rules:
-        return []
-    # The message is sent whether or not the rest succeeded.
-    kill = [] if job.stage == "notify" else ["--kill-on-invalid-dep=yes"]
-    return [f"--dependency={','.join(dict.fromkeys(rules))}", *kill]
-
-
-def _environments() -> list[str]:
-    """Return where environments are built, for sites whose jobs inherit no variables."""
-    root = os.environ.get("HPCRL_ENVIRONMENTS")
-    return [str(Path(root).absolute())] if root else []
 
 
 def _user() -> str:

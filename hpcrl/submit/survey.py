@@ -11,20 +11,18 @@ from hpcrl.formats.attempts import ATTEMPTS, Progress, read_attempts, read_holde
 from hpcrl.formats.attempts import COMPLETED as OUTCOME_COMPLETED
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cell_ids, check_cells, find_job
+from hpcrl.formats.plan import RECORDS, Job, Plan, cell_ids, check_cells, find_job
 from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import stopped_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.schedulers.evidence import Evidence
+from hpcrl.schedulers.interface import look
+from hpcrl.schedulers.judging import Judge
+from hpcrl.schedulers.states import COMPLETED, LIVE, TaskStatus, new_status
 from hpcrl.slurm.client import WAITING, Slurm, View
 from hpcrl.slurm.reasons import is_stuck
-from hpcrl.submit.judging import (
-    COMPLETED,
-    LIVE,
-    Candidate,
-    Judge,
-    TaskStatus,
-    new_status,
-)
+
+Candidate = tuple[int, Submission, int]  # attempt, submission, index in its array
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
     Args:
         ledger: None where nothing was submitted yet.
     """
-    submissions = [each for each in ledger.submissions() if each.state != "refused"] if ledger else []
+    submissions = ledger.taken() if ledger else []
     ids = _unit_ids(directory, plan, submissions)
     progress = read_attempts(directory)
     newest, rivals = _newest(submissions, ids)
@@ -72,16 +70,14 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         if progress.outcome(unit, newest[unit][0]) != OUTCOME_COMPLETED
         for _, made, _ in several
     }
-    on_slurm = [each for each in asked.values() if each.executor == "slurm" and each.state != ELSEWHERE]
-    over = [
-        each for each in submissions if each.executor == "slurm" and each.token not in asked and each.state != ELSEWHERE
-    ]
-    view = slurm.look(
-        [each.name for each in on_slurm],
-        min((each.at for each in on_slurm), default=0.0),
-        [each.name for each in over],
+    ours = [each for each in submissions if each.state != ELSEWHERE]
+    view = look(
+        slurm,
+        ledger,
+        [each for each in ours if each.token in asked],
+        [each for each in ours if each.token not in asked],
     )
-    judge = Judge(directory, ledger, progress, view, list(asked.values()), slurm)
+    judge = Judge(Evidence(directory, ledger, progress, view, slurm), list(asked.values()))
     units: dict[str, TaskStatus] = {}
     for (unit, found), outcome in zip(newest.items(), outcomes, strict=True):
         if outcome == OUTCOME_COMPLETED:
@@ -143,7 +139,7 @@ def _held(
                 entries = made.entries[index * made.cells_per_task : (index + 1) * made.cells_per_task]
                 cells = [units.get(ids[made.job][task]) for task, _ in entries]
                 if all(each is not None and each.state == COMPLETED for each in cells):
-                    found.append(f"{state.job_id}_{index}" if made.array else state.job_id)
+                    found.append(made.attempt(index, state.job_id))
     return found
 
 
@@ -178,10 +174,8 @@ def _newest(
     newest: dict[str, Candidate] = {}
     rivals: dict[str, list[Candidate]] = {}
     for each in submissions:
-        names, per_task = ids[each.job], each.cells_per_task
-        granted = {
-            names[task]: (attempt, each, position // per_task) for position, (task, attempt) in enumerate(each.entries)
-        }
+        names = ids[each.job]
+        granted = {names[task]: (attempt, each, index) for index, task, attempt in each.places()}
         for unit in granted.keys() & newest.keys():
             before, now = newest[unit], granted[unit]
             if now[0] < before[0]:
@@ -210,20 +204,3 @@ def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) ->
             every = by_file[made.cells_file] = cell_ids(directory, made)
         ids[job.name] = every[job.first : job.first + job.count]
     return ids
-
-
-def attempt_name(submission: Submission, index: int, job_id: str | None = None) -> str:
-    """Return the name that the attempt has in records and logs, without its restarts."""
-    if submission.executor == "local":
-        return f"local-{submission.token.removeprefix('hpcrl-')}_{index}"
-    return f"{job_id or (submission.job_ids or ('?',))[0]}_{index}"
-
-
-def log_of(status: TaskStatus) -> str | None:
-    """Return the path of an attempt's log in the plan directory."""
-    if status.submission is None:
-        return None
-    name = attempt_name(status.submission, status.index, status.slurm.job_id if status.slurm else None)
-    if status.submission.executor == "slurm" and not status.submission.array:
-        name = name.rpartition("_")[0]
-    return f"{LOGS}/{status.submission.job}-{name}.out"

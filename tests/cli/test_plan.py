@@ -85,7 +85,7 @@ def test_who_is_told_at_the_end(
     if settings:
         write_yaml(config_directory() / "config.yaml", {"notify": settings})
     assert hpcrl("plan", "--cluster", "sol", "--study", "s.yaml", *flag).code == 0
-    assert read_plan(in_tmp / "plan").study.get("notify") == expected
+    assert read_plan(in_tmp / "plan").study.notify == expected
 
 
 def test_values_of_the_study_from_the_command_line(in_tmp: Path, hpcrl: Call) -> None:

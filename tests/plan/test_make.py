@@ -47,12 +47,12 @@ def test_what_is_measured_is_part_of_a_plan(tmp_path: Path) -> None:
         read_plan(planned(tmp_path / "c", dqn_study(sample_interval=0.5))),
     ]
     assert len({plan.id for plan in plans}) == 3
-    assert [plan.study["precise_phases"] for plan in plans] == [False, True, False]
+    assert [plan.study.precise_phases for plan in plans] == [False, True, False]
 
 
 def test_sol_dqn_on_sol() -> None:
     plan = make_plan(Library(), "sol", None, CHOICES).plan
-    assert plan.study["name"] == "sol-dqn"
+    assert plan.study.name == "sol-dqn"
     # Four frameworks on a core, a GPU and two of each: eager with five seeds, lazy with ten; fused JAX on one of each.
     assert plan.totals["cells"] == 4 * 4 * 5 + 4 * 4 * 10 + 2 * 10
     assert plan.totals["unplaced"] == 0

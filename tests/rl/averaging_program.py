@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.formats.facts import Asked
 from hpcrl.rl.distributed.agreement import any_rank, check_same_start
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.frameworks import make_collective
@@ -21,7 +22,7 @@ from tests.rl.builders import batch, dqn, exact, first_weights, learner_of
 def main(framework: str, execution: str, parallelism: str, out: str) -> None:
     allocation = read_allocation()
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
-    before_import({"framework": framework}, {"cpus": 1}, group)
+    before_import({"framework": framework}, Asked(1, 1024, 60), group)
     collective = make_collective(framework, parallelism, group, PhaseClock())
     assert collective is not None
     made, draw = dqn(Settings(hidden=(120, 84))), np.random.default_rng(0)

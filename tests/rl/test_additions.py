@@ -65,6 +65,7 @@ from pathlib import Path
 place = Path(sys.argv[1])
 for package in ("catalogue.algorithms", "catalogue.frameworks", "rl.algorithms", "rl.specification", "rl.frameworks"):
     importlib.import_module(f"hpcrl.{package}").__path__.append(str(place.joinpath(*package.split("."))))
+from hpcrl.formats.facts import Asked
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.training import before_import, train_cell
@@ -72,14 +73,14 @@ from hpcrl.telemetry.phases import PhaseClock
 facts = {}
 for framework, execution in (("numpy", "eager"), ("abacus", "quick")):
     config = {"framework": framework, "execution": execution, "seed": 1, "share": 0.25}
-    before_import(config, {"cpus": 3}, Group())
+    before_import(config, Asked(3, 1024, 60), Group())
     hyperparameters = {"total_steps": 400, "hidden": [8], "learning_starts": 100, "train_interval": 10, "updates": 4}
     hyperparameters |= {"evaluation_interval": 400, "evaluation_episodes": 2}
     workload = {"algorithm": "twins", "environment": "CartPole-v1", "hyperparameters": hyperparameters}
     recorder = Recorder(place / f"{framework}.rec", clock := PhaseClock())
     recorder.header({})
     ended = train_cell(
-        workload, config, {"cpus": 1}, None, recorder, clock, lambda: False, place / f"{framework}.npz", Group()
+        workload, config, Asked(1, 1024, 60), None, recorder, clock, lambda: False, place / f"{framework}.npz", Group()
     )
     recorder.footer(ended.outcome, ended.reason, ended.facts)
     losses = importlib.import_module("hpcrl.rl.specification.twins").seen

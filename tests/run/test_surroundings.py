@@ -284,10 +284,10 @@ def test_what_is_missing_is_a_note_of_the_plan_and_a_failure_of_the_run(
 
 def test_places_are_relative_to_the_study_and_variables_are_the_cluster_s(tmp_path: Path) -> None:
     _, opened = made(tmp_path / "a", ["true"], {"path": "../venv"})
-    assert opened.study["environment"]["path"] == str(tmp_path / "a/venv")
+    assert opened.study.surroundings.path == str(tmp_path / "a/venv")
     for number, (text, expected) in enumerate({"~/venv": "$HOME/venv", "$SCRATCH/x.sif": "$SCRATCH/x.sif"}.items()):
         _, opened = made(tmp_path / str(number), ["true"], {"container": text})
-        assert opened.study["environment"]["container"] == expected
+        assert opened.study.surroundings.container == expected
 
 
 def test_the_environment_is_part_of_a_cell_s_id(tmp_path: Path) -> None:

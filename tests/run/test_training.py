@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcrl.formats.facts import Asked
 from hpcrl.formats.record import read_frames
 from hpcrl.placeholders import fill
 from hpcrl.rl.distributed.group import Group
@@ -31,14 +32,16 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
     """Driverless: NVML's list is a stand-in."""
     monkeypatch.setattr(os, "environ", {} if named is None else {"CUDA_VISIBLE_DEVICES": named})
     monkeypatch.setattr(training, "visible_gpus", lambda: dict.fromkeys(map(str, range(there)), "A100"))
-    training.before_import({"framework": "numpy"}, {"cpus": 1, **resources}, Group(rank=1, ranks=2, local_rank=1))
+    training.before_import(
+        {"framework": "numpy"}, Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1)
+    )
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
 def test_a_command_keeps_the_settings_of_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     for config, changed in (({"framework": "torch"}, True), ({"solver": "cg"}, False)):
         monkeypatch.setattr(os, "environ", {"TORCHINDUCTOR_CACHE_DIR": "kept"})
-        training.before_import(config, {"cpus": 1}, Group(rank=0, ranks=2))
+        training.before_import(config, Asked(1, 1024, 60), Group(rank=0, ranks=2))
         assert ("HOROVOD_CYCLE_TIME" in os.environ) == changed
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "kept"
 
@@ -66,7 +69,7 @@ class Trained:
             return next(asked) > 1_000  # more steps than any of these cells takes
 
         ended = training.train_cell(
-            WORKLOAD, values, {"cpus": 1}, goal, recorder, self.clock, stop, directory / "c.npz", Group()
+            WORKLOAD, values, Asked(1, 1024, 60), goal, recorder, self.clock, stop, directory / "c.npz", Group()
         )
         recorder.footer(ended.outcome, ended.reason, ended.facts)
         self.facts = ended.facts
@@ -94,7 +97,9 @@ def test_two_seeds_are_two_cells(tmp_path: Path) -> None:
         clock = PhaseClock()
         recorder = Recorder(tmp_path / f"{number}.rec", clock)
         config = {"framework": "numpy", "seed": seed}
-        training.train_cell(long, config, {"cpus": 1}, None, recorder, clock, lambda: False, tmp_path / "c", Group())
+        training.train_cell(
+            long, config, Asked(1, 1024, 60), None, recorder, clock, lambda: False, tmp_path / "c", Group()
+        )
         recorder.footer("completed", None, {})
         (table,) = [
             each.payload["table"] for each in read_frames(tmp_path / f"{number}.rec") if each.kind == "episodes"

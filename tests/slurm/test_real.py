@@ -278,7 +278,7 @@ def test_two_clusters_side_by_side_give_one_dataset(
     assert sorted(zip(rows["cluster"], rows["outcome"], strict=True)) == [
         ("cirrus", "completed"), ("cirrus", "completed"), ("sol", "completed"), ("sol", "completed"),
     ]  # fmt: skip
-    assert {each.cluster["name"] for each in map(read_plan, plans)} == {"sol", "cirrus"}
+    assert {each.cluster.name for each in map(read_plan, plans)} == {"sol", "cirrus"}
     assert rows["cell"].nunique() == 2
     assert np.isfinite(rows["final_score"]).all()
 

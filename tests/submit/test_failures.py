@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcrl.formats.attempts import Start, begins
+from hpcrl.schedulers.states import TaskStatus
 from hpcrl.slurm.client import JobState, Slurm
 from hpcrl.submit.failures import counted, own_last_line
-from hpcrl.submit.judging import TaskStatus
 from hpcrl.submit.status import plan_status
 from tests.builders import cells_of, write_record
 from tests.submit.test_survey import Scene

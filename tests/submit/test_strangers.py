@@ -18,8 +18,8 @@ from hpcrl.formats.attempts import ATTEMPTS, Start, end_attempt, take_attempt
 from hpcrl.formats.lease import held_lease
 from hpcrl.formats.ledger import FILE
 from hpcrl.formats.plan import MANIFEST
+from hpcrl.schedulers.slurm import scripts
 from hpcrl.slurm.client import Slurm
-from hpcrl.submit import executors
 from hpcrl.submit.selection import Choice
 from hpcrl.submit.status import plan_status
 from hpcrl.submit.submission import submit
@@ -27,7 +27,7 @@ from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
 from tests.submit.test_submission import NONE, FakeSlurm, fake
 
-__all__ = ["executors", "fake"]  # imported here, since the users may not read everything
+__all__ = ["fake", "scripts"]  # imported here, since the users may not read everything
 GROUP, FIRST, SECOND = 70_001, 70_002, 70_003
 
 

@@ -93,8 +93,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSlurm:
     (tmp_path / "bin/srun").write_text("#!/bin/sh\n")  # submitit wants to find one
     (tmp_path / "bin/srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    monkeypatch.setattr("hpcrl.submit.settling._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("hpcrl.submit.settling.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("hpcrl.schedulers.slurm.asking._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("hpcrl.schedulers.slurm.asking.SETTLE_SECONDS", 0.05)
     return FakeSlurm()
 
 
@@ -208,7 +208,7 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
 def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrl.submit.judging.LOST_SECONDS", 0.0)
+    monkeypatch.setattr("hpcrl.schedulers.evidence.LOST_SECONDS", 0.0)
     plan = planned(tmp_path / "p", study(seeds=2), "sol")
     sent(plan, fake)
     fake.states = {"100_0": "FAILED"}
@@ -381,7 +381,7 @@ def test_hours_have_two_digits(tmp_path: Path, fake: FakeSlurm) -> None:
 def test_progress_counts_cells_here_and_on_slurm(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcrl.submit.detached.start_queue", lambda *arguments, **named: None)
+    monkeypatch.setattr("hpcrl.schedulers.local.starting.start_queue", lambda *arguments, **named: None)
     told = []
     for executor in ("slurm", "local"):
         plan = planned(tmp_path / executor, study(seeds=3, chain="staged"), "sol")

@@ -11,29 +11,22 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.ledger import Ledger, LocalTask
-from hpcrl.formats.plan import LOGS, STAGES, Job, Plan, find_job, read_plan
-from hpcrl.formats.processes import lives
+from hpcrl.formats.plan import STAGES, Job, Plan, find_job, read_plan
 from hpcrl.formats.queues import Held, Queue, read_queues
 from hpcrl.formats.submission import Submission
-from hpcrl.submit.survey import attempt_name
 from hpcrl.telemetry.processes import descendants
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 1.0  # between two looks at other queues
 _LEDGER_SECONDS = 10.0
 KILL_SECONDS = 30.0  # from SIGTERM to SIGKILL, as Slurm's KillWait
-
-
-def local_log(directory: Path, job: Job, submission: Submission, index: int) -> Path:
-    return directory / LOGS / f"{job.name}-{attempt_name(submission, index)}.out"
 
 
 @dataclass
@@ -57,7 +50,7 @@ class _Machine:
 
     def take(self, job: Job, held: Held) -> tuple[list[int], list[str]] | None:
         """Take cores and GPUs for a job; None while they are in use by this or another queue."""
-        wanted, gpus = _wanted(job)
+        wanted, gpus = job.asked.cores, job.asked.gpus
         cores = [core for core in self.cores if core not in held.cores][:wanted]
         chosen = [gpu for gpu in self.gpus if gpu not in held.gpus][:gpus]
         if len(cores) < wanted or len(chosen) < gpus:
@@ -68,7 +61,7 @@ class _Machine:
 
     def lacks(self, job: Job) -> str:
         """Say why a job cannot run although nothing else runs."""
-        wanted, gpus = _wanted(job)
+        wanted, gpus = job.asked.cores, job.asked.gpus
         return (
             f"this machine is too small for this job: cores asked for: {wanted}, here: {len(self.cores)}; GPUs asked for: {gpus}, "
             f"here: {len(self.gpus)}. Make the plan on this machine, or submit it elsewhere"
@@ -77,11 +70,6 @@ class _Machine:
     def give_back(self, running: _Running) -> None:
         self.cores = sorted([*self.cores, *running.cores])
         self.gpus = [*running.gpus, *self.gpus]
-
-
-def _wanted(job: Job) -> tuple[int, int]:
-    """Return the number of cores and GPUs of a job."""
-    return int(job.resources["cpus"]) * int(job.resources.get("tasks", 1)), int(job.resources.get("gpus", 0))
 
 
 def drain(directory: str, tokens: list[str], gpus: list[str]) -> None:
@@ -165,7 +153,7 @@ class _Draining:
         # The plan may get a new generation while this one runs: its jobs stay where they are.
         self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
         self._warning = _warning(plan)
-        self._at_once = 1 if "sequential" in plan.chain else int(plan.study.get("max_parallel") or len(machine.cores))
+        self._at_once = 1 if "sequential" in plan.chain else plan.study.max_parallel or len(machine.cores)
         self._running: list[_Running] = []
 
     def run(self) -> None:
@@ -184,7 +172,7 @@ class _Draining:
         """Wait until other queues of the plan have run their part of a stage; return the states of that part."""
         states = []
         for each in self._notes.ledger.submissions():
-            if each.executor != "local" or each.state != "submitted" or each.token in self._tokens:
+            if not each.scheduler.here or each.state != "submitted" or each.token in self._tokens:
                 continue
             if find_job(self._directory, each.job)[1].stage != stage:
                 continue
@@ -241,7 +229,7 @@ class _Draining:
                 break
             queue.pop(0)
             if taken is None:
-                with local_log(self._directory, job, submission, task).open("a") as log:
+                with (self._directory / submission.log(task)).open("a") as log:
                     log.write(f"hpcrl: {self._machine.lacks(job)}\n")
                 self._notes.end(submission.token, task, "FAILED", None)
                 states.append("FAILED")
@@ -276,7 +264,7 @@ def _indices(submission: Submission) -> range:
 
 def _warning(plan: Plan) -> signal.Signals | None:
     """Return the signal that a cell gets before its time limit; it would end a program that does not handle it."""
-    name = plan.workload.get("on_warning", "none") if plan.workload.get("command") else "USR2"
+    name = plan.workload.get("on_warning", "none") if plan.runs_command else "USR2"
     return None if name == "none" else signal.Signals[f"SIG{name}"]
 
 
@@ -292,11 +280,11 @@ def _start(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SUBMITIT_"))}
     environment |= {
         "HPCRL_TASK": str(task),
-        "HPCRL_ATTEMPT": attempt_name(submission, task),
+        "HPCRL_ATTEMPT": submission.attempt(task),
         "HPCRL_CORES": ",".join(map(str, cores)),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
-    with local_log(directory, job, submission, task).open("ab") as log:
+    with (directory / submission.log(task)).open("ab") as log:
         process = subprocess.Popen(
             ["bash", job.script, submission.token],
             cwd=directory,
@@ -306,7 +294,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    limit = float(submission.time or job.resources["time"])
+    limit = float(submission.time or job.asked.time)
     now = time.monotonic()
     warn_at = now + max(limit * 0.75, limit - 120) if warning else math.inf
     signal_number = warning or signal.SIGUSR2
@@ -344,10 +332,3 @@ def _kill(pid: int) -> None:
     for each in below:
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
-
-
-def end_orphan(holder: Mapping[str, Any]) -> None:
-    """Ask a cell to end whose queue has ended before it."""
-    if lives(holder):
-        with suppress(ProcessLookupError):
-            os.kill(int(holder["pid"]), signal.SIGTERM)

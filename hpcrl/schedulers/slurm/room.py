@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpcrl.formats.plan import Job, Plan
+from hpcrl.schedulers.wanted import Wanted
 from hpcrl.slurm.client import Slurm
-from hpcrl.submit.selection import Wanted
 
 
 class Room:
@@ -15,7 +15,7 @@ class Room:
     def __init__(self, plan: Plan, slurm: Slurm) -> None:
         self._limits: dict[str | None, int] = {}
         limits = plan.limits
-        self._array = int(plan.cluster["scheduler"].get("max_array_size", 1001))
+        self._array = plan.cluster.max_array_size
         for qos, most in [(None, limits.get("submitted")), *(limits.get("queued") or {}).items()]:
             if most:
                 self._limits[qos] = int(most) - (slurm.queued_tasks(qos) or 0)

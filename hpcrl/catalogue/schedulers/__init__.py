@@ -1,0 +1,1 @@
+"""One file per scheduler: TITLE, HERE, COMMAND, attempt()."""

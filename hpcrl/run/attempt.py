@@ -1,0 +1,255 @@
+"""One rank of one attempt of a cell, from the idle machine before it to the closed record.
+
+It imports NumPy, which reads the number of threads at its import: :mod:`hpcrl.run.cell` sets it before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from hpcrl.catalogue.registry import is_out_of_memory
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.attempts import Start, end_attempt, note_unmeasured
+from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, Cell, Job, Plan
+from hpcrl.formats.record import UNMEASURED
+from hpcrl.rl.distributed.group import Group
+from hpcrl.run.allocation import Allocation
+from hpcrl.run.cell import record_of
+from hpcrl.run.command import Places, run_command_cell, unsafe
+from hpcrl.run.events import DURING, LiveEvents, write_events
+from hpcrl.run.header import header_of
+from hpcrl.run.interrupt import Interrupt
+from hpcrl.run.judging import judged
+from hpcrl.run.metric_files import read_metric_files
+from hpcrl.run.recorder import Recorder, Sampler
+from hpcrl.run.together import Together
+from hpcrl.run.training import Ended, before_import, train_cell
+from hpcrl.slurm.client import Slurm
+from hpcrl.surroundings import expanded
+from hpcrl.telemetry import idle
+from hpcrl.telemetry.calibration import Calibration
+from hpcrl.telemetry.clocks import offset, serve
+from hpcrl.telemetry.meter import Meter
+from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.processes import adopt_orphans, name_runner
+
+# Exit codes of a rank, so that a failed cell is a failed job.
+EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
+
+
+class RankOfAttempt:
+    """Runs its part of a cell under telemetry. The attempt has been taken."""
+
+    def __init__(
+        self,
+        directory: Path,
+        plan: Plan,
+        job: Job,
+        cell: Cell,
+        allocation: Allocation,
+        start: Start,
+        of_hpcrl: Mapping[str, str | None],
+    ) -> None:
+        """Measure the idle machine and its calibration, and prepare the workload.
+
+        Args:
+            of_hpcrl: variables of hpcrl's own processes, where the study's are different; None: unset.
+
+        Raises:
+            UsageError: the attempt has a record already.
+        """
+        adopt_orphans()
+        if plan.runs_command:
+            name_runner()
+        self._directory, self._plan, self._job, self._cell = directory, plan, job, cell
+        self._allocation, self._start = allocation, start
+        self._interrupt = Interrupt(allocation.ranks)
+        self._first_on_node = allocation.local_rank == 0
+        self._clock_offset = _clock_offset(directory, cell, allocation) if self._first_on_node else None
+        idle_file = directory / idle.DIRECTORY / f"{allocation.node}.json"
+        # The mark stays as long as this object: no other cell then measures an idle machine.
+        self._baseline, self._mark = idle.begin_cell(idle_file, plan.study.idle_seconds)
+        self._calibration = Calibration(directory, allocation.node)
+        seconds = plan.study.calibration_seconds
+        self._calibrated = self._calibration.measure(seconds) if self._first_on_node and seconds else None
+        self._begun = time.time()
+        spent = os.times()
+        self._cpu_before = spent.children_user + spent.children_system
+        if not plan.runs_command:
+            self._cpu_before += spent.user + spent.system
+        self._clock = PhaseClock()
+        self._path = record_of(directory, cell, allocation)
+        if self._path.exists():
+            raise UsageError(f"{self._path}: this attempt already has a record: make sure that it does not run twice")
+        self._group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
+        self._environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
+        before_import(cell.config, cell.asked, self._group)
+        self._tensorboard = None if plan.runs_command else str(cell.config.get("tensorboard") or plan.study.tensorboard)
+        self._places = Places.of(directory, plan.workload, cell.id)
+        self._shows = allocation.rank == 0 and self._tensorboard in ("during", "after")
+        suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
+        self._checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
+        self._values = {**cell.config, **cell.resources, "cell": cell.id}
+
+    def run(self, interval: float) -> int:
+        """Run it, with a sample every `interval` seconds; return the exit code."""
+        self._open_record()
+        # The ranks of a cell are siblings: mpirun or the process that started them is their parent.
+        root = _starter() if self._allocation.ranks > 1 else os.getpid()
+        sampler = Sampler(self._recorder, root, interval, self._environment) if self._first_on_node else None
+        meter = Meter(within=not self._plan.runs_command)
+        if self._allocation.ranks == 1:
+            self._recorder.meter = meter
+        ended = self._work(sampler)
+        used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
+        self._read_metrics()
+        if sampler and (unmeasured := sampler.stop()):
+            self._recorder.event(f"{UNMEASURED}: {unmeasured}")
+            note_unmeasured(self._directory, self._start)
+        ended = self._judged(ended)
+        outcome, reason, requeue = self._after_signals(ended)
+        if self._first_on_node and not self._calibrated and (calibrated := self._calibration.read()):
+            self._recorder.calibration(calibrated)
+        written = self._recorder.footer(outcome, reason, ended.facts | self._recorder.known(used))
+        if written:
+            end_attempt(self._directory, self._start, outcome, self._allocation.rank, self._allocation.ranks)
+        if self._shows and self._tensorboard != "during":
+            write_events(self._path, self._places.own, self._allocation.node, self._allocation.attempt)
+        if requeue and not self._requeued():
+            return 1
+        return EXIT[outcome]
+
+    def _open_record(self) -> None:
+        allocation, baseline = self._allocation, self._baseline
+        expected = self._plan.study.expect
+        self._recorder = Recorder(self._path, self._clock, cpu_before=self._cpu_before, wanted=expected)
+        facts = header_of(self._directory, self._plan, self._job, self._cell, allocation)
+        if self._first_on_node:
+            facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
+        self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
+        if self._first_on_node and baseline.note:
+            self._recorder.event(baseline.note)
+        if self._shows and self._tensorboard == "during":
+            self._recorder.events = LiveEvents(
+                self._places.own, self._recorder.started, allocation.node, allocation.attempt
+            )
+            self._recorder.event(DURING)
+        if self._calibrated:
+            self._recorder.calibration(self._calibrated)
+
+    def _work(self, sampler: Sampler | None) -> Ended:
+        """Run the workload; its errors are outcomes, because the record must be closed."""
+        try:
+            return self._command(sampler) if self._plan.runs_command else self._training()
+        except HpcrlError as error:
+            print(f"hpcrl: {error}", file=sys.stderr)
+            return Ended("failed", str(error), {})
+        except MemoryError:
+            return Ended("oom", "out of memory", {})
+        except Exception as error:  # a workload may raise any exception
+            traceback.print_exc()
+            kind = "oom" if is_out_of_memory(str(error)) else "failed"
+            first_line = next(iter(str(error).strip().splitlines()), "")
+            return Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
+
+    def _command(self, sampler: Sampler | None) -> Ended:
+        keep = sampler.processes() if sampler else []
+        rank, ranks = self._allocation.rank, self._allocation.ranks
+        return run_command_cell(
+            self._plan.workload,
+            self._values,
+            self._places,
+            self._recorder,
+            self._clock,
+            lambda: self._interrupt.caught,
+            keep,
+            Together(self._directory, self._start, rank, ranks) if ranks > 1 else None,
+            self._plan.study.surroundings,
+        )
+
+    def _training(self) -> Ended:
+        if self._shows and (wrong := unsafe(self._places)):
+            self._shows = False
+            raise UsageError(wrong)
+        return train_cell(
+            self._plan.workload,
+            self._cell.config,
+            self._cell.asked,
+            self._plan.study.goal,
+            self._recorder,
+            self._clock,
+            self._interrupt.stop,
+            self._checkpoint,
+            self._group,
+            self._plan.study.precise_phases,
+        )
+
+    def _read_metrics(self) -> None:
+        """Record what the workload wrote into files of its own."""
+        if not (metrics := self._plan.workload.get("metrics")):
+            return
+        known, surroundings = self._values | {"workdir": self._places.code}, self._plan.study.surroundings
+        if surroundings and surroundings.path:  # whose libraries read what its programs write
+            sys.path += map(str, expanded(surroundings.path).glob("lib/python3*/site-packages"))
+        for entry in read_metric_files(metrics, known, self._places.start, self._begun, self._recorder.event):
+            self._recorder.value(entry)
+
+    def _judged(self, ended: Ended) -> Ended:
+        """Compare the values of a rank that completed with the expected ones; its checkpoint is of no use any more."""
+        if ended.outcome != "completed":
+            return ended
+        self._checkpoint.unlink(missing_ok=True)
+        if self._allocation.rank != 0:
+            return ended
+        last = self._recorder.last if self._plan.runs_command else ended.facts
+        return judged(ended, self._plan.study.expect, last)
+
+    def _after_signals(self, ended: Ended) -> tuple[str, str | None, bool]:
+        """Return outcome and reason, and whether the job must be requeued: a preempted cell goes on or was out of time."""
+        allocation, outcome, reason = self._allocation, ended.outcome, ended.reason
+        if outcome != "preempted":
+            return outcome, reason, False
+        if allocation.ranks > 1:
+            self._interrupt.wait(5)  # the signal of another rank came first
+        if self._interrupt.caught != self._plan.workload.get("on_warning", "USR2"):
+            return outcome, reason or "ended by TERM; a checkpoint was kept", False
+        if allocation.key is not None and allocation.restarts < self._plan.cluster.max_requeues:
+            return outcome, reason, True
+        return "timeout", f"the time limit was near after {allocation.restarts} requeues", False
+
+    def _requeued(self) -> bool:
+        """Let the first rank requeue the job; return False if Slurm refuses."""
+        if self._allocation.rank == 0 and self._allocation.key:
+            try:
+                Slurm().requeue(self._allocation.key)
+            except HpcrlError as error:
+                print(f"hpcrl: the cell has a checkpoint, but was not requeued: {error}", file=sys.stderr)
+                return False
+        return True
+
+
+def _starter() -> int:
+    """Return the process that started this node's ranks. Each rank has a supervisor between the two."""
+    return psutil.Process(os.getppid()).ppid()
+
+
+def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float | None:
+    """Return by how many seconds this node's wall clock is ahead of the first node's; None if that is not known."""
+    if allocation.nodes == 1:
+        return None
+    file = directory / CLOCKS / f"{cell.id}.{allocation.attempt}"
+    try:
+        if allocation.rank == 0:
+            serve(file, towards=allocation.addresses[-1].rpartition(":")[0])
+            return 0.0
+        found = offset(file)
+    except OSError:  # a full disk, or no sockets: the cell still runs
+        return None
+    return found[0] if found else None
