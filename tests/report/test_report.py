@@ -222,3 +222,13 @@ def test_many_configurations(tmp_path: Path) -> None:
     assert "20 of 80 configurations are drawn" in text
     names = [row[0] for row in done.rows]
     assert names.index("NumPy eager batch_size 9") < names.index("NumPy eager batch_size 10")
+
+
+def test_no_text_of_a_dataset_is_obeyed_by_the_page(dataset: Path, tmp_path: Path) -> None:
+    index = json.loads((dataset / "dataset.json").read_text())
+    for study in index["studies"].values():
+        study["title"] = "\x1b[31m\u202e\ud800<!--<script>"
+    (dataset / "dataset.json").write_text(json.dumps(index))
+    page = write_report(dataset, None, tmp_path / "r", ()).html.read_text()
+    assert r"\x1b[31m\u202e\ud800&lt;!--&lt;script&gt;" in page
+    assert "\x1b" not in page
