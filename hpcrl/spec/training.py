@@ -30,7 +30,8 @@ def training_faults(study: Study) -> Iterator[Fault]:
     in_axes = list(_axis_faults(study, found))
     yield from (*in_workload, *in_axes)
     if not in_axes:
-        yield from _combination_faults(study)
+        known = {path for path, _ in in_workload}
+        yield from (each for each in _combination_faults(study) if each[0] not in known)
     if not in_axes and not in_workload:
         yield from _settings_faults(study)
     for algorithm in found:
