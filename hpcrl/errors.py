@@ -40,6 +40,9 @@ _UNPRINTABLE = re.compile(
 )
 
 
+_MOST_WRITTEN = 200  # characters of a value in a message
+
+
 def printable(text: str) -> str:
     """Show the characters of a text that a terminal would obey as escapes: ``\\x1b``, ``\\u202e``.
 
@@ -71,13 +74,18 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def written(value: object) -> str:
-    """Write a value as a person writes it in YAML: ``true``, ``'x'``, ``[1, 2]``; a mapping is only named."""
+    """Write a value as a person writes it in YAML: ``true``, ``'x'``, ``[1, 2]``; a mapping is only named, a long value cut."""
+    text = _written(value)
+    return text if len(text) <= _MOST_WRITTEN else f"{text[: _MOST_WRITTEN - 3]}..."
+
+
+def _written(value: object) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(_written, value))}]"
     return "a mapping" if isinstance(value, dict) else repr(value)
 
 

@@ -91,7 +91,7 @@ def fault(settings: type[Any], name: str, value: Any) -> str | None:
     if rule.admits(value):
         return None
     if rule.kind == "choice" and isinstance(value, str):
-        return f"no {name} {value!r}; {suggestion(value, rule.choices)}"
+        return f"no {name} {written(value)}; {suggestion(value, rule.choices)}"
     default = declared.default if isinstance(declared.default, str) else written(declared.default)
     return f"expected {rule.expected()}, got {written(value)} (default {default})"
 

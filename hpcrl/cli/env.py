@@ -250,16 +250,17 @@ def measure_(
     horovod: bool,
     cluster: str,
     paths: tuple[Path, ...],
-) -> None:
+) -> int:
     """Measure what built environments cost their users, in each execution mode.
 
     Size, time to build and to import, first update with compiling, memory, lines of code, and the traceback of a typical
-    mistake: hpcrl report --usability FILE shows them.
+    mistake: hpcrl report --usability FILE shows them. A mode that fails is named in the file, with exit code 1.
     """
     from hpcrl import __version__
-    from hpcrl.environments.measure import measure
+    from hpcrl.environments.measure import check_measurable, measure
+    from hpcrl.formats.files import check_writable
     from hpcrl.formats.plan import read_plan
-    from hpcrl.formats.usability import Usability, as_facts, write_usability
+    from hpcrl.formats.usability import Failure, Measurement, Usability, as_facts, write_usability
     from hpcrl.formats.version import full_version
     from hpcrl.telemetry.provenance import hardware
 
@@ -272,14 +273,21 @@ def measure_(
         rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
         asked = [(*each, _words(name, flavour, horovod)) for name, each in rendered.items()]
     built = [(each, _built_at(each, site, words), tuple(site.get("setup", ()))) for each, site, words in asked]
-    runs = [
+    for environment, _, _ in built:
+        check_measurable(environment)
+    check_writable(output)
+    found = [
         run
         for environment, path, setup in built
         for run in measure(environment, path, repeats, setup, lambda text: echo(text, err=True))
     ]
-    measured = Usability(full_version(__version__), hardware(), runs)
+    runs = [each for each in found if isinstance(each, Measurement)]
+    failures = [each for each in found if isinstance(each, Failure)]
+    measured = Usability(full_version(__version__), hardware(), runs, failures)
     write_usability(output, measured)
     if as_json:
         echo_json(as_facts(measured))
     else:
-        echo(f"{output}: {count(len(runs), 'run')}: hpcrl report DATASET --usability {output} shows them")
+        failed = f" and {count(len(failures), 'failed mode')}" if failures else ""
+        echo(f"{output}: {count(len(runs), 'run')}{failed}: hpcrl report DATASET --usability {output} shows them")
+    return int(bool(failures))

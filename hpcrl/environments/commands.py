@@ -30,6 +30,7 @@ def call(
     extra: Mapping[str, str] | None = None,
     failed: str | None = None,
     log: Path | None = None,
+    most_seconds: float | None = None,
 ) -> str:
     """Run a command after the site's setup lines, without this Python's own variables, and return its standard output.
 
@@ -37,7 +38,7 @@ def call(
         log: file for its whole output, if it fails.
 
     Raises:
-        HpcrlError: it is missing or fails; the message begins with `failed` and has the lines that show the cause.
+        HpcrlError: it is missing, fails or takes more than `most_seconds`; the message begins with `failed` and has the lines that show the cause.
     """
     words = [str(each) for each in arguments]
     name = Path(words[0]).name
@@ -46,7 +47,17 @@ def call(
     environment = {key: value for key, value in os.environ.items() if key not in _PRIVATE}
     environment |= {"PYTHONSAFEPATH": "1", **(extra or {})}  # a Python imports nothing from the working directory
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            env=environment,
+            timeout=most_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise HpcrlError(f"{failed or f'{name} failed'}: it did not end in {most_seconds:g} seconds") from None
     except FileNotFoundError:
         raise HpcrlError(f"{words[0]}: no such command: load the site's environment manager") from None
     if done.returncode != 0:

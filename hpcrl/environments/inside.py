@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hpcrl.environments.commands import call
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import WORKER
 from hpcrl.formats.worker import worker_zip
 
@@ -20,19 +21,37 @@ def variables(path: Path) -> dict[str, str]:
 
 
 def run_inside(
-    path: Path, setup: Sequence[str], module: str, arguments: Sequence[str], extra: Mapping[str, str], failed: str
+    path: Path,
+    setup: Sequence[str],
+    module: str,
+    arguments: Sequence[str],
+    extra: Mapping[str, str],
+    failed: str,
+    most_seconds: float | None = None,
 ) -> dict[str, Any]:
     """Run ``python -m module``, and return the JSON object in the last line of its output.
 
     PyTorch's compiler begins with an empty cache.
 
     Raises:
-        HpcrlError: it fails; the message begins with `failed`.
+        HpcrlError: it fails, takes more than `most_seconds`, or prints something else; the message begins with `failed`.
     """
     with TemporaryDirectory(prefix="hpcrl-check-") as place:
         (Path(place) / WORKER).write_bytes(worker_zip())
         whole = variables(path) | {"PYTHONPATH": str(Path(place) / WORKER), "OMP_NUM_THREADS": "1"}
         whole |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(place) / "inductor"), **extra}
-        out = call([path / "bin/python", "-m", module, *arguments], setup, whole, failed=failed)
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        out = call(
+            [path / "bin/python", "-m", module, *arguments], setup, whole, failed=failed, most_seconds=most_seconds
+        )
+    try:
+        found = json.loads(out.splitlines()[-1])
+    except (ValueError, IndexError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HpcrlError(f"{failed}: expected a JSON object in the last line of its output, got {last_of(out)}")
     return found
+
+
+def last_of(out: str) -> str:
+    """Return the beginning of the last line of a program's output, for a message."""
+    return repr(next(iter(out.splitlines()[-1:]), "")[:60])

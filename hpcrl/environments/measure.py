@@ -6,15 +6,17 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.environments.build import MARKER
 from hpcrl.environments.commands import call
-from hpcrl.environments.inside import run_inside, variables
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.environments.inside import last_of, run_inside, variables
+from hpcrl.errors import HpcrlError, UsageError, printable
 from hpcrl.formats.plan import Environment
-from hpcrl.formats.usability import Measurement
+from hpcrl.formats.usability import MOST_CHARACTERS, Failure, Measurement, checked
 
+_MOST_SECONDS = 1800.0  # of one process; a first update with compiling takes a minute
 _IMPORT = """\
 import time
 start = time.perf_counter()
@@ -23,41 +25,68 @@ print(time.perf_counter() - start, {0}.__version__)
 """
 
 
-def measure(
-    environment: Environment, path: Path, repeats: int, setup: Sequence[str] = (), say: Callable[[str], object] = print
-) -> Iterator[Measurement]:
-    """Measure each execution mode of the environment's framework `repeats` times, each time in new processes of one thread.
-
-    Args:
-        say: called with the present step.
+def check_measurable(environment: Environment) -> None:
+    """Check that an environment can be measured.
 
     Raises:
-        UsageError: the environment is not that of a framework.
-        HpcrlError: the framework does not import or does not train.
+        UsageError: it is not that of a framework.
     """
     if environment.framework is None:
         raise UsageError(f"{environment.name}: expected an environment of a framework: only these can be measured")
-    framework = frameworks()[environment.framework]
+
+
+def measure(
+    environment: Environment, path: Path, repeats: int, setup: Sequence[str] = (), say: Callable[[str], object] = print
+) -> Iterator[Measurement | Failure]:
+    """Measure each execution mode of the environment's framework `repeats` times, each time in new processes of one thread.
+
+    A mode that fails is not tried again, and the others go on.
+
+    Args:
+        environment: one of a framework.
+        say: called with the present step.
+
+    Raises:
+        HpcrlError: the files of the environment cannot be read.
+    """
+    framework = frameworks()[str(environment.framework)]
     size, build_seconds = size_of(path), _build_seconds(path)
-    _, version = _import(path, framework.name, setup)  # the first import reads the files from the disk
     given = {name: "1" for name in framework.threads} | framework.variables(1, os.environ)
+    warm = False
+    failed: set[str] = set()
     for number in range(repeats):
         for execution in framework.modes:
+            if execution in failed:
+                continue
             say(f"{environment.key}: measuring {execution}, {number + 1} of {repeats}")
-            seconds, _ = _import(path, framework.name, setup)
-            arguments = (framework.name, execution, environment.flavour)
-            failed = f"{path}: {execution} mode cannot be measured"
-            found = run_inside(path, setup, "hpcrl.rl.usability", arguments, given, failed)
-            yield Measurement(
-                framework=framework.name,
-                version=version,
-                environment=environment.key,
-                execution=execution,
-                size=size,
-                build_seconds=build_seconds,
-                import_seconds=seconds,
-                **found,
-            )
+            try:
+                if not warm:  # the first import reads the files from the disk
+                    _import(path, framework.name, setup)
+                    warm = True
+                import_seconds, version = _import(path, framework.name, setup)
+                wrong = f"{execution} mode cannot be measured"
+                arguments = (framework.name, execution, environment.flavour)
+                found = run_inside(path, setup, "hpcrl.rl.usability", arguments, given, wrong, _MOST_SECONDS)
+                known: dict[str, Any] = {
+                    "framework": framework.name,
+                    "version": version,
+                    "environment": environment.key,
+                }
+                known |= {"execution": execution, "size": size, "build_seconds": build_seconds}
+                run: Measurement | Failure = _checked({**found, **known, "import_seconds": import_seconds}, wrong)
+            except HpcrlError as error:
+                failed.add(execution)
+                say(f"{environment.key}: {error}")
+                reason = printable(" ".join(str(error).split()))[:MOST_CHARACTERS]
+                run = Failure(framework.name, environment.key, execution, reason)
+            yield run
+
+
+def _checked(facts: dict[str, Any], wrong: str) -> Measurement:
+    try:
+        return checked(Measurement, facts)
+    except ValueError as error:
+        raise HpcrlError(f"{wrong}: {error}") from None
 
 
 def size_of(path: Path) -> int:
@@ -80,7 +109,13 @@ def _build_seconds(path: Path) -> float | None:
 
 def _import(path: Path, module: str, setup: Sequence[str]) -> tuple[float, str]:
     """Import a module in a new process, and return the seconds that it took, and its version."""
-    failed = f"{path}: import {module} fails"
-    out = call([path / "bin/python", "-c", _IMPORT.format(module)], setup, variables(path), failed=failed)
-    seconds, version = out.splitlines()[-1].split()
-    return float(seconds), version
+    failed = f"import {module} fails"
+    words: list[str | Path] = [path / "bin/python", "-c", _IMPORT.format(module)]
+    out = call(words, setup, variables(path), failed=failed, most_seconds=_MOST_SECONDS)
+    try:
+        seconds, version = out.splitlines()[-1].split()
+        return float(seconds), version
+    except (ValueError, IndexError):
+        raise HpcrlError(
+            f"{failed}: expected its time and version in the last line of its output, got {last_of(out)}"
+        ) from None

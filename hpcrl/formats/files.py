@@ -60,6 +60,23 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes], executa
         raise HpcrlError(f"{path}: cannot be written: {error.strerror}; nothing was left half-written") from None
 
 
+def check_writable(path: Path) -> None:
+    """Check before long work that its result can be written.
+
+    Raises:
+        HpcrlError: it is a directory, or its directory cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = _new_neighbour(path, 0o600)
+        os.close(handle)
+        temporary.unlink()
+    except OSError as error:
+        raise HpcrlError(f"{path}: cannot be written: {error.strerror}") from None
+
+
 def create_exclusively(path: Path, content: str) -> bool:
     """Create a whole file that nobody else has created; return False where it exists already.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import UsageError, printable
 from hpcrl.formats.files import open_of_stranger, write_atomically
-from hpcrl.formats.shapes import first_wrong_field
+from hpcrl.formats.shapes import first_wrong_field, shown
 
 FORMAT = 1
+MOST_CHARACTERS = 1_000  # of one text
 _MOST_BYTES = 64 * 1024**2
+_MOST = 2**62
 _REMEDY = "write it again with hpcrl env measure"
 
 
@@ -47,12 +49,26 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """An execution mode that could not be measured, and why, in one sentence."""
+
+    framework: str
+    environment: str
+    execution: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Usability:
     """The measurements, and the machine (:func:`hpcrl.telemetry.provenance.hardware`) and hpcrl's version that made them."""
 
     hpcrl: str
     machine: dict[str, Any]
     runs: list[Measurement]
+    failures: list[Failure] = field(default_factory=list)
+
+
+_Row = TypeVar("_Row", Measurement, Failure)
 
 
 def as_facts(measured: Usability) -> dict[str, Any]:
@@ -62,7 +78,38 @@ def as_facts(measured: Usability) -> dict[str, Any]:
         "hpcrl": measured.hpcrl,
         "machine": measured.machine,
         "runs": [vars(each) for each in measured.runs],
+        "failures": [vars(each) for each in measured.failures],
     }
+
+
+def checked(kind: type[_Row], facts: Mapping[str, Any]) -> _Row:
+    """Return a row of untrusted facts. Characters that a terminal would obey become escapes.
+
+    Raises:
+        ValueError: it is incomplete, or a value has a wrong type, is too long, too large, negative or not finite.
+    """
+    try:
+        made = kind(**facts)
+    except TypeError:
+        raise ValueError("a measurement is incomplete") from None
+    if wrong := first_wrong_field(made):
+        raise ValueError(wrong)
+    texts: dict[str, Any] = {}
+    for name, value in vars(made).items():
+        if isinstance(value, str):
+            texts[name] = _text(name, value)
+        for number in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(number, int | float) and not 0 <= number < _MOST:
+                raise ValueError(f"{name!r}: expected a number of at least 0 and less than 2^62, got {shown(number)}")
+    return kind(**{**vars(made), **texts})
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{name!r}: expected a text, got {shown(value)!r}")
+    if len(value) > MOST_CHARACTERS:
+        raise ValueError(f"{name!r}: expected at most {MOST_CHARACTERS} characters, got {len(value)}")
+    return printable(value)
 
 
 def write_usability(path: Path, measured: Usability) -> None:
@@ -90,13 +137,20 @@ def read_usability(path: Path) -> Usability:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"{path}: expected measurements of environments in format {FORMAT}: {_REMEDY}")
     try:
-        runs: Sequence[Any] = content["runs"]
-        found = Usability(content["hpcrl"], content["machine"], [Measurement(**each) for each in runs])
+        found = Usability(
+            content["hpcrl"],
+            content["machine"],
+            [checked(Measurement, each) for each in content["runs"]],
+            [checked(Failure, each) for each in content.get("failures", [])],
+        )
+        if wrong := first_wrong_field(found):
+            raise ValueError(wrong)
+        cpu = found.machine.get("cpu") or ""
+        found = replace(found, hpcrl=_text("hpcrl", found.hpcrl), machine={**found.machine, "cpu": _text("cpu", cpu)})
     except (KeyError, TypeError):
         raise UsageError(f"{path}: a measurement is incomplete: {_REMEDY}") from None
-    for each in (found, *found.runs):
-        if wrong := first_wrong_field(each):
-            raise UsageError(f"{path}: {wrong}: {_REMEDY}")
-    if not found.runs:
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}: {_REMEDY}") from None
+    if not found.runs and not found.failures:
         raise UsageError(f"{path}: has no measurements: {_REMEDY}")
     return found

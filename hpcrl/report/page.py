@@ -12,10 +12,11 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcrl import __version__
-from hpcrl.errors import SpecError
+from hpcrl.errors import SpecError, printable
 from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
+from hpcrl.report.renderer import escaped
 from hpcrl.report.sections import Section
 from hpcrl.report.usability import UsabilityTable
 from hpcrl.spec.blocks import check_blocks
@@ -84,7 +85,12 @@ def _environment(library: Library) -> jinja2.Environment:
         ]
     )
     return ImmutableSandboxedEnvironment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
@@ -94,4 +100,4 @@ def _id(section: Section, figure: Figure) -> str:
 
 def _script(value: Any) -> str:
     """Return JSON that is safe in a script element: "</script" would end the element, "<!--<script" would hide its end."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c")
+    return json.dumps(escaped(value), separators=(",", ":"), allow_nan=False, default=str).replace("<", "\\u003c")

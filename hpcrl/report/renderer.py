@@ -176,17 +176,17 @@ FORMATS: dict[str, Callable[[dict[str, Any]], bytes]] = {"png": to_png, "svg": t
 
 
 def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
-    found: dict[str, Any] = _shown(spec)
+    found: dict[str, Any] = escaped(spec)
     return {**found, "config": {**found["config"], "background": background, "font": "DejaVu Sans"}}
 
 
-def _shown(value: Any) -> Any:
-    """Show control characters as escapes, because they end the program that draws."""
+def escaped(value: Any) -> Any:
+    """Show control characters as escapes: they end the program that draws, and change the direction of text on a page."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {_shown(name): _shown(each) for name, each in value.items()}
-    return [_shown(each) for each in value] if isinstance(value, list) else value
+        return {escaped(name): escaped(each) for name, each in value.items()}
+    return [escaped(each) for each in value] if isinstance(value, list) else value
 
 
 def _bundled() -> bytes:

@@ -14,7 +14,8 @@ from hpcrl.report import spreadsheet
 from hpcrl.report.comparison import NOTHING
 from hpcrl.report.design import counted, in_short
 
-WORDS = ("framework", "mode", "device", "the traceback names the page", "last line of the traceback")
+_FAILED = "why a run failed"
+WORDS = ("framework", "mode", "device", "the traceback names the page", "last line of the traceback", _FAILED)
 _UNKNOWN = "not recorded"
 _IF_DIFFERENT = ("device",)  # left out if equal in all rows
 
@@ -35,22 +36,32 @@ def usability_table(measured: Usability) -> UsabilityTable:
     for each in measured.runs:
         groups.setdefault((each.environment, each.device, each.execution), []).append(each)
     rows = [_row(runs) for runs in groups.values()]
-    names = list(rows[0])
+    ran = {(environment, mode): row for (environment, _, mode), row in zip(groups, rows, strict=True)}
+    for failure in measured.failures:
+        if (failure.environment, failure.execution) not in ran:
+            rows.append({"framework": _title(failure.framework), "mode": failure.execution})
+        ran.get((failure.environment, failure.execution), rows[-1])[_FAILED] = failure.reason
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows = [{name: row.get(name, NOTHING) for name in names} for row in rows]
     empty = [name for name in names if all(row[name] in (NOTHING, _UNKNOWN) for row in rows)]
-    equal = [name for name in _IF_DIFFERENT if len({row[name] for row in rows}) == 1]
+    equal = [name for name in _IF_DIFFERENT if len({row.get(name) for row in rows} - {NOTHING}) == 1]
     names = [name for name in names if name not in (*empty, *equal)]
     counts = sorted({len(runs) for runs in groups.values()})
-    runs = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs"
+    runs = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs" if counts else ""
+    told = f"Medians of {runs}, each in new processes," if runs else "No run succeeded"
     where = f"{measured.machine.get('cpu') or 'an unknown processor'}, one thread"
     if len(devices := {each.device for each in measured.runs}) == 1 and (device := devices.pop()) != "cpu":
         where += f", {device}"
-    text = f"Medians of {runs}, each in new processes, on {where}, by hpcrl {measured.hpcrl}."
+    text = f"{told} on {where}, by hpcrl {measured.hpcrl}."
     return UsabilityTable(names, [[row[name] for name in names] for row in rows], text)
 
 
 def to_csv(measured: Usability) -> str:
-    """Return every run as plain numbers, with units in the names of the columns."""
-    frame = pd.DataFrame([vars(each) | {"lines": sum(each.lines.values())} for each in measured.runs])
+    """Return every run as plain numbers, with units in the names of the columns. A failed run has its `reason` only."""
+    rows = [vars(each) | {"lines": sum(each.lines.values())} for each in measured.runs]
+    frame = pd.DataFrame(rows)
+    if measured.failures:  # whole numbers stay so beside missing ones
+        frame = pd.DataFrame([*rows, *map(vars, measured.failures)]).convert_dtypes()
     return spreadsheet.to_csv(frame.rename(columns={"size": "size_bytes", "peak_memory": "peak_memory_bytes"}))
 
 
@@ -62,10 +73,9 @@ def _row(runs: list[Measurement]) -> dict[str, str]:
         return in_short(scale * median(map(value, runs)))
 
     pages = {name: lines for name, lines in last.lines.items() if name.removeprefix("fused_") in algorithms()}
-    entry = frameworks().get(last.framework)
     built = _UNKNOWN if last.build_seconds is None else in_short(last.build_seconds)
     return {
-        "framework": f"{entry.title if entry else last.framework} {last.version}",
+        "framework": f"{_title(last.framework)} {last.version}",
         "mode": last.execution,
         "device": last.device,
         "environment (MiB)": in_short(last.size / 2**20),
@@ -81,6 +91,11 @@ def _row(runs: list[Measurement]) -> dict[str, str]:
         "the traceback names the page": "yes" if last.names_page else "no",
         "last line of the traceback": last.traceback_end,
     }
+
+
+def _title(framework: str) -> str:
+    entry = frameworks().get(framework)
+    return entry.title if entry else framework
 
 
 def _lines(values: Iterable[int]) -> str:

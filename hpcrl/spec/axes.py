@@ -73,8 +73,8 @@ class Draw(Model):
 class Random(Model):
     """One more axis, of points drawn at random. If `points` grows, the earlier points stay the same."""
 
-    points: int = Field(ge=1, le=MAX_CELLS)
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of the draws, independent of the cells' seeds")
+    points: int = Field(ge=1, le=MAX_CELLS, strict=True)
+    seed: int = Field(0, ge=0, lt=2**63, strict=True, description="seed of the draws, independent of the cells' seeds")
     draw: dict[str, Draw] = Field(min_length=1, description="key: the distribution of its values")
 
     def faults(self) -> Iterator[tuple[Key, str]]:

@@ -22,6 +22,8 @@ _MOST_VALUES = 200_000
 _STANDARD = "tag:yaml.org,2002:"
 _TAGS = frozenset(f"{_STANDARD}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
 _TOO_DEEP = "is nested too deeply"
+# Ends of faults of a whole mapping or list. If a value inside has a fault, that is the one to mend.
+_CONTAINERS = ("got a mapping", "got a list")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -297,8 +299,18 @@ def validate(model: type[Model], document: Document) -> Model:
         texts: dict[tuple[Key, str, int], tuple[Origin, list[str]]] = {}
         for origin, path, text in sorted(faults, key=lambda each: (each[0].file, each[0].line)):
             texts.setdefault((path, origin.file, origin.line), (origin, []))[1].append(text)
-        problems = [_problem(at, path, text) for (path, *_), (at, some) in texts.items() for text in as_one(some)]
+        paths = {path for path, *_ in texts}
+        problems = [
+            _problem(at, path, text)
+            for (path, *_), (at, some) in texts.items()
+            for text in as_one(some)
+            if not (text.endswith(_CONTAINERS) and any(_is_below(each, path) for each in paths))
+        ]
         raise SpecError(list(dict.fromkeys(problems))) from None
+
+
+def _is_below(path: Key, above: Key) -> bool:
+    return len(path) > len(above) and path[: len(above)] == above
 
 
 def _explain(model: type[BaseModel], document: Document, fault: Mapping[str, Any]) -> Iterator[tuple[Origin, Key, str]]:

@@ -22,12 +22,12 @@ class Model(BaseModel):
 class Resources(Model):
     """The resources of a cell unless an axis sets others. Cores and memory are per task, `memory` in MiB, `time` in seconds."""
 
-    cpus: int = Field(1, ge=1)
-    gpus: int = Field(0, ge=0, description="GPUs of the whole cell")
+    cpus: int = Field(1, ge=1, strict=True)
+    gpus: int = Field(0, ge=0, strict=True, description="GPUs of the whole cell")
     gpu_type: Name | None = None
-    nodes: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1, strict=True)
     tasks: int | None = Field(
-        None, ge=1, description="number of ranks; default: one, or with a parallelism one for each GPU"
+        None, ge=1, strict=True, description="number of ranks; default: one, or with a parallelism one for each GPU"
     )
     memory: MiB = 4096
     time: Seconds = 3600

@@ -89,7 +89,7 @@ class Workload(Model):
 
     algorithm: Name | None = Field(None, description="an algorithm of `hpcrl algorithm list`; or make it an axis")
     environment: str | None = Field(None, description="a Gymnasium environment id")
-    max_episode_steps: int | None = Field(None, ge=1)
+    max_episode_steps: int | None = Field(None, ge=1, strict=True)
     hyperparameters: dict[str, Any] = Field(
         {}, description="settings of the algorithm; an axis of the same name replaces one"
     )
@@ -361,7 +361,7 @@ class Study(Model):
         "environment",
         description="`resources`: the cells of several software environments share a job where they ask for the same resources",
     )
-    max_parallel: int | None = Field(None, ge=1, description="array tasks that run at once")
+    max_parallel: int | None = Field(None, ge=1, strict=True, description="array tasks that run at once")
     placement: dict[Name, Pin] = Field({}, description="cluster: the partition or QOS to use there")
     retry: Retry = Field(Retry(), description="what `hpcrl submit --retry` runs again, by cause")
     notify: Notify | None = Field(
@@ -369,7 +369,9 @@ class Study(Model):
         description="receiver of the summary (JSON) at the end: a command (a list of words), which reads it from stdin, or a URL",
     )
     goal: float | None = Field(
-        None, description="the return that counts as solved, after episodes from 30 other starts confirm it"
+        None,
+        strict=True,
+        description="the return that counts as solved, after episodes from 30 other starts confirm it",
     )
     score: str | None = Field(
         None,
@@ -396,12 +398,13 @@ class Study(Model):
         "what is measured",
     )
     sample_interval: float = Field(
-        1.0, ge=0.05, le=3600, description="seconds between samples of machine, processes, GPUs"
+        1.0, ge=0.05, le=3600, strict=True, description="seconds between samples of machine, processes, GPUs"
     )
     calibration_seconds: float = Field(
         10.0,
         ge=0,
         le=600,
+        strict=True,
         description="seconds for which the first cell on each node measures the node's speed; 0: no measurement",
     )
 
@@ -409,6 +412,7 @@ class Study(Model):
         10.0,
         ge=0,
         le=600,
+        strict=True,
         description="seconds for which the first cell on each node measures CPU and memory of the idle machine; 0: no measurement",
     )
 

@@ -30,7 +30,8 @@ def training_faults(study: Study) -> Iterator[Fault]:
     in_axes = list(_axis_faults(study, found))
     yield from (*in_workload, *in_axes)
     if not in_axes:
-        yield from _combination_faults(study)
+        known = {path for path, _ in in_workload}
+        yield from (each for each in _combination_faults(study) if each[0] not in known)
     if not in_axes and not in_workload:
         yield from _settings_faults(study)
     for algorithm in found:
@@ -169,8 +170,10 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
         ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
         if (wrong := algorithm.fault(settings, ranks)) and wrong[0] not in told:
             told.add(wrong[0])
-            place = ("workload", "hyperparameters", wrong[0]) if wrong[0] in given else ("workload", "algorithm")
-            yield paths.get(wrong[0], paths.get("algorithm", place)), wrong[1]
+            name, text = wrong
+            place: Key = ("workload", "hyperparameters", name) if name in given else ("workload", "algorithm")
+            place = paths.get(name, place if name in given else paths.get("algorithm", place))
+            yield place, text if name in place or name in text else f"{name} {text}"
 
 
 def _cannot(algorithm: Algorithm, framework: Framework, values: dict[str, Any]) -> Iterator[Impossible]:

@@ -18,7 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcrl.formats.kept import keep_numbers, kept_numbers
+
 DIRECTORY = "calibration"
+_NAMES = {"matrix", "memory", "python", "environment", "unix_time"}
 
 
 def measure(seconds: float) -> dict[str, float]:
@@ -97,6 +100,8 @@ class Calibration:
         """Measure if no cell on this node does or did; return the result, None if another cell is measuring."""
         try:
             self._file.parent.mkdir(exist_ok=True)
+            if self._file.parent.is_symlink():
+                return None
             handle = os.open(self._file.with_suffix(".claim"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError:
             return self.read()
@@ -107,21 +112,13 @@ class Calibration:
             result: dict[str, float] = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
-        temporary = self._file.with_suffix(".new")
-        try:
-            temporary.write_text(json.dumps(result))
-            temporary.replace(self._file)
-        except OSError:
-            pass  # a full disk: this cell still has the result
+        keep_numbers(self._file, result)
         return result
 
     def read(self) -> dict[str, float] | None:
         """Return the result of this node; None if there is none yet."""
-        try:
-            result: dict[str, float] = json.loads(self._file.read_text())
-        except (OSError, ValueError):
-            return None
-        return result
+        found = kept_numbers(self._file)
+        return found if found and set(found) <= _NAMES else None
 
 
 if __name__ == "__main__":

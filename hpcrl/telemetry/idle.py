@@ -10,7 +10,6 @@ its process ends, and a job's private /tmp does not hide it. Any user can take a
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 import socket
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from hpcrl.formats.files import write_atomically
+from hpcrl.formats.kept import keep_numbers, kept_numbers
 
 DIRECTORY = "idle"
 VALID_SECONDS = 24 * 3600.0
@@ -108,25 +107,20 @@ def _owner(name: str) -> int | None:
 
 def _known(file: Path) -> Baseline | None:
     """Return the result of this host, if there is one that is still valid."""
-    try:
-        found = json.loads(file.read_text())
-        if 0 <= time.time() - found["unix_time"] < VALID_SECONDS:
-            return Baseline(float(found["cpu_percent"]), float(found["memory_percent"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return None
+    found = kept_numbers(file) or {}
+    if set(found) != {"cpu_percent", "memory_percent", "unix_time"}:
+        return None
+    percents = found["cpu_percent"], found["memory_percent"]
+    valid = 0 <= time.time() - found["unix_time"] < VALID_SECONDS
+    return Baseline(*percents) if valid and all(0 <= each <= 100 for each in percents) else None
 
 
 def _new(file: Path, seconds: float) -> Baseline:
-    if "@hpcrl-cell-" in Path("/proc/net/unix").read_text():
+    if b"@hpcrl-cell-" in Path("/proc/net/unix").read_bytes():  # names of other users may be any bytes
         return Baseline(note=f"{_NOT}, because another cell of hpcrl ran on it")
     found = measure(seconds)
-    content = {"cpu_percent": found.cpu_percent, "memory_percent": found.memory_percent, "unix_time": time.time()}
-    try:
-        file.parent.mkdir(exist_ok=True)
-        write_atomically(file, json.dumps(content))
-    except OSError:
-        pass  # a full disk: this cell still has the result
+    percents = {"cpu_percent": found.cpu_percent, "memory_percent": found.memory_percent}
+    keep_numbers(file, percents | {"unix_time": time.time()})
     return found
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpcrl.environments.build import Built
-from hpcrl.environments.measure import measure, size_of
+from hpcrl.environments.measure import check_measurable, measure, size_of
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.usability import Measurement, read_usability
+from hpcrl.formats.usability import Failure, Measurement, read_usability
 from tests.builders import ENVIRONMENTS, built_environment
 from tests.conftest import Shown
 from tests.environments.test_build import built, environment
@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def runs_of(each: Built, repeats: int = 1) -> list[Measurement]:
-    return list(measure(each.environment, each.path, repeats, say=lambda text: None))
+    runs = list(measure(each.environment, each.path, repeats, say=lambda text: None))
+    assert not [run for run in runs if isinstance(run, Failure)]
+    return [run for run in runs if isinstance(run, Measurement)]
 
 
 @pytest.mark.slow
@@ -82,7 +84,85 @@ def test_what_cannot_be_measured(tmp_path: Path, hpcrl: Callable[..., Shown], mo
     assert shown.code == 1
     assert shown.err.endswith(": not built: run hpcrl env create torch --horovod\n")
     with pytest.raises(UsageError, match="tiny: expected an environment of a framework"):
-        list(measure(environment(), tmp_path, 1))
+        check_measurable(environment())
+
+
+FACTS = {
+    "device": "cpu", "first_update_seconds": 1.0, "update_seconds": 0.1, "peak_memory": 1, "lines": {"core": 1},
+    "traceback_lines": 1, "traceback_characters": 1, "traceback_end": "E", "names_page": True,
+}  # fmt: skip
+
+
+def pretended(path: Path, lazy: str, imports: str = "echo 0.5 2.0") -> Path:
+    """Make an environment whose Python runs these lines of a shell script; the eager mode works."""
+    (path / "bin").mkdir(parents=True)
+    (path / "hpcrl-environment.json").write_text("{}")
+    script = f"#!/bin/sh\n[ $1 = -c ] && {{ {imports}; exit; }}\n[ $4 = eager ] && {{ echo '{json.dumps(FACTS)}'; exit; }}\n{lazy}\n"
+    (path / "bin/python").write_text(script)
+    (path / "bin/python").chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lazy", "reason"),
+    [
+        ("echo no compiler >&2; exit 1", "lazy mode cannot be measured: no compiler"),
+        ("kill -9 $$", "lazy mode cannot be measured: no output"),
+        ("exec sleep 1000", "lazy mode cannot be measured: it did not end in 1 seconds"),
+        ("true", "expected a JSON object in the last line of its output, got ''"),
+        ("echo rubbish", "expected a JSON object in the last line of its output, got 'rubbish'"),
+        (r"printf '\377\n'", "expected a JSON object in the last line of its output, got '\ufffd'"),
+        ("yes rubbish | head -c 5000000", "got 'rubbish'"),
+        ("printf '%050000d' 0 | tr 0 '['", "got '[[[["),
+        ("echo '[1]'", "expected a JSON object in the last line of its output, got '[1]'"),
+        ("echo '{}'", "lazy mode cannot be measured: a measurement is incomplete"),
+        (f"echo '{json.dumps(FACTS | {'update_seconds': float('nan')})}'", "'update_seconds': expected a number"),
+        (f"echo '{json.dumps(FACTS | {'lines': {'a': {}}})}'", "'lines': got \"{'a': {}}\", which has a wrong type"),
+    ],
+)
+def test_a_mode_that_fails_has_a_reason_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lazy: str, reason: str
+) -> None:
+    if "sleep" in lazy:
+        monkeypatch.setattr("hpcrl.environments.measure._MOST_SECONDS", 1.0)
+    said: list[str] = []
+    path = pretended(tmp_path / "e", lazy)
+    first, failed, second = measure(environment(framework="torch"), path, 2, say=said.append)
+    assert isinstance(first, Measurement) and isinstance(second, Measurement)
+    assert (first.execution, first.version, first.import_seconds) == ("eager", "2.0", 0.5)
+    assert isinstance(failed, Failure)
+    assert (failed.framework, failed.execution) == ("torch", "lazy")
+    assert reason in failed.reason
+    assert "\n" not in failed.reason
+    assert len([text for text in said if "measuring lazy" in text]) == 1
+
+
+@pytest.mark.parametrize("imports", ["exit 1", "true", "echo rubbish", "echo x 2.0"])
+def test_a_framework_that_does_not_import_fails_in_each_mode(tmp_path: Path, imports: str) -> None:
+    runs = list(
+        measure(environment(framework="torch"), pretended(tmp_path / "e", "", imports), 2, say=lambda text: None)
+    )
+    assert [type(each) for each in runs] == [Failure, Failure]
+    assert all(isinstance(each, Failure) and each.reason.startswith("import torch fails: ") for each in runs)
+
+
+def test_the_command_keeps_what_it_measured(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path))
+    name = hpcrl("env", "check", "torch").err.split(": not built")[0].rpartition("/")[2]
+    pretended(tmp_path / name, "exit 1")
+    shown = hpcrl("env", "measure", "torch", "--repeats", 1, "-o", tmp_path / "u.json")
+    assert shown.code == 1
+    assert "lazy mode cannot be measured: no output" in shown.err
+    assert f"{tmp_path / 'u.json'}: 1 run and 1 failed mode: hpcrl report" in shown.out
+    measured = read_usability(tmp_path / "u.json")
+    assert [each.execution for each in measured.runs] == ["eager"]
+    assert [each.execution for each in measured.failures] == ["lazy"]
+    (tmp_path / "file").touch()
+    for place, why in (("", "Is a directory"), ("file/u.json", "File exists")):
+        shown = hpcrl("env", "measure", "torch", "-o", tmp_path / place)
+        assert (shown.code, shown.err) == (1, f"hpcrl: {tmp_path / place}: cannot be written: {why}\n")
 
 
 def test_a_file_with_two_names_counts_once_and_a_link_is_not_followed(tmp_path: Path) -> None:

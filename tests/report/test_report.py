@@ -245,3 +245,13 @@ def test_cores_that_a_machine_does_not_have_are_said(tmp_path: Path, axis: list[
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
     assert ("more cores to use than the machine has (2 threads)" in page) == bool(said)
     assert said in page
+
+
+def test_no_text_of_a_dataset_is_obeyed_by_the_page(dataset: Path, tmp_path: Path) -> None:
+    index = json.loads((dataset / "dataset.json").read_text())
+    for study in index["studies"].values():
+        study["title"] = "\x1b[31m\u202e\ud800<!--<script>"
+    (dataset / "dataset.json").write_text(json.dumps(index))
+    page = write_report(dataset, None, tmp_path / "r", ()).html.read_text()
+    assert r"\x1b[31m\u202e\ud800&lt;!--&lt;script&gt;" in page
+    assert "\x1b" not in page

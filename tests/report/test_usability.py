@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,16 @@ import pytest
 
 from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
-from hpcrl.formats.usability import Measurement, Usability, read_usability, write_usability
-from hpcrl.report.usability import usability_table
+from hpcrl.formats.usability import (
+    MOST_CHARACTERS,
+    Failure,
+    Measurement,
+    Usability,
+    as_facts,
+    read_usability,
+    write_usability,
+)
+from hpcrl.report.usability import to_csv, usability_table
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 from tests.conftest import Shown
@@ -79,6 +88,77 @@ def test_the_report_has_the_table(tmp_path: Path, hpcrl: Callable[..., Shown]) -
     assert list(table["lines"]) == [190, 190]
     shown = hpcrl("report", tmp_path / "d", "--usability", tmp_path / "u.json", "--site", tmp_path / "s")
     assert (shown.code, shown.err) == (2, "hpcrl: --usability: is for a single report: leave out --site\n")
+
+
+def test_a_mode_that_failed_has_a_row_that_says_why() -> None:
+    lazy, later = (
+        Failure("torch", "torch-cpu-1", "lazy", "no compiler"),
+        Failure("torch", "torch-cpu-1", "eager", "killed"),
+    )
+    table = usability_table(replace(measured(RUN), failures=[lazy, later]))
+    first, second = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (first["mode"], first["import (s)"], first["why a run failed"]) == ("eager", "3", "killed")
+    assert {name: text for name, text in second.items() if text != "–"} == {
+        "framework": "PyTorch",
+        "mode": "lazy",
+        "why a run failed": "no compiler",
+    }
+    assert "device" not in table.columns
+    nothing = usability_table(replace(measured(), failures=[lazy]))
+    assert nothing.rows == [["PyTorch", "lazy", "no compiler"]]
+    assert nothing.measured == "No run succeeded on Some CPU, one thread, by hpcrl 0.1.0+1."
+
+
+def test_the_csv_has_the_runs_that_failed(tmp_path: Path) -> None:
+    failed = replace(measured(RUN), failures=[Failure("torch", "torch-cpu-1", "lazy", "no compiler")])
+    write_usability(tmp_path / "u.json", failed)
+    assert read_usability(tmp_path / "u.json") == failed
+    (tmp_path / "u.csv").write_text(to_csv(failed))
+    ran, other = pd.read_csv(tmp_path / "u.csv", dtype=str).to_dict("records")
+    assert (ran["traceback_lines"], ran["import_seconds"], other["execution"], other["reason"]) == (
+        "25",
+        "3",
+        "lazy",
+        "no compiler",
+    )
+
+
+def test_no_character_of_a_file_is_obeyed(tmp_path: Path) -> None:
+    odd = "\x1b[31m\u202e\ud800\x00"
+    write_usability(tmp_path / "u.json", Usability(odd, {"cpu": odd}, [replace(RUN, version=odd, traceback_end=odd)]))
+    table = usability_table(read_usability(tmp_path / "u.json"))
+    for text in (table.measured, table.rows[0][0], table.rows[0][-1]):
+        assert r"\x1b[31m\u202e\ud800\x00" in text
+        assert text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("size", 10**400, "expected a number of at least 0 and less than 2^62"),
+        ("import_seconds", 10**400, "expected a number of at least 0 and less than 2^62"),
+        ("update_seconds", math.nan, "expected a number of at least 0 and less than 2^62, got nan"),
+        ("build_seconds", math.inf, "expected a number of at least 0 and less than 2^62, got inf"),
+        ("peak_memory", -1, "expected a number of at least 0 and less than 2^62, got -1"),
+        ("lines", {"core": -1}, "expected a number of at least 0 and less than 2^62, got -1"),
+        ("size", True, "wrong type"),
+        ("names_page", 1, "wrong type"),
+        ("traceback_end", "x" * (MOST_CHARACTERS + 1), f"expected at most {MOST_CHARACTERS} characters"),
+    ],
+)
+def test_values_that_no_measurement_has(tmp_path: Path, name: str, value: object, text: str) -> None:
+    path = tmp_path / "u.json"
+    path.write_text(json.dumps(as_facts(measured(RUN)) | {"runs": [vars(RUN) | {name: value}]}))
+    with pytest.raises(UsageError) as stop:
+        read_usability(path)
+    assert f"{name!r}: " in str(stop.value)
+    assert text in str(stop.value)
+
+
+def test_a_processor_that_is_not_a_text(tmp_path: Path) -> None:
+    write_usability(tmp_path / "u.json", Usability("1", {"cpu": ["x"]}, [RUN]))
+    with pytest.raises(UsageError, match="'cpu': expected a text"):
+        read_usability(tmp_path / "u.json")
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,39 @@ def test_settings_that_do_not_fit_together(tmp_path: Path) -> None:
         "workload.hyperparameters.minibatch_size: 256: expected a divisor of a rollout, which is environments x rollout_steps = "
         "4 x 32 = 128 transitions"
     ]
+
+
+@pytest.mark.parametrize("value", [True, "2", 1.0])
+@pytest.mark.parametrize("key", ["cpus", "gpus", "nodes", "tasks"])
+def test_a_count_is_a_whole_number_everywhere(tmp_path: Path, key: str, value: Any) -> None:
+    wrong = f"expected a whole number, got {'true' if value is True else repr(value)}"
+    assert faults(tmp_path, dqn_study(resources={key: value})) == [f"resources.{key}: {wrong}"]
+    for axes in ({key: [value]}, {"hardware": [{key: value}]}):
+        (found,) = faults(tmp_path, dqn_study(axes={"framework": ["torch"], **axes}))
+        assert found.endswith(wrong)
+
+
+@pytest.mark.parametrize("key", ["goal", "max_parallel", "sample_interval", "calibration_seconds", "idle_seconds"])
+def test_true_is_not_a_number(tmp_path: Path, key: str) -> None:
+    (found,) = faults(tmp_path, dqn_study(**{key: True}))
+    assert found.startswith(f"{key}: expected a ")
+    assert found.endswith("number, got true")
+
+
+@pytest.mark.parametrize("value", [{"algorithm": ["dqn"]}, {"algorithm": None}, {"a": {"b": 1}}])
+def test_a_wrong_value_in_a_mapping_of_an_axis_is_one_fault_at_its_place(tmp_path: Path, value: dict[str, Any]) -> None:
+    (found,) = faults(tmp_path, dqn_study(axes={"framework": ["numpy"], "algorithm": [value]}))
+    assert found.startswith(f"axes.algorithm.0.{next(iter(value))}: expected a text, a whole number")
+
+
+def test_a_setting_of_a_wrong_kind_is_one_fault(tmp_path: Path) -> None:
+    study = dqn_study()
+    study["workload"] |= {"algorithm": "ppo", "hyperparameters": {"stepping": ["compiled"]}}
+    (found,) = faults(tmp_path, study)
+    assert found.startswith("workload.hyperparameters.stepping: expected sync or processes or compiled, got [")
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    for changes in ({"tensorboard": "x" * 5000}, {"axes": {"framework": ["numpy"], "exclusive": ["x" * 5000]}}):
+        (found,) = faults(tmp_path, dqn_study(**changes))
+        assert len(found) < 400

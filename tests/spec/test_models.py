@@ -171,7 +171,7 @@ def test_the_algorithm_may_be_an_axis(tmp_path: Path) -> None:
         (("axes", "n_step"), [1, 3], "axes.n_step: PPO has no hyperparameter 'n_step', but Rainbow has"),
         (("axes", "algorithm"), ["ppo", "rainbwo"], "axes.algorithm.1: no algorithm 'rainbwo'; did you mean 'rainbow'?"),
         (("axes", "algorithm"), [{"algorithm": "rainbow", "minibatch_size": 64}, "ppo"], "minibatch_size: Rainbow has no hyperparameter 'minibatch_size', but PPO has"),
-        (("axes", "algorithm"), [{"algorithm": "ppo", "environments": 3}], "axes.algorithm.0.algorithm: 256: expected a divisor of a rollout"),
+        (("axes", "algorithm"), [{"algorithm": "ppo", "environments": 3}], "axes.algorithm.0.algorithm: minibatch_size 256: expected a divisor of a rollout"),
         (("workload", "algorithm"), "ppo", "workload.algorithm: `algorithm` is an axis, too: remove one of the two"),
         (("axes",), {"framework": ["numpy"]}, "workload: `algorithm` is missing: name it here or as an axis"),
         (("include",), [{"framework": "numpy", "total_steps": 10}], "include: a cell has no `algorithm`: name it in every cell"),

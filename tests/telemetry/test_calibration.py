@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from hpcrl.telemetry.calibration import Calibration, measure
@@ -29,3 +30,22 @@ def test_who_comes_while_another_measures_does_not_wait(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "calibration").touch()
     assert Calibration(tmp_path, "n1").measure(1000) is None
+
+
+def test_what_stands_in_the_place_of_a_result_is_not_recorded(tmp_path: Path) -> None:
+    (tmp_path / "calibration").mkdir()
+    file = tmp_path / "calibration/n1.json"
+    for text in ("[1]", '{"matrix": "x"}', '{"matrix": NaN}', '{"\\u001b[31m": 1}', '{"matrix": {}}'):
+        file.write_text(text)
+        assert Calibration(tmp_path, "n1").read() is None
+    file.unlink()
+    os.mkfifo(file)
+    assert Calibration(tmp_path, "n1").read() is None
+
+
+def test_a_result_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "plan/calibration").symlink_to(tmp_path / "elsewhere")
+    assert Calibration(tmp_path / "plan", "n1").measure(0.1) is None
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -144,6 +145,10 @@ def written(path: Path, age: float, **changes: Any) -> Path:
         (-3600, {}, False),  # of another clock
         (60, {"cpu_percent": None}, False),
         (60, {"unix_time": "now"}, False),
+        (60, {"cpu_percent": float("nan")}, False),
+        (60, {"memory_percent": 10**400}, False),
+        (60, {"memory_percent": 101}, False),
+        (60, {"another": 1}, False),
     ],
 )
 def test_how_long_a_measurement_is_valid(
@@ -170,8 +175,8 @@ def test_a_measurement_that_does_not_end_is_not_waited_for_longer(
     )
 
 
-def test_a_result_that_cannot_be_kept_is_still_the_cell_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", with_no_sockets(Path.read_text))
+@pytest.mark.usefixtures("no_sockets")
+def test_a_result_that_cannot_be_kept_is_still_the_cell_s(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found, mark = idle.begin_cell(tmp_path / "file/n.json", 0.1)
     mark.close()
@@ -179,8 +184,68 @@ def test_a_result_that_cannot_be_kept_is_still_the_cell_s(tmp_path: Path, monkey
     assert found.memory_percent is not None
 
 
-def with_no_sockets(read: Callable[..., str]) -> Callable[..., str]:
-    return lambda path, *words, **named: "" if str(path) == "/proc/net/unix" else read(path, *words, **named)
+def with_no_sockets(read: Callable[[Path], bytes]) -> Callable[[Path], bytes]:
+    return lambda path: b"" if str(path) == "/proc/net/unix" else read(path)
+
+
+@pytest.fixture
+def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_bytes", with_no_sockets(Path.read_bytes))
+
+
+@pytest.mark.usefixtures("no_sockets")
+@pytest.mark.parametrize(
+    "put",
+    [
+        os.mkfifo,
+        lambda file: file.symlink_to("/dev/zero"),
+        lambda file: file.symlink_to(file),
+        lambda file: file.write_text("[" * 50_000),
+        lambda file: file.write_bytes(b"\xff"),
+        lambda file: file.mkdir(),
+        lambda file: (file.touch(), os.truncate(file, 2**30)),
+    ],
+)
+def test_what_stands_in_the_place_of_a_result_is_not_read(tmp_path: Path, put: Callable[[Path], object]) -> None:
+    file = tmp_path / "n.json"
+    put(file)
+    found, mark = idle.begin_cell(file, 0.1)
+    mark.close()
+    assert found.note is None
+    assert found.memory_percent is not None
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_a_result_is_not_written_through_a_directory_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "idle").symlink_to("elsewhere")
+    found, mark = idle.begin_cell(tmp_path / "idle/n.json", 0.1)
+    mark.close()
+    assert found.memory_percent is not None
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.usefixtures("no_sockets")
+def test_a_full_disk_does_not_end_the_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    found, mark = idle.begin_cell(tmp_path / "n.json", 0.1)
+    mark.close()
+    assert found.memory_percent is not None
+
+
+def test_names_of_sockets_may_be_any_bytes(tmp_path: Path, alone: list[str]) -> None:
+    script = "import socket; other = socket.socket(socket.AF_UNIX); other.bind(b'\\0\\xff\\n')\n"
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", script + CELL, str(tmp_path / "i/n.json"), "0.1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "note=None" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
