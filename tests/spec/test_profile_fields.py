@@ -23,7 +23,7 @@ CALLED = {
     "NodeType": r"self|node|kind|node_types\[.*\]|each",
     "Qos": r"qos|chosen|qos\[.*\]|wanted|each",
     "Partition": r"partition|partitions\[.*\]|each",
-    "Scheduler": r"scheduler|site",
+    "Scheduler": r"scheduler|site|cluster|self",
     "Memory": r"memory",
     "Billing": r"billing",
     "Environments": r"environments|site|plan\.cluster",
