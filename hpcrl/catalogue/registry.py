@@ -43,7 +43,8 @@ class Framework:
 
     `modes` are its execution modes, the default first; those in `one_process` train in a single process only.
     `parallelism` lists the ways in which several ranks can train one agent, without ``none``. `devices` are those that it computes
-    on. `stepping` lists the ways in which its environment can step several training environments. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
+    on. `stepping` lists the ways in which its environment can step several training environments,
+    `environments` those that it has as compiled programs, for `fused` and for `stepping: compiled`. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
     its import. `private_directories` are variables that name a directory: each process gets a new one. `out_of_memory` are the messages of its allocators, in lower case.
     """
 
@@ -55,6 +56,7 @@ class Framework:
     packages: tuple[str, ...]
     devices: tuple[str, ...]
     stepping: tuple[str, ...]
+    environments: tuple[str, ...]
     threads: tuple[str, ...]
     out_of_memory: tuple[str, ...]
     private_directories: tuple[str, ...]
@@ -103,7 +105,7 @@ def frameworks() -> dict[str, Framework]:
     return {
         name: Framework(
             name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
-            entry.STEPPING, entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES, entry.variables,
+            entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES, entry.variables,
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)
     }  # fmt: skip

@@ -144,7 +144,8 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
             if at not in told:
                 told.add(at)
                 yield at, _not_of_all(algorithm, owners[key], key)
-        for key, others, wrong in _cannot(algorithm, framework, {**study.workload.hyperparameters, **values}):
+        given = {**study.workload.hyperparameters, **values}
+        for key, others, wrong in _cannot(algorithm, framework, study.workload.environment or "", given):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             place = (
@@ -176,7 +177,15 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
             yield place, text if name in place or name in text else f"{name} {text}"
 
 
-def _cannot(algorithm: Algorithm, framework: Framework, values: dict[str, Any]) -> Iterator[Impossible]:
+def _has_compiled(framework: Framework, environment: str) -> bool:
+    """Tell whether a framework has a Gymnasium environment as a compiled program; without a version the newest counts."""
+    name = environment.rpartition(":")[2]
+    return name in framework.environments or any(each.startswith(f"{name}-v") for each in framework.environments)
+
+
+def _cannot(
+    algorithm: Algorithm, framework: Framework, environment: str, values: dict[str, Any]
+) -> Iterator[Impossible]:
     execution, parallelism = values["execution"], values["parallelism"]
     if framework.name not in algorithm.frameworks:
         yield "framework", ("algorithm",), f"{algorithm.title} has no framework {written(framework.name)}"
@@ -196,6 +205,11 @@ def _cannot(algorithm: Algorithm, framework: Framework, values: dict[str, Any]) 
             ("framework",),
             f"{framework.title}: stepping: expected one of {ways}, got {written(stepping)}",
         )
+    compiled = [("execution", "fused", framework.modes)] if algorithm.fused else []
+    for key, value, possible in (*compiled, ("stepping", "compiled", framework.stepping)):
+        if values.get(key) == value and value in possible and not _has_compiled(framework, environment):
+            there = ", ".join(framework.environments)
+            yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if values["gpus"] and "cuda" not in framework.devices:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.environments.build import Built
 from hpcrl.formats.worker import worker_zip
 from tests.builders import built_environment
@@ -215,6 +216,7 @@ def test_computing_is_no_part_of_communicating(worker: Path, framework: str, exe
 def test_jax_s_environments_are_gymnasium_s(worker: Path, name: str, episodes: int, ends: int) -> None:
     out = run_program(built_environment("jax"), worker, "tests.rl.worlds_program", name, str(episodes))
     facts = json.loads(out)
+    assert tuple(facts["known"]) == frameworks()["jax"].environments
     assert facts["largest"] < 1e-4
     assert facts["ends"] == ends
     assert max(facts["first"].values()) < 5e-3

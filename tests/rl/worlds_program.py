@@ -10,7 +10,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from hpcrl.rl.envs.jax.registry import world_of
+from hpcrl.rl.envs.jax.registry import world_of, worlds
 
 
 def main(name: str, episodes: int) -> None:
@@ -39,7 +39,8 @@ def main(name: str, episodes: int) -> None:
         "deviation": float(np.abs(first.std(0) - wanted.std(0)).max()),
         "beyond": float((np.abs(first).max(0) - np.abs(wanted).max(0)).max()),
     }
-    print(json.dumps({"largest": largest, "ends": ends, "first": apart}))
+    known = sorted(each for each in worlds() if "-v" in each)
+    print(json.dumps({"known": known, "largest": largest, "ends": ends, "first": apart}))
 
 
 if __name__ == "__main__":

@@ -198,6 +198,20 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
 
 
+@pytest.mark.parametrize("axes", [{"execution": ["lazy", "fused"]}, {"stepping": ["sync", "compiled"]}])
+def test_environments_that_jax_does_not_have_are_not_compiled(tmp_path: Path, axes: dict[str, Any]) -> None:
+    study = dqn_study(axes={"framework": ["jax"], **axes})
+    ((key, (_, value)),) = axes.items()
+    rule = f"leave it out with `exclude: [{{framework: jax, {key}: {value}}}]`"
+    told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, MountainCar-v0"
+    for environment in ("Acrobot-v1", "mine.package:Maze-v0"):
+        study["workload"] = {"algorithm": "ppo", "environment": environment}
+        assert f"axes.{key}.1: {told.format(environment)}: {rule}" in fault_of(tmp_path, study)
+    for environment in ("CartPole", "MountainCar-v0"):
+        study["workload"] = {"algorithm": "ppo", "environment": environment}
+        LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
+
+
 def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
