@@ -35,7 +35,7 @@ HARD = (
 def test_the_messages_are_all_found() -> None:
     assert len(MESSAGES) > 700
     assert any("is not a Slurm time; try" in each.text for each in MESSAGES)
-    assert any("no sbatch here: copy {directory} to a login node" in each.text for each in MESSAGES)
+    assert any("here: copy {directory} to a login node" in each.text for each in MESSAGES)
 
 
 def test_no_message_has_words_that_readers_found_hard() -> None:
