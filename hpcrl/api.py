@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -211,7 +211,8 @@ def submit(
     place = Path(directory)
     opened = read_plan(place)
     where = _scheduler(executor, opened, place)
-    if objection := _not_built(opened, place):
+    choice = Choice(tuple(cells), failed, again, here, retry, fed)
+    if objection := _not_built(opened, place, choice.cells):
         raise HpcrlError(objection)
     if name := no_such_command(opened, place):
         text = f"notify: {name}: no such command on this machine"
@@ -220,7 +221,6 @@ def submit(
         say(f"{text}: the message at the end fails if the nodes do not have it either")
     if any(job.stage == "report" for job in opened.jobs) and find_spec("altair") is None:
         say("the report at the end will fail, because packages are missing here: pip install 'hpcrl[report]'")
-    choice = Choice(tuple(cells), failed, again, here, retry, fed)
     budget = Budget(max_core_hours, max_gpu_hours)
     return submission.submit(
         place, where.name, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say
@@ -402,13 +402,24 @@ def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:
     return found
 
 
-def _not_built(plan: Plan, directory: Path) -> str | None:
-    """Check that no environment is missing that no job of the plan builds, because every cell would fail."""
+def _not_built(plan: Plan, directory: Path, cells: Sequence[str] = ()) -> str | None:
+    """Check that no environment is missing that no job of the plan builds, because its cells would fail.
+
+    Args:
+        cells: beginnings of the ids of the cells that will run; empty: all.
+    """
     from hpcrl.environments.build import not_built
+    from hpcrl.formats.plan import read_cells
 
     if any(job.stage == "environments" for job in plan.jobs):
         return None
-    if not (keys := not_built(plan.environments, plan.cluster.environments)):
+    unused: set[str] = set()
+    if cells:
+        every = list(read_cells(directory, plan))
+        chosen = {each.environment for each in every if each.id.startswith(tuple(cells))}
+        unused = {each.environment for each in every} - chosen
+    needed = [each for each in plan.environments if each.key not in unused]
+    if not (keys := not_built(needed, plan.cluster.environments)):
         return None
     return (
         f"environments {', '.join(keys)}: not built, and no job of this plan builds them: run `hpcrl env create --plan {directory}` first, or plan "

@@ -12,7 +12,7 @@ import pytest
 
 from hpcrl.formats.ledger import FILE
 from hpcrl.formats.plan import MANIFEST
-from tests.builders import command_study, planned
+from tests.builders import cells_of, command_study, planned
 from tests.conftest import Shown
 from tests.submit.test_local import ready, states, until
 
@@ -107,3 +107,15 @@ def test_nothing_is_submitted_that_must_fail(hpcrl: Call, ready: Ready, tmp_path
     assert "environments numpy-cpu-" in told.err
     assert f"run `hpcrl env create --plan {plan}` first" in told.err
     assert not (plan / FILE).exists()
+
+
+def test_environments_of_other_cells_need_not_be_built(hpcrl: Call, ready: Ready, tmp_path: Path) -> None:
+    plan = ready(command_study(["true"], axes={"framework": ["numpy", "torch"]}))
+    cells = {cell["config"]["framework"]: cell for cell in cells_of(plan)}
+    shutil.rmtree(tmp_path / "environments" / cells["torch"]["environment"])
+    told = hpcrl("submit", plan, "--cell", cells["torch"]["id"])
+    assert told.code == 1
+    assert "environments torch-cpu-" in told.err and "not built" in told.err
+    assert not (plan / FILE).exists()
+    assert hpcrl("submit", plan, "--cell", cells["numpy"]["id"]).code == 0
+    until(lambda: states(hpcrl, plan) == {"COMPLETED": 1, "NOT SUBMITTED": 1})
