@@ -154,7 +154,7 @@ def command(
 
 
 def _summary(plan: Any, notes: Sequence[str]) -> None:
-    from hpcrl.formats.plan import label
+    from hpcrl.formats.labels import label
 
     totals = plan.totals
     echo(

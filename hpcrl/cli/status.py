@@ -103,7 +103,7 @@ def _row(each: CellStatus, status: PlanStatus) -> list[Any]:
 
 def _what(each: CellStatus, status: PlanStatus) -> str:
     """Name a cell by its configuration and by the resources in which the plan's cells differ."""
-    from hpcrl.formats.plan import label, label_of_resources
+    from hpcrl.formats.labels import label, label_of_resources
 
     asked = label_of_resources(each.cell.resources, status.differing)
     return " ".join(filter(None, (label(each.cell.config, status.plan.study.axes), asked)))

@@ -458,49 +458,6 @@ def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> 
     raise UsageError(f"no cell of {directory} begins with {wanted!r}: `hpcrl status` lists the cells")
 
 
-def label(config: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> str:
-    """Name a cell for people by its configuration: ``torch lazy seed 2``.
-
-    Args:
-        axes: the axes of its study. What an axis sets together with the algorithm is left out.
-    """
-    implied = {
-        key
-        for options in (axes or {}).values()
-        if isinstance(options, list) and len({_algorithm(option) for option in options} - {None}) == len(options)
-        for option in options
-        for key in option
-        if key != "algorithm"
-    }
-    values = [
-        f"{key} {value}" if not isinstance(value, str) else value
-        for key, value in config.items()
-        if value is not None and key not in implied
-    ]
-    return " ".join(values)
-
-
-def _algorithm(option: Any) -> str | None:
-    return str(option["algorithm"]) if isinstance(option, dict) and "algorithm" in option else None
-
-
-def label_of_resources(resources: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Name some of a cell's resources for people: ``(2 GPUs, a100, horovod)``."""
-    words = {"cpus": "core", "gpus": "GPU", "nodes": "node", "tasks": "rank"}
-    parts = []
-    for name in names:
-        value = resources.get(name)
-        if value is None or value is False or (name == "parallelism" and value == "none"):
-            continue
-        if value is True:
-            parts.append(name)
-        elif name in words:
-            parts.append(f"{value} {words[name]}{'' if value == 1 else 's'}")
-        else:
-            parts.append({"memory": f"{value} MiB", "time": f"{value} s"}.get(name, str(value)))
-    return f"({', '.join(parts)})" if parts else ""
-
-
 def format_tasks(tasks: Iterable[int]) -> str:
     """Write indices as Slurm's array syntax: ``0-3,7``."""
     ordered = sorted(set(tasks))

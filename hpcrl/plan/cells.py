@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import Cell, label
+from hpcrl.formats.labels import label
+from hpcrl.formats.plan import Cell
 from hpcrl.plan.expand import LIMITS, cell_ids
 from hpcrl.plan.pack import Group, as_data
 from hpcrl.plan.placement import Placement

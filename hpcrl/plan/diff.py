@@ -6,7 +6,8 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.formats.plan import Cell, Plan, label, read_cells, read_plan
+from hpcrl.formats.labels import label
+from hpcrl.formats.plan import Cell, Plan, read_cells, read_plan
 
 
 @dataclass(frozen=True)

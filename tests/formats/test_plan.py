@@ -13,7 +13,6 @@ from hpcrl.formats.plan import (
     find_cell,
     find_job,
     generations,
-    label,
     old_manifest,
     read_cells,
     read_plan,
@@ -90,12 +89,3 @@ def test_an_older_manifest_that_is_damaged_is_named(plan: Path) -> None:
     (plan / "plan-1.json").write_text("{")
     with pytest.raises(UsageError, match=r"plan-1\.json: is damaged"):
         list(every_cell(plan, read_plan(plan)))
-
-
-def test_a_cell_s_name_leaves_out_what_its_algorithm_determines() -> None:
-    config = {"algorithm": "ppo", "environments": 4, "framework": "torch", "learning_rate": 0.1, "seed": 2}
-    options = [{"algorithm": "ppo", "environments": 4}, {"algorithm": "dqn", "batch_size": 32}]
-    axes = {"algorithm": options, "framework": ["torch"], "learning_rate": {"random": 2}}
-    assert label(config, axes) == "ppo torch learning_rate 0.1 seed 2"
-    several = {"algorithm": [*options, {"algorithm": "ppo", "environments": 8}]}
-    assert label(config, several) == "ppo environments 4 torch learning_rate 0.1 seed 2"
