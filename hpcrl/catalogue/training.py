@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrl.catalogue.fields import choice, flag, integer, integers, number
+
+TOPOLOGIES = ("sequential", "pairwise", "collective", "asynchronous")
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,24 @@ class TrainingSettings(OptimizerSettings):
 
 
 @dataclass(frozen=True)
-class OffPolicySettings(TrainingSettings):
+class TopologySettings(TrainingSettings):
+    """Who explores: the learner itself (``sequential``), or `actors` in processes of their own.
+
+    In the topologies ``pairwise`` (one actor, point to point) and ``collective`` (gather and broadcast) all take each interval
+    together; with `overlap` the actors explore the next one while the learner learns. ``asynchronous`` actors wait for nobody, and no
+    block of transitions is older than `max_staleness` intervals of updates. `step_latency` is in seconds: every training step
+    takes that much longer, as with a simulator behind a socket.
+    """
+
+    topology: str = choice(*TOPOLOGIES)
+    actors: int = integer(1, 1, 10_000)
+    overlap: bool = flag(True)
+    max_staleness: int = integer(4)
+    step_latency: float = number(0.0, 0, 60)
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(TopologySettings):
     """The replay, the target copy and epsilon-greedy exploration. Steps and batch are totals over all ranks."""
 
     gamma: float = number(0.99, 0, 1)
@@ -62,6 +83,8 @@ class OffPolicySettings(TrainingSettings):
 
 def off_policy_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str] | None:
     """Return the setting with which `ranks` ranks cannot learn from a replay, and why; None if they can."""
+    if wrong := _topology_fault(settings, ranks):
+        return wrong
     if settings.batch_size > settings.buffer_size:
         return "batch_size", f"{settings.batch_size}: expected at most buffer_size, which is {settings.buffer_size}"
     if settings.batch_size % ranks == 0 and min(settings.train_interval, settings.target_interval) >= ranks:
@@ -70,3 +93,34 @@ def off_policy_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str]
         f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
         f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
     )
+
+
+def has_actors(settings: object) -> bool:
+    """Tell whether actors explore in processes of their own."""
+    return getattr(settings, "topology", TOPOLOGIES[0]) != TOPOLOGIES[0]
+
+
+def ranks_with_actors(values: Mapping[str, Any]) -> int | None:
+    """Return how many ranks the learner and its actors are, for values as a study gives them; None without actors."""
+    topology, actors = values.get("topology"), values.get("actors", 1)
+    return 1 + actors if topology in TOPOLOGIES[1:] and isinstance(actors, int) else None
+
+
+def _topology_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str] | None:
+    topology, actors = settings.topology, settings.actors
+    if actors > 1 and topology in TOPOLOGIES[:2]:
+        there = "explores in the learner's process" if topology == TOPOLOGIES[0] else "has one actor"
+        return (
+            "actors",
+            f"{actors}: {topology} {there}: set `topology` to collective or asynchronous, or leave `actors` out",
+        )
+    if not has_actors(settings):
+        return None
+    if ranks > 1:
+        return "topology", f"{topology}: has one learner, but `parallelism` asks for {ranks}: set it to none"
+    if settings.train_interval % actors:
+        return (
+            "actors",
+            f"{actors} actors cannot share train_interval {settings.train_interval}: expected a multiple of {actors}",
+        )
+    return None

@@ -50,7 +50,7 @@ _NO_USAGE = Usage()
 # Values of the first rank's footer that are valid for all ranks.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
-    "goal_time", "compiled", "collective", "resumed_step",
+    "goal_time", "compiled", "collective", "messages", "resumed_step",
 )  # fmt: skip
 
 
@@ -366,6 +366,7 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "framework": config.get("framework"),
         "execution": config.get("execution"),
         "parallelism": resources.get("parallelism"),
+        "overcommit": bool(resources.get("overcommit")),
         "seed": config.get("seed"),
         "config": json.dumps(config, sort_keys=True),
         "environment": cell.environment,

@@ -41,7 +41,7 @@ _FOOTER = {
     "reason": TEXT, "wall_time": NUMBER, "training_time": NUMBER, "setup_time": NUMBER, "compile_time": NUMBER,
     "phase_time": NUMBER, "precise_phases": TRUTH, "steps": COUNT, "episodes": COUNT, "final_score": NUMBER,
     "best_score": NUMBER, "goal_step": COUNT, "goal_time": NUMBER, "sampler_cpu": NUMBER, "sampler_memory": NUMBER,
-    "framework_gpu_memory_peak": NUMBER, "compiled": TEXT, "collective": TEXT, "lost_frames": COUNT,
+    "framework_gpu_memory_peak": NUMBER, "compiled": TEXT, "collective": TEXT, "messages": TEXT, "lost_frames": COUNT,
     "malformed_values": COUNT, "own_cpu_seconds": NUMBER, "own_context_switches": COUNT, "largest_process": COUNT,
     "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
     "resumed_step": COUNT,

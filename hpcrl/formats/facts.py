@@ -17,7 +17,10 @@ from hpcrl.surroundings import Surroundings, read_surroundings
 
 @dataclass(frozen=True)
 class Asked:
-    """What one cell, or the job of a stage, asks for: cores and MiB of each rank, seconds, nodes, ranks, GPUs in all."""
+    """What one cell, or the job of a stage, asks for: cores and MiB of each rank, seconds, nodes, ranks, GPUs in all.
+
+    With `overcommit` the ranks of a node share its `cpus` cores.
+    """
 
     cpus: int
     memory: int
@@ -26,10 +29,11 @@ class Asked:
     tasks: int = 1
     gpus: int = 0
     parallelism: str = "none"
+    overcommit: bool = False
 
     @property
     def cores(self) -> int:
-        return self.cpus * self.tasks
+        return self.cpus * (self.nodes if self.overcommit else self.tasks)
 
     @property
     def gpus_per_node(self) -> int:
@@ -40,7 +44,7 @@ class Asked:
         return (memory or self.memory) * self.tasks // self.nodes
 
 
-_ASKED = {each.name: TEXT if each.name == "parallelism" else COUNT for each in fields(Asked)}
+_ASKED = {each.name: COUNT for each in fields(Asked)} | {"parallelism": TEXT, "overcommit": TRUTH}
 
 
 def read_asked(given: Mapping[str, Any]) -> Asked:

@@ -49,6 +49,12 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)
 
 
+def cores(cells: pandas.DataFrame) -> pandas.Series[float]:
+    """Return how many cores each attempt asked for; with `overcommit` the ranks of a node share its cores."""
+    sharing = cells["overcommit"].fillna(value=False).astype(bool)
+    return cells["cpus"] * cells["tasks"].fillna(1).where(~sharing, cells["nodes"].fillna(1))
+
+
 def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
     """Name the machine of each attempt by what makes its times comparable; empty if nothing is known.
 

@@ -70,6 +70,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("framework", _WORD, "framework of built-in training"),
             _field("execution", _WORD, "eager, lazy, xla, fused"),
             _field("parallelism", _WORD, "none, horovod, native"),
+            _field("overcommit", pa.bool_(), "whether the ranks of a node share its `cpus` cores"),
             _field("seed", _I64, "seed of the cell"),
             _field("config", _TEXT, "every axis value, as JSON"),
             _field("environment", _WORD, "key of the software environment"),
@@ -193,6 +194,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             ),
             _field("compiled", _WORD, "what the framework's compiler really did"),
             _field("collective", _WORD, "method that averaged the gradients of several ranks, and its transport"),
+            _field(
+                "messages",
+                _TEXT,
+                "of a learner with actors, as JSON: transitions and blocks that came from each actor, and staleness: by how many intervals of "
+                "updates the weights of a block were older than the learner's when it was stored -> number of blocks",
+            ),
             _field("versions", _WORD, "package versions, as JSON"),
             _field("variables", _WORD, "environment variables that change how libraries compute, as JSON"),
             _field("hardware", _WORD, "CPU, memory, GPUs, operating system, kernel, virtual machine, as JSON"),
@@ -311,7 +318,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard, send, receive, wait",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "number of times it was entered"),

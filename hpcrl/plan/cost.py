@@ -24,7 +24,7 @@ def cost(profile: ClusterProfile, placement: Placement, asked: Resources) -> Cos
     node = profile.node_types[placement.node_type]
     hours = asked.time / 3600
     tasks = asked.tasks or asked.nodes
-    cores = placement.cpus_per_task * tasks
+    cores = placement.cpus_per_task * (asked.nodes if asked.overcommit else tasks)
     if asked.gpus and node.gpus and node.gpus.cores_each:
         cores = max(cores, node.gpus.cores_each * asked.gpus)
     if profile.allocation_unit == "node" or placement.exclusive:

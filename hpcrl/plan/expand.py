@@ -84,9 +84,9 @@ def _with_computed(study: Study, point: dict[str, Any]) -> Iterator[tuple[Sequen
 
 
 def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:
-    key = tuple((name, repr(point[name])) for name in RESOURCES if name in point)
+    key = tuple((name, repr(point[name])) for name in (*RESOURCES, "topology", "actors") if name in point)
     if key not in cache:
-        cache[key] = settled(study.resources, point)
+        cache[key] = settled(study.resources, point, study.workload.hyperparameters)
     return cache[key]
 
 

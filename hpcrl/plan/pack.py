@@ -66,9 +66,9 @@ def _order(group: Group) -> tuple[Any, ...]:
 
 
 def as_data(resources: Resources) -> dict[str, Any]:
-    """Return resources in the form of cells and jobs: MiB and seconds, `exclusive` only where it is asked for."""
+    """Return resources in the form of cells and jobs: MiB and seconds, flags only where they are asked for."""
     data = resources.model_dump(mode="json", exclude_none=True)
-    return data if resources.exclusive else {name: value for name, value in data.items() if name != "exclusive"}
+    return {name: value for name, value in data.items() if value is not False}
 
 
 def throttle(profile: ClusterProfile, study: Study, placement: Placement) -> int | None:

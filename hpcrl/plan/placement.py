@@ -143,7 +143,7 @@ def _fit(
     per_core = min((profile.memory.per_core.get(kind, 0) for kind in reachable), default=0)
     if per_core and "mem" in profile.forbidden_flags:
         cpus = max(cpus, -(-resources.memory // per_core))
-    cores = cpus * tasks_per_node
+    cores = cpus * (1 if resources.overcommit else tasks_per_node)
     beside = (
         f" beside {'an' if node.gpus.type[0] in 'aeiou' else 'a'} {node.gpus.type}"
         if node.gpus and resources.gpus
@@ -324,7 +324,8 @@ def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[st
     nodes = profile.node_types.values()
     limits = {limit for each in profile.partitions.values() for limit in [each.max_time]}
     limits |= {each.max_time for each in profile.qos.values() if each.max_time}
-    for cpus in sorted({node.usable_cores // tasks_per_node for node in nodes} - {0}, reverse=True):
+    sharing = 1 if asked.overcommit else tasks_per_node
+    for cpus in sorted({node.usable_cores // sharing for node in nodes} - {0}, reverse=True):
         if cpus < asked.cpus:
             yield f"cpus: {cpus}", asked.model_copy(update={"cpus": cpus})
     for memory in sorted({node.memory // tasks_per_node for node in nodes}, reverse=True):

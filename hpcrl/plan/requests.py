@@ -90,7 +90,7 @@ def request(
     wanted += [
         ("time", format_time(resources.time)),
         ("nodes", resources.nodes),
-        ("ntasks", tasks),
+        ("ntasks", resources.nodes if resources.overcommit else tasks),
         ("cpus-per-task", placement.cpus_per_task),
         ("mem", f"{resources.memory * placement.tasks_per_node}M"),
     ]
@@ -125,6 +125,8 @@ def request(
             "add it to script.directives"
         )
     launch = [f"--ntasks={tasks}", f"--cpus-per-task={placement.cpus_per_task}", "--kill-on-bad-exit=1"]
+    if resources.overcommit:
+        launch.append("--overcommit")
     if tasks > 1 and profile.launch.mpi:
         launch.append(f"--mpi={profile.launch.mpi}")
     return Request(directives, [*launch, *profile.launch.arguments])

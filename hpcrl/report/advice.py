@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from hpcrl.formats.runs import cores
+
 CPU_LOW = 0.5  # of the requested cores
 GPU_LOW = 0.15  # utilisation
 MEMORY_LOW = 0.2  # of the requested memory, if that is more than
@@ -21,7 +23,7 @@ OTHERS_BUSY = 0.15  # of the whole machine, used by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
 _USED = (
-    "cpus", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
+    "cpus", "nodes", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
     "threads", "machine_cpu_percent", "setup_time", "compile_time",
 )  # fmt: skip
 
@@ -86,9 +88,9 @@ def _span(values: list[float], form: str) -> str:
 def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     """Give the little-used resources of one configuration in one place: means over seeds; for limits, the maximum over seeds."""
     first = group.iloc[0]
-    cores, used = float(first["cpus"] * first["tasks"]), float(group["cpu_utilisation"].mean())
-    if cores > 1 and used < CPU_LOW:
-        yield _Waste("cpu", used, cores)
+    asked, used = float(cores(group).iloc[0]), float(group["cpu_utilisation"].mean())
+    if asked > 1 and used < CPU_LOW:
+        yield _Waste("cpu", used, asked)
     gpu = float(group["gpu_percent"].mean()) / 100
     if first["gpus"] > 0 and gpu < GPU_LOW:
         yield _Waste("gpu", gpu)

@@ -16,7 +16,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
-_RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism")
+_RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
 _OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
 _FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
@@ -139,6 +139,8 @@ def _where(row: Mapping[Any, Any]) -> str:
     tasks = int(row["tasks"]) if not pd.isna(row["tasks"]) else 1
     cores = f"{int(row['cpus'])} core{'s' if row['cpus'] > 1 else ''}"
     text = f"{tasks} × {cores}" if tasks > 1 else cores
+    if not pd.isna(row["overcommit"]) and row["overcommit"]:
+        text = f"{tasks} ranks on {cores}"
     if row["gpus"]:
         kind = row["gpu_type"] if isinstance(row["gpu_type"], str) else f"GPU{'s' if row['gpus'] > 1 else ''}"
         text += f", {int(row['gpus'])} {kind}"

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, counted, display, in_short, natural
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
@@ -162,12 +163,12 @@ def _flat(done: pd.DataFrame, size: Sequence[str]) -> pd.DataFrame:
         # As text, so that a missing value is a value, too; an axis may have the name of a column.
         **{_AXIS + name: [json.dumps(config.get(name), sort_keys=True) for config in configs] for name in names},
     )
-    cores = table["tasks"] * table["cpus"]
+    asked = cores(table)
     billed = table.groupby("cluster")["charge_unit"].transform(lambda column: column.notna().all())
     return table.assign(
-        count=cores.where(table["unit"] == "core", table["gpus"]).astype(int),
+        count=asked.where(table["unit"] == "core", table["gpus"]).astype(int),
         shape=[str(shape) for shape in zip(*(table[name] for name in _SHAPE), strict=True)],
-        rate=table["charge_rate"].where(billed, table["charged_cores"].fillna(cores)).astype(float),
+        rate=table["charge_rate"].where(billed, table["charged_cores"].fillna(asked)).astype(float),
         cost_unit=table["charge_unit"].where(billed, "core-hours"),
     )
 

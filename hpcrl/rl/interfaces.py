@@ -178,8 +178,9 @@ class Memory(Protocol):
         following: NDArray[np.float32],
         terminated: bool,
         ended: bool,
+        stream: int = 0,
     ) -> None:
-        """Store a transition; `ended`: terminated or truncated."""
+        """Store a transition; `ended`: terminated or truncated. Those of one `stream` follow each other."""
 
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw a batch at an environment step."""

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 from hpcrl.catalogue.registry import algorithms
+from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
+from hpcrl.rl.envs.slow import Slow
 from hpcrl.rl.frameworks import framework_weights, make_learner
 from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
+from hpcrl.rl.loops.updating import warm_up_acting
 from hpcrl.rl.runs import Run
+from hpcrl.rl.topologies.acting import ActorRank
+from hpcrl.rl.topologies.make import make_actor_rank
 from hpcrl.rl.weights import initial_weights
 
 
@@ -62,8 +67,9 @@ def make_training(
     weights = _first_weights(algorithm, framework, run.seed)
     learner = make_learner(framework, execution, algorithm, weights, device, run.collective)
     family = algorithms()[name].family
-    compiled = f"hpcrl.rl.frameworks.{framework}.fused_{family}"
-    loops = compiled if execution == "fused" else f"hpcrl.rl.loops.{family}"
+    loops = f"hpcrl.rl.frameworks.{framework}.fused_{family}" if execution == "fused" else f"hpcrl.rl.loops.{family}"
+    if has_actors(settings):
+        loops = "hpcrl.rl.topologies.make"
     return assemble(algorithm, learner, make_environment, evaluation_environments, run, loops)
 
 
@@ -81,8 +87,35 @@ def assemble(
             check_same_start(run.collective, learner.weights(group))
     run.clock.switch("compile")
     implementation = importlib.import_module(f"hpcrl.rl.algorithms.{algorithm.name}")
-    loop: Loop = importlib.import_module(loops).make_loop(algorithm, implementation, make_environment, learner, run)
+    environment = _slowed(make_environment, algorithm.settings)
+    loop: Loop = importlib.import_module(loops).make_loop(algorithm, implementation, environment, learner, run)
     return Training(algorithm, learner, loop, evaluation_environments, run, implementation)
+
+
+def make_exploration(
+    name: str, settings: Any, framework: str, execution: str, make_environment: Callable[[], Any], run: Run
+) -> ActorRank:
+    """Make an actor of a topology, which explores with the weights of the learner's training (:func:`make_training`).
+
+    Raises:
+        UsageError: the environment is not one that the algorithm can learn, or the framework is not installed.
+        HpcrlError: the learner has other settings or another network.
+    """
+    environment = _slowed(make_environment, settings)()
+    algorithm = algorithm_on(name, environment, settings)
+    weights = initial_weights(algorithm, np.random.default_rng(0))
+    run.clock.switch("compile")
+    implementation = importlib.import_module(f"hpcrl.rl.algorithms.{name}")
+    learner = None
+    if settings.acting == "framework":
+        learner = make_learner(framework, execution, algorithm, weights)
+        warm_up_acting(algorithm, implementation, learner)
+    return make_actor_rank(algorithm, implementation, environment, weights[algorithm.acts_with], learner, run)
+
+
+def _slowed(make_environment: Callable[[], Any], settings: Any) -> Callable[[], Any]:
+    latency = getattr(settings, "step_latency", 0.0)
+    return (lambda: Slow(make_environment(), latency)) if latency else make_environment
 
 
 def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.telemetry.phases import PhaseClock
@@ -34,7 +34,7 @@ class Reporter(Protocol):
 class Run:
     """One training of one rank: its seed, who hears of it, and the other ranks.
 
-    With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
+    `world` is the MPI communicator of a topology's learner and actors. With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
     device then cannot work while the loop continues.
     """
 
@@ -43,6 +43,7 @@ class Run:
     clock: PhaseClock
     collective: Collective | None = None
     precise_phases: bool = False
+    world: Any = None
 
     @property
     def rank(self) -> int:

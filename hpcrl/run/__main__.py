@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from hpcrl.catalogue.training import ranks_with_actors
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import begins, note_turned_away, take_attempt
 from hpcrl.formats.plan import find_cell, find_job, read_plan
@@ -73,7 +74,8 @@ def main(arguments: list[str]) -> int:
             allocation.rank == 0 and "HPCRL_RANKS" not in os.environ
         ):  # if set, this is one of the ranks that are started below
             print(begins(start), file=sys.stderr, flush=True)
-        launch = plan.workload.get("launch")
+        has_actors = ranks_with_actors({**plan.workload.get("hyperparameters", {}), **cell.config})
+        launch = "mpi" if has_actors else plan.workload.get("launch")
         if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]

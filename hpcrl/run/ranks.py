@@ -40,7 +40,7 @@ def start_ranks(
         if launch == "mpi":
             if not mpirun:
                 raise UsageError(
-                    "mpirun: not found on PATH, but the study has `launch: mpi`: install an MPI library, or load its module"
+                    "mpirun: not found on PATH, but the ranks of this cell talk over MPI: install an MPI library, or load its module"
                 )
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and mpirun and not wants_gloo:
@@ -72,6 +72,8 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version:
         words += ["--bind-to", "none", "--oversubscribe"]
+        # When one rank has died, the others may write their checkpoints; by default they are killed after one second.
+        words += ["--mca", "odls_base_sigkill_timeout", "10"]
         # All ranks are on this machine: they communicate through shared memory, and do not listen.
         words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
         if os.geteuid() == 0:

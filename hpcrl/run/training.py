@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -14,13 +15,16 @@ from typing import Any
 
 from hpcrl.catalogue.fields import check, names
 from hpcrl.catalogue.registry import algorithms, frameworks
+from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import Asked
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import make_collective
-from hpcrl.rl.make import make_training
+from hpcrl.rl.make import make_exploration, make_training
 from hpcrl.rl.runs import Run
+from hpcrl.rl.topologies.learning import LearnerLoop
+from hpcrl.rl.topologies.make import join
 from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock, switch_cost
@@ -61,22 +65,25 @@ def train_cell(
     if asked.gpus and (not on_gpus or not visible_gpus()):
         what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
         raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
-    if group.ranks > 1 and parallelism == "none":
+    name, settings = _settings_of(workload, config)
+    acts = has_actors(settings)
+    if group.ranks > 1 and parallelism == "none" and not acts:
         raise UsageError(
             f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
         )
-    if parallelism != "none" and group.ranks != asked.tasks:
+    if (acts or parallelism != "none") and group.ranks != asked.tasks:
         raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
-    algorithm = algorithms()[str(config.get("algorithm", workload.get("algorithm")))]
-    known = names(algorithm.settings)
-    values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
-    settings = check(algorithm.name, algorithm.settings, values)
 
     make_environment = partial(gymnasium_environment, workload["environment"], workload.get("max_episode_steps"))
+    world = join(group) if acts else None
     collective = make_collective(framework, parallelism, group, clock)
-    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases)
+    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world)
+    if acts and group.rank:
+        actor = make_exploration(name, settings, framework, execution, make_environment, run)
+        explored = actor.explore(stop)
+        return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
     device = "cuda" if asked.gpus else "cpu"
-    training = make_training(algorithm.name, settings, framework, execution, make_environment, run, device)
+    training = make_training(name, settings, framework, execution, make_environment, run, device)
     result = train(training, goal, stop, checkpoint_file)
     facts = {
         "steps": result.steps,
@@ -95,6 +102,7 @@ def train_cell(
         "precise_phases": precise_phases,
         "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
+        "messages": json.dumps(training.loop.facts()) if isinstance(training.loop, LearnerLoop) else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
     del training  # the learner must be gone before its collective closes
@@ -102,6 +110,14 @@ def train_cell(
         collective.close()
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     return Ended(result.outcome, reason, facts)
+
+
+def _settings_of(workload: dict[str, Any], config: dict[str, Any]) -> tuple[str, Any]:
+    """Return the name of a cell's algorithm and its settings."""
+    algorithm = algorithms()[str(config.get("algorithm", workload.get("algorithm")))]
+    known = names(algorithm.settings)
+    values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
+    return algorithm.name, check(algorithm.name, algorithm.settings, values)
 
 
 def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:

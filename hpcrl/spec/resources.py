@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hpcrl.catalogue.training import ranks_with_actors
 from hpcrl.spec.explain import in_words
 from hpcrl.spec.quantities import MiB, Name, Seconds, parse_memory, parse_time
 
 Scalar = str | int | float | bool
 # Axis names that are resources; every other axis configures the workload.
-RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism", "exclusive")
+RESOURCES = ("cpus", "gpus", "gpu_type", "nodes", "tasks", "memory", "time", "parallelism", "exclusive", "overcommit")
 
 
 class Model(BaseModel):
@@ -20,14 +21,20 @@ class Model(BaseModel):
 
 
 class Resources(Model):
-    """The resources of a cell unless an axis sets others. Cores and memory are per task, `memory` in MiB, `time` in seconds."""
+    """The resources of a cell unless an axis sets others. Cores and memory are per task, `memory` in MiB, `time` in seconds.
+
+    With `overcommit` the cores are per node.
+    """
 
     cpus: int = Field(1, ge=1, strict=True)
     gpus: int = Field(0, ge=0, strict=True, description="GPUs of the whole cell")
     gpu_type: Name | None = None
     nodes: int = Field(1, ge=1, strict=True)
     tasks: int | None = Field(
-        None, ge=1, strict=True, description="number of ranks; default: one, or with a parallelism one for each GPU"
+        None,
+        ge=1,
+        strict=True,
+        description="number of ranks; default: one, with a parallelism one for each GPU, with actors one more than actors",
     )
     memory: MiB = 4096
     time: Seconds = 3600
@@ -35,6 +42,11 @@ class Resources(Model):
         "none", description="how ranks average gradients: by Horovod, or by the framework's own means (native)"
     )
     exclusive: bool = Field(False, strict=True, description="whole nodes, which the cell shares with no other job")
+    overcommit: bool = Field(
+        False,
+        strict=True,
+        description="the ranks of a node share its `cpus` cores: for ranks that mostly wait (srun --overcommit)",
+    )
 
 
 def resource_fault(key: str, value: object) -> str | None:
@@ -47,8 +59,10 @@ def resource_fault(key: str, value: object) -> str | None:
     return None
 
 
-def settled(resources: Resources, point: Mapping[str, Any]) -> Resources:
+def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> Resources:
     """Return the resources of a point's cell: the study's, replaced by those that the point sets, with the number of ranks.
+
+    Ranks that are not given are a learner and its actors, if the point or the workload's hyperparameters have actors.
 
     Raises:
         ValueError: the point's time or memory is invalid.
@@ -61,5 +75,6 @@ def settled(resources: Resources, point: Mapping[str, Any]) -> Resources:
     merged = resources.model_copy(update=asked)
     if merged.tasks is not None:
         return merged
-    tasks = merged.nodes if merged.parallelism == "none" else max(merged.gpus, 2)
+    if (tasks := ranks_with_actors({**hyperparameters, **point})) is None:
+        tasks = merged.nodes if merged.parallelism == "none" else max(merged.gpus, 2)
     return merged.model_copy(update={"tasks": tasks})

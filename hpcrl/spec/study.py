@@ -485,7 +485,7 @@ class Study(Model):
             return {}
         from hpcrl.spec.computed import computed_values
 
-        asked = settled(self.resources, point).model_dump(exclude_none=True)
+        asked = settled(self.resources, point, self.workload.hyperparameters).model_dump(exclude_none=True)
         return computed_values(
             self.computed, {**self.known_hyperparameters(self.algorithm_of(point)), **point, **asked, "seed": seed}
         )

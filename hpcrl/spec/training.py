@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.errors import suggestion, written
+from hpcrl.catalogue.training import has_actors
+from hpcrl.errors import count, suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, reward_range
@@ -128,6 +129,8 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         "parallelism",
         "gpus",
         "stepping",
+        "topology",
+        "step_latency",
         *sorted(set(owners) & study.factors()),
     )
     for values, paths in combinations(study, keys):
@@ -168,6 +171,7 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
             continue
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**given, **own})
+        yield from _actors_faults(settings, values, paths, told)
         ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
         if (wrong := algorithm.fault(settings, ranks)) and wrong[0] not in told:
             told.add(wrong[0])
@@ -175,6 +179,25 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
             place: Key = ("workload", "hyperparameters", name) if name in given else ("workload", "algorithm")
             place = paths.get(name, place if name in given else paths.get("algorithm", place))
             yield place, text if name in place or name in text else f"{name} {text}"
+
+
+def _actors_faults(settings: Any, values: dict[str, Any], paths: dict[str, Key], told: set[str]) -> Iterator[Fault]:
+    """Give resources that a learner and its actors cannot use."""
+    if not has_actors(settings):
+        return
+    ranks = settings.actors + 1
+    if values["tasks"] not in (None, ranks) and "tasks" not in told:
+        told.add("tasks")
+        yield (
+            paths.get("tasks", ("resources", "tasks")),
+            f"expected {ranks}, the learner and its {count(settings.actors, 'actor')}, got {values['tasks']}: leave it out",
+        )
+    if values["gpus"] > 1 and "gpus" not in told:
+        told.add("gpus")
+        yield (
+            paths.get("gpus", ("resources", "gpus")),
+            f"expected at most 1, which is the learner's (actors use none), got {values['gpus']}",
+        )
 
 
 def _has_compiled(framework: Framework, environment: str) -> bool:
@@ -212,5 +235,8 @@ def _cannot(
             yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
+    if execution == "fused":
+        for key in (key for key in ("topology", "step_latency") if values.get(key) not in (None, "sequential", 0)):
+            yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"
     if values["gpus"] and "cuda" not in framework.devices:
         yield "gpus", ("framework",), f"{framework.title} supports the CPU only"

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from time import perf_counter
 
 # `compile` is all work done once before the first step; `fused` is a compiled loop whose parts cannot be timed;
-# `prepare` and `check` are the steps around a command; `tensorboard` writes events while the agent trains.
+# `send`, `receive` and `wait` are those of learner and actors; `prepare` and `check` are the steps around a command; `tensorboard` writes events while the agent trains.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
-    "prepare", "check", "tensorboard",
+    "prepare", "check", "tensorboard", "send", "receive", "wait",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
 NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check")

@@ -13,7 +13,7 @@ GIB = 1024**3
 def cells(**changes: Any) -> pd.DataFrame:
     """Two cells that use well what they have."""
     row = {
-        "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "gpus": 0,
+        "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "gpus": 0,
         "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
         "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
         "compile_time": 1.0,

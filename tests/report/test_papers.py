@@ -14,7 +14,7 @@ NONE = pd.DataFrame()
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
-        "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
+        "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "overcommit": False, "nodes": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
         "final_score": 1000.0, "training_time": 10.0, "machine_cpu_percent": 50.0, "machine_memory_percent": 5.0,
         "gpu_percent": float("nan"), "shared": False,
     } | changes  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from hpcrl.formats.runs import cores
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.figures.drawing import (
     HEIGHT,
@@ -40,6 +41,9 @@ _PHASES = {
     "other": ("other", "#BBBBBB"),
     "check": ("check", "#117733"),
     "tensorboard": ("TensorBoard", "#AA4499"),
+    "send": ("sending", "#44AA99"),
+    "receive": ("receiving", "#999933"),
+    "wait": ("waiting", "#DDDDDD"),
 }
 
 
@@ -199,7 +203,7 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
     """Draw throughput against cores, if a configuration ran on several numbers of them."""
     known = rows[(rows["training_time"] > 0) & (rows["steps"] > 0) & (rows["outcome"] == "completed")]
     known = known.assign(
-        resources=(known["cpus"] * known["tasks"]).where(known["gpus"] == 0, known["gpus"]),
+        resources=cores(known).where(known["gpus"] == 0, known["gpus"]),
         unit=known["gpus"].map(lambda gpus: "GPUs" if gpus else "cores"),
         rate=known["steps"] / known["training_time"],
     )

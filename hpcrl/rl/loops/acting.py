@@ -8,23 +8,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner
+from hpcrl.rl import checkpoint
+from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner, Weights
 
 
 class FrameworkActor:
     """The learner itself: what a comparison of frameworks measures."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, algorithm: Algorithm) -> None:
         self.act, self.sample = learner.act, learner.sample
+        self._learner, self._group = learner, algorithm.acts_with
 
     def refresh(self) -> None:
         """Do nothing: the learner acts on its current weights."""
 
+    def load(self, weights: Weights) -> None:
+        """Act with these weights."""
+        self._learner.load_state(self._learner.state() | checkpoint.nested(self._group, weights))
+
 
 class NumpyActor:
-    """The specification on a copy of the weights that the algorithm acts with: no framework call per step."""
+    """The specification on a copy of the weights that the algorithm acts with: no framework call per step.
 
-    def __init__(self, learner: Learner, algorithm: Algorithm) -> None:
+    The weights are the learner's, or without one those that it is given.
+    """
+
+    def __init__(self, algorithm: Algorithm, learner: Learner | None = None) -> None:
         page: Any = importlib.import_module(f"hpcrl.rl.specification.{algorithm.name}")
         self._page, self._settings, self._group = page, algorithm.settings, algorithm.acts_with
         self._learner = learner
@@ -39,10 +48,17 @@ class NumpyActor:
         return sampled
 
     def refresh(self) -> None:
-        """Copy the learner's weights."""
-        self._weights = self._learner.weights(self._group)
+        """Copy the learner's weights, if there is a learner."""
+        if self._learner is not None:
+            self._weights = self._learner.weights(self._group)
+
+    def load(self, weights: Weights) -> None:
+        """Act with these weights."""
+        self._weights = weights
 
 
 def make_actor(learner: Learner, algorithm: Algorithm) -> Actor:
     """Return the actor that the settings ask for."""
-    return NumpyActor(learner, algorithm) if algorithm.settings.acting == "numpy" else FrameworkActor(learner)
+    if algorithm.settings.acting == "numpy":
+        return NumpyActor(algorithm, learner)
+    return FrameworkActor(learner, algorithm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hpcrl.rl.interfaces import Arrays
 from hpcrl.rl.replay.sumtree import SumTree
 
 SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
+_Window = deque[tuple[NDArray[np.float32], int, float]]  # observation, action, reward
 _STORED = ("observations", "actions", "returns", "following", "discounts")
 
 
@@ -30,7 +31,7 @@ class NStepReplay:
         self.prioritized: bool = settings.prioritized
         self._tree = SumTree(capacity) if settings.prioritized else None
         self._largest = 1.0
-        self._pending: deque[tuple[NDArray[np.float32], int, float]] = deque()
+        self._pending: defaultdict[int, _Window] = defaultdict(deque)
         self._drawn = np.zeros(0, np.int64)
         self._next = self.size = 0
 
@@ -42,19 +43,21 @@ class NStepReplay:
         following: NDArray[np.float32],
         terminated: bool,
         ended: bool,
+        stream: int = 0,
     ) -> None:
-        """Take one transition; store the windows that are complete with it."""
-        self._pending.append((observation, action, reward))
-        while self._pending and (ended or len(self._pending) == self._settings.n_step):
-            self._store(following, terminated)
-            self._pending.popleft()
+        """Take one transition; store the windows that are complete with it. Windows are of one stream."""
+        pending = self._pending[stream]
+        pending.append((observation, action, reward))
+        while pending and (ended or len(pending) == self._settings.n_step):
+            self._store(pending, following, terminated)
+            pending.popleft()
 
-    def _store(self, following: NDArray[np.float32], terminated: bool) -> None:
+    def _store(self, pending: _Window, following: NDArray[np.float32], terminated: bool) -> None:
         gamma, place = self._settings.gamma, self._next
-        self._observations[place], self._actions[place] = self._pending[0][:2]
-        self._returns[place] = sum(gamma**number * reward for number, (_, _, reward) in enumerate(self._pending))
+        self._observations[place], self._actions[place] = pending[0][:2]
+        self._returns[place] = sum(gamma**number * reward for number, (_, _, reward) in enumerate(pending))
         self._following[place] = following
-        self._discounts[place] = 0.0 if terminated else gamma ** len(self._pending)
+        self._discounts[place] = 0.0 if terminated else gamma ** len(pending)
         if self._tree:
             self._tree.set(np.array([place]), np.array([self._largest]))
         self._next = (place + 1) % self._capacity

@@ -33,6 +33,7 @@ class Replay:
         following: NDArray[np.float32],
         terminated: bool,
         ended: bool = False,
+        stream: int = 0,
     ) -> None:
         """Store one transition over the oldest."""
         index = self._next

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpcrl.errors import count
+from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, display
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers.data import Empty, PaperData
@@ -90,7 +91,7 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
     """Draw the figures, in panels that name the paper's numbers; for those without values: the title, and the reason."""
     rows = data.rows
     known = rows["framework"].map(_MODES).eq(rows["execution"]) & rows["workload"].isin(list(_ALGORITHMS))
-    rows = rows[known].assign(cores=rows["cpus"] * rows["tasks"].fillna(1))
+    rows = rows[known].assign(cores=cores(rows))
     on_cpu, on_gpu = rows[rows["gpus"] == 0], rows[rows["gpus"] > 0]
     told = PaperData(rows, since_training(rows, data.episodes), since_training(rows, data.samples), data.goal)
     for place, quantity in enumerate(_QUANTITIES):

@@ -1,0 +1,19 @@
+"""An environment with a latency, as a simulator behind a socket has one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class Slow:
+    """Every step of `environment` takes `seconds` more, in which the process needs no core."""
+
+    def __init__(self, environment: Any, seconds: float) -> None:
+        self._environment, self._seconds = environment, seconds
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.reset = environment.reset
+
+    def step(self, action: int) -> Any:
+        time.sleep(self._seconds)
+        return self._environment.step(action)

@@ -1,0 +1,137 @@
+"""The learner's part of off-policy algorithms: the replay, and the updates of each interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpcrl.rl.checkpoint import NamedArrays
+from hpcrl.rl.interfaces import Algorithm, Arrays, Learner, Memory
+from hpcrl.rl.loops.acting import FrameworkActor
+from hpcrl.rl.loops.measures import Measures
+from hpcrl.rl.loops.warming import restored
+from hpcrl.rl.runs import Run
+from hpcrl.rl.schedules import linear
+
+_STACKED_BYTES = 2**25
+
+
+class Updates:
+    """The updates of a learner from its memory. `refreshed` is called after the updates of each interval."""
+
+    def __init__(
+        self, algorithm: Algorithm, implementation: Any, learner: Learner, run: Run, refreshed: Callable[[], None]
+    ) -> None:
+        self._algorithm, self._settings, self._learner, self._run = algorithm, algorithm.settings, learner, run
+        self._clock, self._refreshed = run.clock, refreshed
+        self._draw = np.random.default_rng([run.seed, 2, *([run.rank] if run.rank else [])])
+        self.memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
+        self._measures = Measures(algorithm.steps[-1].aux)
+        self._share = self._settings.batch_size // run.ranks
+        self._stacks = _stacks(algorithm, self.memory, self._share)
+        self._burst = learner.burst if self._stacks and algorithm.has_one_step else None
+
+    def sync(self, before: int, step: int) -> None:
+        """Move the target copies as often as is due between two steps."""
+        every, share = self._algorithm.sync_every, self._algorithm.sync_share
+        times = step // every - before // every
+        for _ in range(min(times, 1) if share == 1.0 else times):
+            for target in self._algorithm.targets:
+                self._learner.sync(target, share)
+
+    def learn(self, step: int) -> None:
+        """Take the updates of one interval, which ends at an environment step."""
+        settings, learner, memory, switch = self._settings, self._learner, self.memory, self._clock.switch
+        rate = linear(settings.learning_rate, settings.final_learning_rate, settings.total_steps, step)
+        if self._stacks:
+            switch("replay")
+            batches = memory.sample_many(settings.updates, self._share, self._draw, step)
+        if self._burst:
+            switch("transfer")
+            transferred = learner.transfer(batches)
+            switch("update")
+            aux = self._burst(self._algorithm.steps[0].name, transferred, rate)
+        else:
+            for number in range(settings.updates):
+                if not self._stacks:
+                    switch("replay")
+                    sampled = memory.sample(self._share, self._draw, step)
+                switch("transfer")
+                one = tuple(array[number] for array in batches) if self._stacks else sampled
+                aux = self._update(one, number, rate)
+        learner.synchronize()
+        self._refreshed()
+        self._measures.add(learner, aux)
+        switch("other")
+        self._run.reporter.progress(step, settings.total_steps)
+
+    def _update(self, sampled: Arrays, number: int, rate: float) -> Any:
+        """Take the gradient steps of update `number` of an interval; return the aux of the last."""
+        switch, learner, memory = self._clock.switch, self._learner, self.memory
+        batch = learner.transfer(sampled)
+        switch("update")
+        for gradient_step in self._algorithm.steps:
+            if number % gradient_step.every == 0:
+                aux = learner.update(gradient_step.name, batch, rate)
+        if memory.prioritized:
+            switch("replay")
+            memory.prioritize(learner.read(aux)[0])
+        if self._run.precise_phases:
+            learner.synchronize()
+        return aux
+
+    def measures(self) -> dict[str, float]:
+        return self._measures.means()
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        """Return arrays and plain facts for a checkpoint."""
+        return self.memory.state(), {"draw": self._draw.bit_generator.state, "memory": self.memory.facts()}
+
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
+        """Restore what :meth:`state` returned."""
+        self.memory.load_state(arrays)
+        self.memory.load_facts(facts["memory"])
+        self._draw.bit_generator.state = facts["draw"]
+
+
+def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:
+    """Tell whether the batches of an interval are drawn together: no loss changes the draws, and they need little memory."""
+    size = 2 * 4 * algorithm.space.inputs * share * algorithm.settings.updates  # bytes of observations
+    return not memory.prioritized and algorithm.settings.updates > 1 and size <= _STACKED_BYTES
+
+
+def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
+    """Call every compiled shape of a learner once, and restore its state."""
+    with restored(learner):
+        if algorithm.settings.acting == "framework":
+            warm_up_acting(algorithm, implementation, learner)
+        _warm_up_updates(algorithm, implementation, learner, run)
+
+
+def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner) -> None:
+    """Call every compiled shape of acting once."""
+    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, np.float32)
+    learner.act(np.zeros((settings.evaluation_episodes, algorithm.space.inputs), np.float32))
+    learner.act(nothing.reshape(1, -1))
+    actor = FrameworkActor(learner, algorithm)
+    choose = implementation.chooser(algorithm, actor, np.random.default_rng(0), lambda phase: None)
+    choose(nothing, settings.total_steps)
+
+
+def _warm_up_updates(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
+    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, np.float32)
+    draw = np.random.default_rng(0)
+    memory = implementation.memory(algorithm, 1, run)
+    memory.add(nothing, 0, 0.0, nothing, False, True)
+    share = settings.batch_size // run.ranks
+    if learner.burst and algorithm.has_one_step and _stacks(algorithm, memory, share):
+        batches = learner.transfer(memory.sample_many(settings.updates, share, draw))
+        learner.burst(algorithm.steps[0].name, batches, settings.learning_rate)
+    else:
+        batch = learner.transfer(memory.sample(share, draw))
+        for gradient_step in algorithm.steps:
+            learner.update(gradient_step.name, batch, settings.learning_rate)
+    for target in algorithm.targets:
+        learner.sync(target, algorithm.sync_share)

@@ -1,0 +1,107 @@
+"""An actor: it explores with the weights that the learner sent, and sends what happened. Ranks 1 and up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from hpcrl.errors import HpcrlError
+from hpcrl.rl.interfaces import Algorithm, Weights
+from hpcrl.rl.loops.acting import FrameworkActor, NumpyActor
+from hpcrl.rl.loops.exploring import Explorer
+from hpcrl.rl.runs import Result, Run
+from hpcrl.rl.topologies.ports import DirectActor, Patience, RankGone, StarActor
+from hpcrl.rl.topologies.wire import COMPLETED, GOING, PREEMPTED, WeightsMessage
+from hpcrl.rl.weights import unpack
+
+
+class ActorRank:
+    """Actor `number` of `actors`; `like` has the names and shapes of the weights that it is sent."""
+
+    def __init__(
+        self,
+        wait: Patience,
+        ports: DirectActor | StarActor,
+        algorithm: Algorithm,
+        implementation: Any,
+        environment: Any,
+        actor: FrameworkActor | NumpyActor,
+        like: Weights,
+        run: Run,
+        number: int,
+        actors: int,
+    ) -> None:
+        self._wait = wait
+        self._ports, self._run, self._actors, self._number = ports, run, actors, number
+        self._like, self._load = like, actor.load
+        self._share = algorithm.settings.train_interval // actors
+        self._explorer = Explorer(
+            algorithm, implementation, environment, actor, run, self._add, lambda *episode: None, number, actors
+        )
+        self._version = -1
+        self._blocks = self._taken = self._granted = 0
+
+    def _add(self, *transition: Any) -> None:
+        self._block.add(*transition)
+        self._taken += 1
+
+    def explore(self, stop: Callable[[], bool]) -> Result:
+        """Explore until the learner says that there is no more to do. A signal that only this rank gets ends all ranks."""
+        self._wait.stop = stop
+        end = PREEMPTED
+        with suppress(RankGone):
+            end = self._explore(stop)
+        return Result(
+            "preempted" if end == PREEMPTED else "completed", self._taken, self._explorer.episodes, None, None, None
+        )
+
+    def _explore(self, stop: Callable[[], bool]) -> int:
+        """Explore, and return why there is no more to do."""
+        switch = self._run.clock.switch
+        switch("other")
+        message, told = self._take(), False
+        while not message["end"]:
+            if self._taken < self._granted and not told:
+                self._block = self._ports.free_block()
+                steps = min(self._share, self._granted - self._taken)
+                self._explorer.advance(self._explorer.step + self._actors * steps, lambda: stop() or self._is_over())
+                switch("send")
+                told = stop()
+                self._send(PREEMPTED if told else GOING)
+            if told or self._taken >= self._granted or self._ports.poll():
+                message = self._take()
+        self._block = self._ports.free_block()
+        self._send(COMPLETED)
+        self._ports.close()
+        return message["end"]
+
+    def _is_over(self) -> bool:
+        """Tell whether the learner has said that there is no more to do."""
+        message = self._ports.poll()
+        return message is not None and message["end"] != GOING
+
+    def _send(self, end: int) -> None:
+        block = self._block
+        block.say(actor=self._number, number=self._blocks, version=self._version, sent=self._taken, end=end)
+        self._blocks += 1
+        self._ports.send(block)
+
+    def _take(self) -> WeightsMessage:
+        """Wait for a message, and act with its weights from now on."""
+        switch = self._run.clock.switch
+        switch("wait")
+        message = self._ports.take()
+        switch("receive")
+        if message["version"] < self._version:
+            raise HpcrlError(
+                f"actor {self._number}: the weights' version went back from {self._version} to {message['version']}: "
+                "the learner's messages were mixed up"
+            )
+        if self._version < 0 and message["step"]:  # after a checkpoint: no exploration twice
+            self._explorer.restart(message["step"])
+        self._version, self._granted = message["version"], message["granted"]
+        self._explorer.step = max(self._explorer.step, message["step"])
+        self._load(unpack(message.vector, self._like))
+        switch("other")
+        return message

@@ -1,0 +1,300 @@
+"""The learner's loop: it stores what actors send, takes updates, and sends weights. Rank 0; it explores nothing itself."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from hpcrl.errors import HpcrlError
+from hpcrl.rl.checkpoint import NamedArrays
+from hpcrl.rl.interfaces import Act, Algorithm, Learner
+from hpcrl.rl.loops.acting import make_actor
+from hpcrl.rl.loops.updating import Updates
+from hpcrl.rl.runs import Run
+from hpcrl.rl.topologies.ports import PairLearner, Patience, PostedLearner, RankGone, StarLearner
+from hpcrl.rl.topologies.wire import COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
+from hpcrl.rl.weights import pack
+
+# An asynchronous actor may have sent this many blocks that were not answered.
+_AHEAD = 2
+
+
+class _Account:
+    """What one actor was granted, in steps, and what came from it: blocks, stored transitions, its running episode."""
+
+    def __init__(self) -> None:
+        self.granted = self.blocks = self.stored = self.version = self.length = 0
+        self.value = 0.0
+        self.ended = False
+
+
+class LearnerLoop:
+    """What all topologies have in common. `step` counts the environment steps of all actors.
+
+    `version` counts the intervals of updates, `staleness` by how many of them the weights that a block was acted with
+    were older than the learner's when the block was stored: version -> number of blocks.
+    """
+
+    def __init__(
+        self,
+        wait: Patience,
+        algorithm: Algorithm,
+        implementation: Any,
+        learner: Learner,
+        run: Run,
+        size: int,
+        actors: int,
+    ) -> None:
+        self._settings, self._group, self._learner, self._run = (
+            algorithm.settings, algorithm.acts_with, learner, run,
+        )  # fmt: skip
+        self._wait, self._switch = wait, run.clock.switch
+        self._actor = make_actor(learner, algorithm)
+        self.act: Act = self._actor.act
+        self._updates = Updates(algorithm, implementation, learner, run, self._actor.refresh)
+        self._message = WeightsMessage(size)
+        self.accounts = [_Account() for _ in range(actors)]
+        self.staleness: Counter[int] = Counter()
+        self.step = self.episodes = self.version = 0
+        self._learned = 0  # intervals
+        self._stopping = self._closed = False
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        self._wait.stop = stop
+        try:
+            return self._advance(until, stop)
+        except RankGone:
+            self._closed = True
+            return False
+
+    def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        raise NotImplementedError
+
+    def _store(self, block: Block) -> None:
+        """Put the transitions of a block into the replay, and tell the ended episodes."""
+        account = self.accounts[block["actor"]]
+        rows = block.rows().copy()  # n-step windows keep observations, and the block is used again
+        who = f"actor {block['actor']}"
+        if block["number"] != account.blocks or block["sent"] != account.stored + len(rows):
+            raise HpcrlError(
+                f"{who}: its block {block['number']} with {block['sent']} transitions in all came after {account.blocks} blocks "
+                f"with {account.stored}: messages were lost or came twice"
+            )
+        if not account.version <= block["version"] <= self.version:
+            raise HpcrlError(
+                f"{who}: its block {block['number']} has version {block['version']} of the weights, the one before "
+                f"{account.version}, the learner {self.version}: versions only grow"
+            )
+        self._switch("replay")
+        add, before, stream = self._updates.memory.add, self.step, block["actor"]
+        rewards, lasts = rows["reward"].tolist(), rows["ended"].tolist()
+        fields = (rows["observation"], rows["action"].tolist(), rewards, rows["following"], rows["terminated"].tolist())
+        for observation, action, reward, following, terminated, ended in zip(*fields, lasts, strict=True):
+            add(observation, action, reward, following, terminated, ended, stream)
+            self.step += 1
+            account.value += reward
+            account.length += 1
+            if ended:
+                self.episodes += 1
+                self._run.reporter.episode(self.step, account.value, account.length)
+                account.value, account.length = 0.0, 0
+        self._switch("other")
+        if len(rows):
+            self.staleness[self.version - block["version"]] += 1
+        account.blocks += 1
+        account.stored += len(rows)
+        account.version = block["version"]
+        account.ended = block["end"] == COMPLETED
+        self._stopping = self._stopping or block["end"] == PREEMPTED
+        self._updates.sync(before, self.step)
+
+    def _is_due(self) -> bool:
+        return bool(self.step // self._settings.train_interval > self._learned)
+
+    def _learn(self) -> None:
+        """Take the updates of the interval that is due."""
+        self._learned += 1
+        if (mark := self._learned * self._settings.train_interval) >= self._settings.learning_starts:
+            self._updates.learn(mark)
+            self.version += 1
+
+    def _written(self, granted: int = 0, end: int = GOING) -> WeightsMessage:
+        """Return the message with the current weights."""
+        self._switch("send")
+        self._message.say(version=self.version, step=self.step, granted=granted, end=end)
+        self._message.vector[:] = pack(self._learner.weights(self._group))
+        return self._message
+
+    def close(self) -> None:
+        """Tell the actors that there is no more to do, and store what they still send."""
+        if not self._closed:
+            self._closed = True
+            with suppress(RankGone):
+                self._end()
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+    def measures(self) -> dict[str, float]:
+        return self._updates.measures()
+
+    def facts(self) -> dict[str, Any]:
+        """Return how many transitions came from each actor, and how old the weights of blocks were."""
+        return {
+            "transitions": [account.stored for account in self.accounts],
+            "blocks": [account.blocks for account in self.accounts],
+            "staleness": {str(age): self.staleness[age] for age in sorted(self.staleness)},
+        }
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        arrays, facts = self._updates.state()
+        return arrays, facts | {"version": self.version, "learned": self._learned}
+
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
+        self._updates.load_state(arrays, facts)
+        self.version, self._learned = facts["version"], facts["learned"]
+        self._actor.refresh()
+
+
+class RoundLoop(LearnerLoop):
+    """Pairwise and collective: in each round every actor takes its share of the steps of an interval, and all wait for each other.
+
+    With `overlap` the actors explore the next round while the learner learns from the last, with weights that have not
+    learned from it. Without, they wait: one actor then gives exactly the weights of the sequential loop.
+    """
+
+    def __init__(self, ports: PairLearner | StarLearner, *given: Any) -> None:
+        super().__init__(*given)
+        self._ports = ports
+        self._outstanding = False
+        self._granted = 0
+
+    def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        while self.step < until:
+            if not self._outstanding:
+                self._learn_what_is_due()  # after a checkpoint
+                self._grant()
+            self._stopping = self._stopping or stop()
+            self._gather()
+            if self._stopping:
+                return False
+            if self._settings.overlap:
+                self._grant()
+            self._learn_what_is_due()
+        return True
+
+    def _learn_what_is_due(self) -> None:
+        while self._is_due():
+            self._learn()
+
+    def _grant(self) -> None:
+        """Let each actor take its share of the steps to the interval's end, with the present weights."""
+        interval, total = self._settings.train_interval, self._settings.total_steps
+        steps = min((self.step // interval + 1) * interval, total) - self.step
+        if steps > 0:
+            self._granted += -(-steps // len(self.accounts))
+            self._publish(GOING)
+            self._outstanding = True
+
+    def _publish(self, end: int) -> None:
+        self._ports.publish(self._written(self._granted, end))
+        self._switch("other")
+
+    def _gather(self) -> None:
+        self._switch("wait")
+        blocks = self._ports.gather()
+        self._outstanding = False
+        for block in blocks:
+            self._store(block)
+
+    def _end(self) -> None:
+        if self._outstanding:
+            self._gather()
+        self._publish(PREEMPTED if self._stopping else COMPLETED)
+        self._gather()
+        self._ports.close()
+
+
+class AsynchronousLoop(LearnerLoop):
+    """Actors that never wait for each other: the learner answers each block with the newest weights.
+
+    An actor may be two blocks ahead of the answers. The learner takes updates as often as the sequential loop for the steps that
+    have come; but none that would make a block that is still to come older than `max_staleness`: first it waits for that block.
+    """
+
+    def __init__(self, ports: PostedLearner, *given: Any) -> None:
+        super().__init__(*given)
+        self._ports = ports
+        self._left: int | None = None  # steps that no actor was granted yet
+        self._owed = [0] * len(self.accounts)  # answers
+        # Versions of the last answers: the next block of an actor was begun with the first of them, or a newer one.
+        self._answers: list[deque[int]] = [deque(maxlen=_AHEAD) for _ in self.accounts]
+
+    def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        if self._left is None:
+            self._left = self._settings.total_steps - self.step
+            self._owed = [_AHEAD] * len(self.accounts)
+            self._answer()
+        while not self._stopping:
+            if stop():
+                self._stopping = True
+            elif self._is_due() and not self._would_be_stale():
+                self._learn()
+            elif self.step >= until and not self._is_due():
+                return True
+            else:
+                self._switch("wait")
+                self._wait(self._take)
+                self._switch("other")
+        return False
+
+    def _would_be_stale(self) -> bool:
+        oldest = min(
+            (
+                self._answers[actor][0]
+                for actor, account in enumerate(self.accounts)
+                if account.granted > account.stored
+            ),
+            default=self.version,
+        )
+        return bool(self.version + 1 - oldest > self._settings.max_staleness)
+
+    def _take(self) -> bool:
+        """Store what has come, and answer it. Tell whether anything came."""
+        came = False
+        for block in self._ports.arrived():
+            came = True
+            self._store(block)
+            self._owed[block["actor"]] += 1
+        if any(self._owed) and not self._closed:
+            self._answer()
+            self._switch("wait")
+        return came
+
+    def _answer(self) -> None:
+        """Send weights, and leave to take a block more, to each actor that has sent one and can take a message now."""
+        message: WeightsMessage | None = None
+        share = self._settings.train_interval // len(self.accounts)
+        for actor, account in enumerate(self.accounts):
+            if not self._owed[actor] or not self._ports.is_free(actor):
+                continue
+            message = message or self._written()
+            steps = min(share * self._owed[actor], self._left or 0)
+            self._left = (self._left or 0) - steps
+            account.granted += steps
+            self._answers[actor].extend([self.version] * self._owed[actor])
+            self._owed[actor] = 0
+            message.say(granted=account.granted)
+            self._ports.send(actor, message)
+
+    def _end(self) -> None:
+        message = self._written(end=PREEMPTED if self._stopping else COMPLETED)
+        for actor, account in enumerate(self.accounts):
+            message.say(granted=account.granted)
+            self._ports.send(actor, message)
+        self._switch("wait")
+        while not all(account.ended for account in self.accounts):
+            self._wait(self._take)
+        self._ports.close()

@@ -1,0 +1,231 @@
+"""Sending and receiving over MPI, without a wait that keeps a core busy: actors may share the cores."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
+
+# A wait first gives way this often, then it sleeps between looks.
+_YIELDS = 20
+_NAP_SECONDS = 5e-5
+_GRACE_SECONDS = 5.0
+_TAG_WEIGHTS, _TAG_BLOCK = 1, 2
+LEARNER = 0
+
+
+class RankGone(Exception):
+    """A signal has come, and a rank does not answer any more."""
+
+
+class Patience:
+    """Waits for messages. After a signal (`stop` says yes) a rank has some seconds to send what it has."""
+
+    def __init__(self) -> None:
+        self.stop: Callable[[], bool] = lambda: False
+
+    def __call__(self, done: Callable[[], bool]) -> None:
+        """Wait until `done` says yes.
+
+        Raises:
+            RankGone: a signal came, and it still says no.
+        """
+        for _ in range(_YIELDS):
+            if done():
+                return
+            os.sched_yield()
+        end: float | None = None
+        while not done():
+            time.sleep(_NAP_SECONDS)
+            if end is None and self.stop():
+                end = time.monotonic() + _GRACE_SECONDS
+            if end is not None and time.monotonic() > end:
+                raise RankGone
+
+
+class PostedLearner:
+    """The learner's end of messages between two ranks each. A receive for every actor is always posted."""
+
+    def __init__(self, wait: Patience, world: Any, size: int, blocks: list[Block]) -> None:
+        self._wait = wait
+        self._world, self._blocks = world, blocks
+        self._receives = [self._post(actor) for actor in range(len(blocks))]
+        self._messages = [WeightsMessage(size) for _ in blocks]
+        self._sends: list[Any] = [None] * len(blocks)
+
+    def _post(self, actor: int) -> Any:
+        return self._world.Irecv(self._blocks[actor].buffer, source=actor + 1, tag=_TAG_BLOCK)
+
+    def arrived(self) -> Iterator[Block]:
+        """Give each block that has arrived. It may be used until the next is asked for."""
+        for actor, request in enumerate(self._receives):
+            if request.Test():
+                try:
+                    yield self._blocks[actor]
+                finally:
+                    self._receives[actor] = self._post(actor)
+
+    def is_free(self, actor: int) -> bool:
+        """Tell whether the last message to an actor has left its buffer."""
+        return self._sends[actor] is None or bool(self._sends[actor].Test())
+
+    def send(self, actor: int, content: WeightsMessage) -> None:
+        """Send a message to an actor; wait until the one before has left."""
+        self._wait(partial(self.is_free, actor))
+        self._messages[actor].buffer[:] = content.buffer
+        self._sends[actor] = self._world.Isend(self._messages[actor].buffer, dest=actor + 1, tag=_TAG_WEIGHTS)
+
+    def close(self) -> None:
+        """Wait until everything has been sent, and withdraw the receives."""
+        for actor, request in enumerate(self._receives):
+            self._wait(partial(self.is_free, actor))
+            request.Cancel()
+            request.Wait()
+
+
+class DirectActor:
+    """An actor's end of messages between it and the learner. The newest weights win."""
+
+    def __init__(self, wait: Patience, world: Any, size: int, blocks: tuple[Block, Block]) -> None:
+        self._wait, self._world = wait, world
+        self._arriving, self._newest = WeightsMessage(size), WeightsMessage(size)
+        self._receive: Any = self._post()
+        self._blocks, self._sends = blocks, [None, None]
+        self._has_new = False
+        self._turn = 0
+
+    def _post(self) -> Any:
+        return self._world.Irecv(self._arriving.buffer, source=LEARNER, tag=_TAG_WEIGHTS)
+
+    def poll(self) -> WeightsMessage | None:
+        """Return the newest message, if one has come since :meth:`take`."""
+        while self._receive is not None and self._receive.Test():
+            self._arriving, self._newest = self._newest, self._arriving
+            self._has_new = True
+            self._receive = None if self._newest["end"] else self._post()
+        return self._newest if self._has_new else None
+
+    def take(self) -> WeightsMessage:
+        """Wait for the next message, or take the newest that has come."""
+        self._wait(lambda: self.poll() is not None)
+        self._has_new = False
+        return self._newest
+
+    def free_block(self) -> Block:
+        """Return the block whose content has left, empty."""
+        request: Any = self._sends[self._turn]
+        if request is not None:
+            self._wait(request.Test)
+        block = self._blocks[self._turn]
+        block.say(count=0)
+        return block
+
+    def send(self, block: Block) -> None:
+        self._sends[self._turn] = self._world.Isend(block.used(), dest=LEARNER, tag=_TAG_BLOCK)
+        self._turn = 1 - self._turn
+
+    def close(self) -> None:
+        """Wait until everything has been sent."""
+        for request in self._sends:
+            if request is not None:
+                self._wait(request.Test)
+
+
+class PairLearner:
+    """The learner's end of messages between it and one actor, in turns."""
+
+    def __init__(self, wait: Patience, world: Any, size: int, block: Block) -> None:
+        self._wait = wait
+        self._world, self._block = world, block
+        self._message = WeightsMessage(size)
+        self._send: Any = None
+
+    def gather(self) -> list[Block]:
+        """Return the actor's block."""
+        self._wait(self._world.Irecv(self._block.buffer, source=LEARNER + 1, tag=_TAG_BLOCK).Test)
+        return [self._block]
+
+    def publish(self, content: WeightsMessage) -> None:
+        """Send a message to the actor."""
+        self.close()
+        self._message.buffer[:] = content.buffer
+        self._send = self._world.Isend(self._message.buffer, dest=LEARNER + 1, tag=_TAG_WEIGHTS)
+
+    def close(self) -> None:
+        """Wait until everything has been sent."""
+        if self._send is not None:
+            self._wait(self._send.Test)
+
+
+class StarLearner:
+    """The learner's end of gather and broadcast: all ranks call the same, in the same order."""
+
+    def __init__(self, wait: Patience, world: Any, size: int, blocks: list[Block], inputs: int) -> None:
+        self._wait = wait
+        self._world, self._blocks, self._row = world, blocks, row_bytes(inputs)
+        self._heads, self._numbers = heads(len(blocks) + 1)
+        self._nothing = np.zeros(0, np.uint8)
+        self._own = heads(1)[0]
+
+    def gather(self) -> list[Block]:
+        """Return the block of every actor."""
+        request = self._world.Igather(self._own, self._heads, root=LEARNER)
+        self._wait(request.Test)
+        counts = [int(count) * self._row for count in self._numbers["count"]]
+        content = np.empty(sum(counts), np.uint8)
+        places = np.cumsum([0, *counts[:-1]]).tolist()
+        request = self._world.Igatherv(self._nothing, [content, counts, places, _byte()], root=LEARNER)
+        self._wait(request.Test)
+        size = self._own.nbytes
+        for actor, block in enumerate(self._blocks):
+            block.head[:] = self._heads[(actor + 1) * size : (actor + 2) * size]
+            block.content()[:] = content[places[actor + 1] :][: counts[actor + 1]]
+        return self._blocks
+
+    def publish(self, message: WeightsMessage) -> None:
+        """Send a message to every actor."""
+        self._wait(self._world.Ibcast(message.buffer, root=LEARNER).Test)
+
+    def close(self) -> None:
+        """Do nothing: nothing is on its way."""
+
+
+class StarActor:
+    """An actor's end of gather and broadcast."""
+
+    def __init__(self, wait: Patience, world: Any, size: int, block: Block) -> None:
+        self._wait = wait
+        self._world, self._block, self._message = world, block, WeightsMessage(size)
+
+    def poll(self) -> WeightsMessage | None:
+        """Return nothing: a message comes to all actors at once, when all have sent their blocks."""
+        return None
+
+    def take(self) -> WeightsMessage:
+        """Wait for the next message."""
+        self._wait(self._world.Ibcast(self._message.buffer, root=LEARNER).Test)
+        return self._message
+
+    def free_block(self) -> Block:
+        self._block.say(count=0)
+        return self._block
+
+    def send(self, block: Block) -> None:
+        """Wait until the learner has the block."""
+        self._wait(self._world.Igather(block.head, None, root=LEARNER).Test)
+        self._wait(self._world.Igatherv(block.content(), None, root=LEARNER).Test)
+
+    def close(self) -> None:
+        """Do nothing: nothing is on its way."""
+
+
+def _byte() -> Any:
+    from mpi4py import MPI
+
+    return MPI.BYTE

@@ -1,0 +1,106 @@
+"""The messages between learner and actors: flat buffers, so that nothing is pickled and no size is sent.
+
+Rank 0 is the learner, rank a + 1 is actor a. Numbers are of the machine's byte order: all ranks run on one kind of machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Why there is no more to do, as `end` of a message.
+GOING, COMPLETED, PREEMPTED = 0, 1, 2
+
+_WEIGHTS = np.dtype([(name, np.int64) for name in ("version", "step", "granted", "end")])
+_BLOCK = np.dtype([(name, np.int64) for name in ("actor", "number", "version", "count", "sent", "end")])
+
+
+class _Message:
+    """A buffer of bytes that begins with a header of whole numbers."""
+
+    def __init__(self, header: np.dtype[Any], size: int) -> None:
+        self.buffer = np.zeros(header.itemsize + size, np.uint8)
+        self._header: Any = self.buffer[: header.itemsize].view(header)[0]
+        self._content = self.buffer[header.itemsize :]
+
+    def __getitem__(self, name: str) -> int:
+        return int(self._header[name])
+
+    def say(self, **values: int) -> None:
+        """Set values of the header."""
+        for name, value in values.items():
+            self._header[name] = value
+
+
+class WeightsMessage(_Message):
+    """From the learner: `vector`, the float32 weights that actors act with, after `version` intervals of updates.
+
+    `step` counts the environment steps of all actors. The receiver may take steps until it has taken `granted` in all.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(_WEIGHTS, 4 * size)
+        self.vector: NDArray[np.float32] = self._content.view(np.float32)
+
+
+class Block(_Message):
+    """From an actor: `count` transitions in the order of their steps, taken with the weights `version`.
+
+    `number` counts the blocks of the actor from 0, `sent` its transitions up to and with this block.
+    """
+
+    def __init__(self, inputs: int, capacity: int) -> None:
+        row = _row(inputs)
+        super().__init__(_BLOCK, row.itemsize * capacity)
+        self._rows = self._content.view(row)
+        self.head = self.buffer[: _BLOCK.itemsize]
+        self.capacity = capacity
+
+    def add(
+        self,
+        observation: NDArray[np.float32],
+        action: int,
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+        ended: bool,
+    ) -> None:
+        """Append a transition."""
+        count = self["count"]
+        self._rows[count] = (observation, following, action, reward, terminated, ended)
+        self._header["count"] = count + 1
+
+    def used(self) -> NDArray[np.uint8]:
+        """Return the part of the buffer that has content."""
+        return self.buffer[: _BLOCK.itemsize + self.rows().nbytes]
+
+    def rows(self) -> NDArray[Any]:
+        """Return the transitions (count,), with fields observation, following, action, reward, terminated and ended."""
+        return self._rows[: self["count"]]
+
+    def content(self) -> NDArray[np.uint8]:
+        """Return the transitions as bytes."""
+        return self._content[: self.rows().nbytes]
+
+
+def heads(count: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Return a buffer for the headers of the blocks of `count` ranks, and the headers in it."""
+    buffer = np.zeros(count * _BLOCK.itemsize, np.uint8)
+    return buffer, buffer.view(_BLOCK)
+
+
+def row_bytes(inputs: int) -> int:
+    """Return the bytes of a transition."""
+    return _row(inputs).itemsize
+
+
+def _row(inputs: int) -> np.dtype[Any]:
+    # The reward is not rounded to float32 before n-step returns are summed.
+    return np.dtype(
+        [
+            ("observation", np.float32, (inputs,)), ("following", np.float32, (inputs,)), ("action", np.int64),
+            ("reward", np.float64), ("terminated", np.bool_), ("ended", np.bool_),
+        ]
+    )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Run by mpirun in a framework's own environment: trainings with a learner and actors, one after another.
+
+The first argument is a framework, the second its mode, the third a list of cases in JSON. Rank 0 prints what each case gave, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+import zlib
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcrl.catalogue.registry import algorithms
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.make import make_exploration, make_training
+from hpcrl.rl.runs import Run
+from hpcrl.rl.train import train
+from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import Reports
+
+SMALL = {
+    "hidden": [16, 16], "total_steps": 600, "learning_starts": 60, "train_interval": 60, "updates": 8, "batch_size": 16,
+    "buffer_size": 5000, "evaluation_interval": 300, "evaluation_episodes": 2, "acting": "numpy",
+}  # fmt: skip
+
+
+class Delayed:
+    """Steps that take a random while."""
+
+    def __init__(self, environment: Any, most: float, seed: int) -> None:
+        self._environment, self._most, self._draw = environment, most, random.Random(seed)
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.reset = environment.reset
+
+    def step(self, action: int) -> Any:
+        if self._draw.random() < 0.1:
+            time.sleep(self._most * self._draw.random())
+        return self._environment.step(action)
+
+
+class Seen:
+    """A checksum of the transitions of each stream, in their order."""
+
+    def __init__(self) -> None:
+        self.sums: dict[int, int] = defaultdict(int)
+        self.counts: dict[int, int] = defaultdict(int)
+
+    def __call__(
+        self,
+        observation: Any,
+        action: int,
+        reward: float,
+        following: Any,
+        terminated: bool,
+        ended: bool,
+        stream: int = 0,
+    ) -> None:
+        facts = (observation.tobytes(), int(action), float(reward), following.tobytes(), bool(terminated), bool(ended))
+        self.sums[stream] = zlib.crc32(repr(facts).encode(), self.sums[stream])
+        self.counts[stream] += 1
+
+
+def learner(
+    case: dict[str, Any],
+    settings: Any,
+    world: Any,
+    framework: str,
+    execution: str,
+    environment: Any,
+    seed: int,
+    stop: Any,
+) -> dict[str, Any]:
+    seen, reports, clock = Seen(), Reports(), PhaseClock()
+    name = case.get("algorithm", "dqn")
+    training = make_training(name, settings, framework, execution, environment, Run(seed, reports, clock, world=world))
+    memory: Any = training.loop._updates.memory  # type: ignore[attr-defined]
+    add = memory.add
+    memory.add = lambda *given: (seen(*given), add(*given))[1]
+    if world is None:  # the explorer has the method itself
+        training.loop._explorer._store = memory.add  # type: ignore[attr-defined]
+    result = train(training, case.get("goal"), stop, Path(case["checkpoint"]) if "checkpoint" in case else None)
+    weights = training.learner.state()
+    return {
+        "outcome": result.outcome,
+        "steps": result.steps,
+        "episodes": len(reports.episodes),
+        "returns": zlib.crc32(repr(reports.episodes).encode()),
+        "evaluations": reports.evaluations,
+        "weights": zlib.crc32(b"".join(weights[key].tobytes() for key in sorted(weights))),
+        "finite": all(bool(np.isfinite(array).all()) for array in weights.values()),
+        "sums": dict(seen.sums),
+        "counts": dict(seen.counts),
+        "seconds": {phase: seconds for phase, seconds in clock.seconds.items() if seconds},
+        "facts": training.loop.facts() if world else None,  # type: ignore[attr-defined]
+    }
+
+
+def run_case(case: dict[str, Any], framework: str, execution: str) -> dict[str, Any] | None:
+    everyone, actors = MPI.COMM_WORLD, case["actors"]
+    settings_of = algorithms()[case.get("algorithm", "dqn")].settings
+    given = {**SMALL, **case.get("settings", {})}
+    given["hidden"] = tuple(given["hidden"])
+    settings = settings_of(**given, topology=case["topology"], actors=actors)
+    part = everyone.Split(int(everyone.rank <= actors), everyone.rank)
+    if everyone.rank > actors:
+        part.Free()
+        return None
+    rank, seed = everyone.rank, case.get("seed", 1)
+    make = partial(gymnasium_environment, case.get("environment", "CartPole-v1"), None)
+    environment = make
+    if delay := case.get("delay"):
+        environment = lambda: Delayed(make(), delay, 1000 * seed + rank)  # noqa: E731
+    signalled = threading.Event()
+    if rank in case.get("stopped", ()):
+        threading.Timer(case["stop_after"], signalled.set).start()
+    if rank == 0:
+        facts = learner(case, settings, part, framework, execution, environment, seed, signalled.is_set)
+        others = part.gather(None)
+        facts["sent"] = {number: other for number, other in enumerate(others[1:])}
+        if case.get("sequential"):
+            alone = settings_of(**given)
+            facts["sequential"] = learner(case, alone, None, framework, execution, make, seed, lambda: False)
+    else:
+        run = Run(seed, Reports(), PhaseClock(), world=part)
+        name = case.get("algorithm", "dqn")
+        actor = make_exploration(name, settings, framework, execution, environment, run)
+        seen, add = Seen(), actor._add
+        actor._explorer._store = lambda *given: (seen(*given), add(*given))[1]
+        explored = actor.explore(signalled.is_set)
+        seconds = {phase: spent for phase, spent in run.clock.seconds.items() if spent}
+        sums = (seen.sums[0], seen.counts[0])
+        part.gather({"outcome": explored.outcome, "steps": explored.steps, "sums": sums, "seconds": seconds})
+    part.Free()
+    return facts if rank == 0 else None
+
+
+def main(framework: str, execution: str, cases: str) -> None:
+    for case in json.loads(cases):
+        facts = run_case(case, framework, execution)
+        if facts is not None:
+            print(json.dumps(facts), flush=True)
+        MPI.COMM_WORLD.Barrier()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
