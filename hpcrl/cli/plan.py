@@ -166,7 +166,8 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         if number := asked.get("gpus"):
             kind = asked.get("gpu_type")
             gpus = f", {number} {kind}" if kind else f", {count(number, 'GPU')}"
-        tasks = f"{asked['tasks']} x " if asked.get("tasks", 1) > 1 else ""
+        between = "ranks on" if asked.get("overcommit") else "x"
+        tasks = f"{asked['tasks']} {between} " if asked.get("tasks", 1) > 1 else ""
         where = job.partition + (f"/{job.qos}" if job.qos else "")
         echo(
             f"  {job.name}: {count(job.count, 'cell')} of {tasks}{count(asked['cpus'], 'core')}{gpus} in {where} ({job.node_type})"

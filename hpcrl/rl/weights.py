@@ -70,10 +70,11 @@ def _orthogonal(network: Network, generator: np.random.Generator) -> Weights:
     return weights
 
 
-def pack(weights: Weights, transposed: bool = False) -> NDArray[np.float32]:
-    """Return all weights as one flat float32 vector; `transposed` stores each weight as (in, out)."""
+def pack(weights: Weights, transposed: bool = False, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Return all weights as one flat float32 vector, in `out` if it is given; `transposed` stores each weight as (in, out)."""
     arrays = [array.T if transposed else array for array in weights.values()]
-    return np.concatenate([array.ravel() for array in arrays]).astype(np.float32)
+    whole = np.empty(sum(array.size for array in arrays), np.float32) if out is None else out
+    return np.concatenate([array.ravel() for array in arrays], out=whole, casting="same_kind")
 
 
 def unpack(vector: NDArray[np.float32], like: Weights, transposed: bool = False) -> Weights:

@@ -373,3 +373,32 @@ def test_a_rank_that_dies_under_srun_fails_the_cell_with_its_error(sol: Cluster,
     (row,) = sol.collected(plan).to_dict("records")
     assert row["outcome"] == "failed"
     assert row["reason"] == "rank 1: RuntimeError: the simulator of this rank is gone"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("topology", "resources"),
+    [
+        ({"topology": "asynchronous", "actors": 3}, {"overcommit": True, "cpus": 1}),
+        ({"topology": "collective", "actors": 3}, {"nodes": 2}),
+        ({"topology": "asynchronous", "actors": 3}, {"nodes": 2}),
+    ],
+)
+def test_a_learner_and_its_actors_under_srun(
+    sol: Cluster, tmp_path: Path, topology: dict[str, Any], resources: dict[str, Any]
+) -> None:
+    """On one node whose core they share, and on two."""
+    built_environment("numpy")
+    study = dqn_study(
+        axes={"framework": ["numpy"], **{name: [value] for name, value in topology.items()}},
+        resources={"cpus": 1, "memory": "300M", "time": "00:10:00", **resources},
+    )
+    study["workload"]["hyperparameters"] |= {"total_steps": 6000, "acting": "numpy", "train_interval": 240}
+    plan = sol.plan(tmp_path / "plan", study)
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    (row,) = sol.collected(plan).to_dict("records")
+    assert (row["outcome"], row["records"], row["tasks"], row["steps"]) == ("completed", 4, 4, 6000)
+    assert sum(json.loads(row["messages"])["transitions"]) == 6000
+    nodes = {path.name.split(".")[2] for path in (plan / "records").iterdir()}
+    assert len(nodes) == resources.get("nodes", 1)

@@ -58,6 +58,7 @@ class LearnerLoop:
         self.accounts = [_Account() for _ in range(actors)]
         self.staleness: Counter[int] = Counter()
         self.step = self.episodes = self.version = 0
+        self._bound = 0  # of the staleness
         self._learned = 0  # intervals
         self._stopping = self._closed = False
 
@@ -102,7 +103,9 @@ class LearnerLoop:
                 account.value, account.length = 0.0, 0
         self._switch("other")
         if len(rows):
-            self.staleness[self.version - block["version"]] += 1
+            self.staleness[age := self.version - block["version"]] += 1
+            if age > self._bound:
+                raise HpcrlError(f"{who}: its weights were {age} intervals old, but they may be {self._bound} at most")
         account.blocks += 1
         account.stored += len(rows)
         account.version = block["version"]
@@ -124,7 +127,7 @@ class LearnerLoop:
         """Return the message with the current weights."""
         self._switch("send")
         self._message.say(version=self.version, step=self.step, granted=granted, end=end)
-        self._message.vector[:] = pack(self._learner.weights(self._group))
+        pack(self._learner.weights(self._group), out=self._message.vector)
         return self._message
 
     def close(self) -> None:
@@ -168,6 +171,7 @@ class RoundLoop(LearnerLoop):
     def __init__(self, ports: PairLearner | StarLearner, *given: Any) -> None:
         super().__init__(*given)
         self._ports = ports
+        self._bound = int(self._settings.overlap)
         self._outstanding = False
         self._granted = 0
 
@@ -199,6 +203,8 @@ class RoundLoop(LearnerLoop):
             self._outstanding = True
 
     def _publish(self, end: int) -> None:
+        self._switch("send")
+        self._ports.flush()
         self._ports.publish(self._written(self._granted, end))
         self._switch("other")
 
@@ -214,7 +220,7 @@ class RoundLoop(LearnerLoop):
             self._gather()
         self._publish(PREEMPTED if self._stopping else COMPLETED)
         self._gather()
-        self._ports.close()
+        self._ports.flush()
 
 
 class AsynchronousLoop(LearnerLoop):
@@ -227,6 +233,7 @@ class AsynchronousLoop(LearnerLoop):
     def __init__(self, ports: PostedLearner, *given: Any) -> None:
         super().__init__(*given)
         self._ports = ports
+        self._bound = self._settings.max_staleness
         self._left: int | None = None  # steps that no actor was granted yet
         self._owed = [0] * len(self.accounts)  # answers
         # Versions of the last answers: the next block of an actor was begun with the first of them, or a newer one.

@@ -64,7 +64,7 @@ def make_loop(
     given = (wait, algorithm, implementation, learner, run, size, settings.actors)
     blocks = [Block(algorithm.space.inputs, _capacity(settings)) for _ in range(settings.actors)]
     if settings.topology == "pairwise":
-        return RoundLoop(PairLearner(wait, world, size, blocks[0]), *given)
+        return RoundLoop(PairLearner(wait, world, blocks[0]), *given)
     if settings.topology == "collective":
         return RoundLoop(StarLearner(wait, world, size, blocks, algorithm.space.inputs), *given)
     return AsynchronousLoop(PostedLearner(wait, world, size, blocks), *given)

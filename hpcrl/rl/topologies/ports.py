@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ import numpy as np
 
 from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
 
-# A wait first gives way this often, then it sleeps between looks.
+# A wait first gives way this often, then it sleeps between looks: for this share of the time that it has waited, so that many who
+# wait cost the cores almost nothing, and no wait becomes much longer.
 _YIELDS = 20
-_NAP_SECONDS = 5e-5
+_NAP_SHARE, _SHORTEST_NAP, _LONGEST_NAP = 0.02, 5e-5, 2e-4
 _GRACE_SECONDS = 5.0
 _TAG_WEIGHTS, _TAG_BLOCK = 1, 2
 LEARNER = 0
@@ -40,13 +42,14 @@ class Patience:
             if done():
                 return
             os.sched_yield()
-        end: float | None = None
+        begun, end = time.monotonic(), math.inf
         while not done():
-            time.sleep(_NAP_SECONDS)
-            if end is None and self.stop():
-                end = time.monotonic() + _GRACE_SECONDS
-            if end is not None and time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 raise RankGone
+            if end == math.inf and self.stop():
+                end = now + _GRACE_SECONDS
+            time.sleep(min(max(_SHORTEST_NAP, _NAP_SHARE * (now - begun)), _LONGEST_NAP))
 
 
 class PostedLearner:
@@ -140,10 +143,9 @@ class DirectActor:
 class PairLearner:
     """The learner's end of messages between it and one actor, in turns."""
 
-    def __init__(self, wait: Patience, world: Any, size: int, block: Block) -> None:
+    def __init__(self, wait: Patience, world: Any, block: Block) -> None:
         self._wait = wait
         self._world, self._block = world, block
-        self._message = WeightsMessage(size)
         self._send: Any = None
 
     def gather(self) -> list[Block]:
@@ -151,13 +153,11 @@ class PairLearner:
         self._wait(self._world.Irecv(self._block.buffer, source=LEARNER + 1, tag=_TAG_BLOCK).Test)
         return [self._block]
 
-    def publish(self, content: WeightsMessage) -> None:
-        """Send a message to the actor."""
-        self.close()
-        self._message.buffer[:] = content.buffer
-        self._send = self._world.Isend(self._message.buffer, dest=LEARNER + 1, tag=_TAG_WEIGHTS)
+    def publish(self, message: WeightsMessage) -> None:
+        """Send a message to the actor; it must not change before :meth:`flush`."""
+        self._send = self._world.Isend(message.buffer, dest=LEARNER + 1, tag=_TAG_WEIGHTS)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Wait until everything has been sent."""
         if self._send is not None:
             self._wait(self._send.Test)
@@ -192,7 +192,7 @@ class StarLearner:
         """Send a message to every actor."""
         self._wait(self._world.Ibcast(message.buffer, root=LEARNER).Test)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Do nothing: nothing is on its way."""
 
 
