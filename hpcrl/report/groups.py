@@ -18,7 +18,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
 _OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
-_FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
+_FIRST = ("algorithm", "framework", "execution", "topology")  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 
 
@@ -43,7 +43,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     places_of_studies = [places for _, places in _places(rows["study"])]
     given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
     rows["what"] = [given[place] for place in range(len(rows))]
-    rows["where"] = [_where(row) for row in rows[list(_RESOURCES)].to_dict("records")]
+    asked = rows[list(_RESOURCES)].to_dict("records")
+    rows["where"] = [_where(row, "topology" in config) for row, config in zip(asked, configs, strict=True)]
     rows["where"] += _kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
     for places in places_of_studies:
@@ -103,8 +104,14 @@ def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:
 
 
 def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
-    """Return the value that the colour of each cell shows: its framework, otherwise the first axis with few values."""
-    if all(config.get("framework") for config in configs):
+    """Return the value that the colour of each cell shows: its framework, otherwise the first axis with few values.
+
+    Topologies of one framework have a colour each.
+    """
+    frameworks, topologies = ({config.get(name) for config in configs} for name in ("framework", "topology"))
+    if len(frameworks) == 1 and len(topologies) > 1:
+        return [display(config.get("topology") or "sequential") for config in configs]
+    if None not in frameworks:
         return [display(config["framework"]) for config in configs]
     if len(set(whats)) <= _MOST_COLOURS:
         return whats
@@ -135,12 +142,13 @@ def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[i
         yield place, " ".join(first + sorted(others)) or "all cells"
 
 
-def _where(row: Mapping[Any, Any]) -> str:
+def _where(row: Mapping[Any, Any], has_topology: bool) -> str:
+    """Name the resources of a cell. Of ranks that share cores only the cores are resources, where the topology tells their number."""
     tasks = int(row["tasks"]) if not pd.isna(row["tasks"]) else 1
     cores = f"{int(row['cpus'])} core{'s' if row['cpus'] > 1 else ''}"
     text = f"{tasks} × {cores}" if tasks > 1 else cores
-    if not pd.isna(row["overcommit"]) and row["overcommit"]:
-        text = f"{tasks} ranks on {cores}"
+    if tasks > 1 and not pd.isna(row["overcommit"]) and row["overcommit"]:
+        text = cores if has_topology else f"{tasks} ranks on {cores}"
     if row["gpus"]:
         kind = row["gpu_type"] if isinstance(row["gpu_type"], str) else f"GPU{'s' if row['gpus'] > 1 else ''}"
         text += f", {int(row['gpus'])} {kind}"

@@ -72,7 +72,7 @@ def figures(
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
         ours += whole
-    paper = papers.figures(str(study.get("paper")), PaperData(rows, episodes, samples, known))
+    paper = papers.figures(str(study.get("paper")), PaperData(rows, episodes, samples, known, phases))
     if not score.trains:
         ours = [_of_repeats(each) for each in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -17,7 +17,7 @@ class PaperData:
 
     Args:
         rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran on the machine at the same time.
-        episodes, samples: tables of the dataset.
+        episodes, samples, phases: tables of the dataset.
         goal: the study's goal.
     """
 
@@ -25,6 +25,7 @@ class PaperData:
     episodes: pd.DataFrame
     samples: pd.DataFrame
     goal: float | None = None
+    phases: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass(frozen=True)

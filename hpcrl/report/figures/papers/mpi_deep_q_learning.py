@@ -1,0 +1,119 @@
+"""Tables 1 to 3 of "Distributed Deep Q-Learning algorithm based on MPI" (2019), beside speed-ups at equal work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.design import colours
+from hpcrl.report.figures.against import against
+from hpcrl.report.figures.drawing import Figure, Panel, legend
+from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.statistics import geometric_mean
+
+# Seconds as printed, without repeats: sequential, two processes, then MP(2) to MP(5), which are 1 to 4 actors and a learner.
+PRINTED: dict[str, dict[int, float]] = {
+    "CartPole": {0: 110.5, 1: 78.54, 2: 80.75, 3: 70.63, 4: 77.5},
+    "LunarLander": {0: 432.63, 1: 369.43, 2: 179.68, 3: 130.31, 4: 87.61},
+    "box slider": {0: 7780.38, 4: 4765.37},
+}
+_SIMULATING = ("env_step", "act", "replay")
+_LEARNING = ("update", "transfer")
+_HEADING = "Tables 1 to 3: speed-up by actors"
+_CAPTION = (
+    "The paper ran a fixed number of episodes, whose lengths depend on the policy, with other agents for the sequential and for the parallel "
+    "runs. Its 4.94 with four actors is therefore no speed-up at equal work: by its own figure for two processes, simulating is 74% of the "
+    "sequential time, so that four actors give at most 3.83. Its runs on CartPole do not become faster beyond one actor, because learning is the longer "
+    "part. The measured runs take the same steps and updates with the same agent. A speed-up is the geometric mean of the sequential training times, divided "
+    "by that of the run. The model is the best possible: the sequential time, divided by the larger one of the time to simulate per actor and the time to learn."
+)
+
+
+def figures(data: PaperData) -> Iterator[Figure | Empty]:
+    """Draw the published speed-ups, and those of this dataset at equal work, with a panel for each latency."""
+    measured = _measured(data)
+    if measured.empty:
+        yield _HEADING, "no run with actors beside a sequential one that completed"
+        return
+    panels = [_panel(_published(), "Published, fixed number of episodes")]
+    for latency, rows in measured.groupby("latency", sort=True):
+        title = (
+            f"Measured, {float(str(latency)) * 1e3:g} ms per step" if measured["latency"].nunique() > 1 else "Measured"
+        )
+        panels.append(_panel(rows, title))
+    yield Figure("mpi-tables", _HEADING, _CAPTION, tuple(panels), legend(pd.concat([_published(), measured])))
+
+
+def _panel(rows: pd.DataFrame, title: str) -> Panel:
+    return against(rows, "speed_up", "speed-up", "actors", title)
+
+
+def _published() -> pd.DataFrame:
+    found = [
+        {"what": name, "x": actors, "speed_up": times[0] / seconds, "seed": 1}
+        for name, times in PRINTED.items()
+        for actors, seconds in times.items()
+        if actors
+    ]
+    return _styled(pd.DataFrame(found))
+
+
+def _measured(data: PaperData) -> pd.DataFrame:
+    """Return a row for each run with actors, and the model's: `what`, `x` (actors), `speed_up`, `latency`."""
+    done = data.rows[(data.rows["outcome"] == "completed") & (data.rows["training_time"] > 0)]
+    configs = [json.loads(text) for text in done["config"]]
+    done = done.assign(
+        topology=[str(config.get("topology", "sequential")) for config in configs],
+        actors=[int(config.get("actors", 1)) for config in configs],
+        latency=[float(config.get("step_latency", 0.0)) for config in configs],
+        rest=[_rest(config) for config in configs],
+    )
+    found: list[dict[str, Any]] = []
+    for (_, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
+        alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
+        if alone.empty or others.empty:
+            continue
+        base = geometric_mean(np.asarray(alone["training_time"].to_numpy(float))).value
+        where = {"latency": latency, "rest": rest}
+        for row in others.to_dict("records"):
+            speed_up = base / row["training_time"]
+            found.append(
+                {"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where}
+            )
+        simulating, learning = _parts(alone, data.phases)
+        for actors in sorted(set(others["actors"])) if simulating else ():
+            found.append(
+                {
+                    "what": "model",
+                    "x": actors,
+                    "speed_up": base / max(simulating / actors, learning),
+                    "seed": 1,
+                    **where,
+                }
+            )
+    return _styled(pd.DataFrame(found)) if found else pd.DataFrame()
+
+
+def _parts(alone: pd.DataFrame, phases: pd.DataFrame) -> tuple[float, float]:
+    """Return the mean seconds of simulating and of learning of sequential runs; 0 if nothing is known."""
+    own = phases[phases["attempt"].isin(alone["attempt"]) & phases["cell"].isin(alone["cell"])]
+    parts = (own.loc[own["phase"].isin(names), "seconds"].sum() / len(alone) for names in (_SIMULATING, _LEARNING))
+    simulating, learning = parts
+    return float(simulating), float(learning)
+
+
+def _rest(config: dict[str, Any]) -> str:
+    """Return what else tells a configuration apart."""
+    own = ("topology", "actors", "step_latency", "seed")
+    return json.dumps({name: value for name, value in config.items() if name not in own}, sort_keys=True)
+
+
+def _styled(rows: pd.DataFrame) -> pd.DataFrame:
+    hues = colours([*PRINTED, "asynchronous", "collective", "pairwise", "model"])
+    return rows.assign(
+        colour=rows["what"], hex=rows["what"].map(hues), dash=np.where(rows["what"] == "model", "lazy", "")
+    )

@@ -1,0 +1,67 @@
+"""The speed-ups of the MPI study: those of the paper as printed, and those of a dataset with known times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.report.figures import papers
+from hpcrl.report.figures.drawing import for_paper
+from hpcrl.report.figures.papers.data import PaperData
+from hpcrl.report.write import read_cells
+from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.collect.gathering import no_slurm
+
+SECONDS = {"sequential": 20.0, "collective": 6.0, "asynchronous": 5.0}
+
+
+def data_of(tmp_path: Path, topologies: list[dict[str, object]]) -> PaperData:
+    study = dqn_study(
+        paper="mpi-deep-q-learning",
+        seeds=3,
+        axes={"framework": ["numpy"], "place": topologies, "step_latency": [0.0, 0.005]},
+    )
+    study["resources"] = {"overcommit": True, "memory": "1G"}
+    plan = planned(tmp_path / "plan", study)
+    for number, cell in enumerate(cells_of(plan)):
+        time = SECONDS[cell["config"]["topology"]]
+        phases = {"env_step": 15.0, "act": 1.0, "update": 4.0}
+        write_record(plan, cell, node=f"n{number}", training_time=time, wall_time=time + 1, steps=1000, phases=phases)
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None).assign(shared=False)
+    tables = (hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples"))
+    return PaperData(rows, *tables, None, hpcrl.load(tmp_path / "d", "phases"))
+
+
+def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> None:
+    places = [{"topology": "sequential"}, *({"topology": name, "actors": 4} for name in ("collective", "asynchronous"))]
+    data = data_of(tmp_path, places)
+    (figure,) = papers.figures("mpi-deep-q-learning", data).drawn
+    published, *measured = figure.panels
+    shown = published.values.set_index(["configuration", "actors"])["speed-up, median"]
+    assert shown["LunarLander", 4] == pytest.approx(4.938, abs=1e-3)
+    assert shown["CartPole", 3] == pytest.approx(1.564, abs=1e-3)
+    assert shown["box slider", 4] == pytest.approx(1.633, abs=1e-3)
+    assert [panel.title for panel in measured] == ["Measured, 0 ms per step", "Measured, 5 ms per step"]
+    for panel in measured:
+        found = panel.values.set_index("configuration")["speed-up, median"]
+        assert found["collective"] == pytest.approx(20 / 6)
+        assert found["asynchronous"] == pytest.approx(4.0)
+        assert found["model"] == pytest.approx(20 / 4)  # 16 s of simulating over four actors, and 4 s of learning
+    assert "at most 3.83" in figure.text
+    for_paper(figure)
+    # The cores are the same for all; what differs is the topology, which has the colours.
+    assert set(data.rows["where"]) == {"1 core"}
+    assert set(data.rows["colour"]) == {"sequential", "collective", "asynchronous"}
+    assert "NumPy eager asynchronous actors 4 step_latency 0" in set(data.rows["what"])
+
+
+def test_without_a_sequential_run_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    found = papers.figures("mpi-deep-q-learning", data_of(tmp_path, [{"topology": "collective", "actors": 4}]))
+    assert found.drawn == []
+    assert found.empty == [
+        ("Tables 1 to 3: speed-up by actors", "no run with actors beside a sequential one that completed")
+    ]
