@@ -47,9 +47,8 @@ class LearnerLoop:
         size: int,
         actors: int,
     ) -> None:
-        self._settings, self._group, self._learner, self._run = (
-            algorithm.settings, algorithm.acts_with, learner, run,
-        )  # fmt: skip
+        self._settings, self._group = algorithm.settings, algorithm.acts_with
+        self._learner, self._run = learner, run
         self._wait, self._switch = wait, run.clock.switch
         self._actor = make_actor(learner, algorithm)
         self.act: Act = self._actor.act
