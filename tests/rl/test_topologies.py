@@ -131,11 +131,12 @@ def test_no_deadlock_and_nothing_lost_with_random_delays_and_stops(worker: Path)
 @pytest.mark.slow
 def test_a_stopped_training_goes_on_from_its_checkpoint(worker: Path, tmp_path: Path) -> None:
     for topology in ("collective", "asynchronous"):
-        shared = {"topology": topology, "actors": 2, "checkpoint": str(tmp_path / f"{topology}.npz"), "delay": 0.01}
+        shared: dict[str, Any] = {"topology": topology, "actors": 2, "delay": 0.01, "settings": {"total_steps": 3000}}
+        shared["checkpoint"] = str(tmp_path / f"{topology}.npz")
         first, second = run_cases(worker, 3, [shared | {"stopped": [0], "stop_after": 0.3}, shared])
         assert (first["outcome"], second["outcome"]) == ("preempted", "completed")
-        assert 0 < first["steps"] < second["steps"] == 600
-        assert sum(second["counts"].values()) == 600 - first["steps"]
+        assert 0 < first["steps"] < second["steps"] == 3000
+        assert sum(second["counts"].values()) == 3000 - first["steps"]
 
 
 @pytest.mark.slow
@@ -144,7 +145,7 @@ def test_the_goal_ends_the_actors_too(worker: Path) -> None:
     for facts in run_cases(
         worker,
         3,
-        [{"topology": name, "actors": 2, "goal": 9.0, "settings": settings} for name in ("collective", "asynchronous")],
+        [{"topology": name, "actors": 2, "goal": 5.0, "settings": settings} for name in ("collective", "asynchronous")],
     ):
         assert facts["outcome"] == "completed"
         assert facts["steps"] < 1_000
