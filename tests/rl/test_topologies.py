@@ -129,6 +129,15 @@ def test_no_deadlock_and_nothing_lost_with_random_delays_and_stops(worker: Path)
 
 
 @pytest.mark.slow
+def test_a_slow_actor_is_not_left_behind(worker: Path) -> None:
+    case = {"topology": "asynchronous", "actors": 2, "slow": {"1": 0.1}, "settings": {"max_staleness": 1}}
+    (facts,) = run_cases(worker, 3, [case])
+    assert_nothing_is_lost(facts)
+    # Ten intervals of 60 steps: of any three that follow each other, the slow actor has a block of 30 in one.
+    assert facts["counts"]["0"] >= 90, facts["counts"]
+
+
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_from_its_checkpoint(worker: Path, tmp_path: Path) -> None:
     for topology in ("collective", "asynchronous"):
         shared: dict[str, Any] = {"topology": topology, "actors": 2, "delay": 0.01, "settings": {"total_steps": 3000}}

@@ -117,7 +117,7 @@ def run_case(case: dict[str, Any], framework: str, execution: str) -> dict[str, 
     rank, seed = everyone.rank, case.get("seed", 1)
     make = partial(gymnasium_environment, case.get("environment", "CartPole-v1"), None)
     environment = make
-    if delay := case.get("delay"):
+    if delay := case["slow"].get(str(rank)) if "slow" in case else case.get("delay"):
         environment = lambda: Delayed(make(), delay, 1000 * seed + rank)  # noqa: E731
     signalled = threading.Event()
     if rank in case.get("stopped", ()):

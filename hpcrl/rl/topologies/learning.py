@@ -226,7 +226,8 @@ class AsynchronousLoop(LearnerLoop):
     """Actors that never wait for each other: the learner answers each block with the newest weights.
 
     An actor may be two blocks ahead of the answers. The learner takes updates as often as the sequential loop for the steps that
-    have come; but none that would make a block that is still to come older than `max_staleness`: first it waits for that block.
+    have come; but none that would make a block that is still to come older than `max_staleness`: first it waits for that block,
+    and answers nobody until then, so that the others cannot take all the steps without learning.
     """
 
     def __init__(self, ports: PostedLearner, *given: Any) -> None:
@@ -274,7 +275,7 @@ class AsynchronousLoop(LearnerLoop):
             came = True
             self._store(block)
             self._owed[block["actor"]] += 1
-        if any(self._owed) and not self._closed:
+        if any(self._owed) and not self._closed and not (self._is_due() and self._would_be_stale()):
             self._answer()
             self._switch("wait")
         return came
