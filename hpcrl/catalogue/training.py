@@ -65,7 +65,13 @@ class TopologySettings(TrainingSettings):
 
 @dataclass(frozen=True)
 class OffPolicySettings(TopologySettings):
-    """The replay, the target copy and epsilon-greedy exploration. Steps and batch are totals over all ranks."""
+    """The replay, the target copy and epsilon-greedy exploration. Steps, episodes and batch are totals over all ranks and actors.
+
+    `train_interval` counts environment steps or, with `train_unit` episodes, ended episodes; `total_episodes` ends the training
+    where `total_steps` does not (0: never). The target copy moves by `target_share` of the way every `target_interval` steps or,
+    with `target_unit` updates, updates. Each update takes `epochs` gradient steps on its batch. Epsilon falls by the environment
+    steps of all; an `epsilon_decay` above 0 instead multiplies it at each end of an explorer's own episodes.
+    """
 
     gamma: float = number(0.99, 0, 1)
     double: bool = flag(False)
@@ -74,11 +80,30 @@ class OffPolicySettings(TopologySettings):
     buffer_size: int = integer(100_000)
     learning_starts: int = integer(1_000)
     target_interval: int = integer(10)
+    target_unit: str = choice("steps", "updates")
+    target_share: float = number(1.0, 0, 1)
     train_interval: int = integer(256)
+    train_unit: str = choice("steps", "episodes")
+    total_episodes: int = integer(0, 0)
     updates: int = integer(128)
+    epochs: int = integer(1)
     initial_epsilon: float = number(1.0, 0, 1)
     final_epsilon: float = number(0.04, 0, 1)
     exploration_fraction: float = number(0.16, 0, 1)
+    epsilon_decay: float = number(0.0, 0, 1)
+
+
+# Settings that a loop without Python between its steps does not have, and their values there.
+NOT_FUSED: dict[str, Any] = {
+    "topology": "sequential",
+    "step_latency": 0,
+    "train_unit": "steps",
+    "total_episodes": 0,
+    "target_unit": "steps",
+    "target_share": 1,
+    "epochs": 1,
+    "epsilon_decay": 0,
+}
 
 
 def off_policy_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str] | None:
@@ -87,12 +112,34 @@ def off_policy_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str]
         return wrong
     if settings.batch_size > settings.buffer_size:
         return "batch_size", f"{settings.batch_size}: expected at most buffer_size, which is {settings.buffer_size}"
+    if wrong := _unit_fault(settings, ranks):
+        return wrong
     if settings.batch_size % ranks == 0 and min(settings.train_interval, settings.target_interval) >= ranks:
         return None
     return "batch_size", (
         f"{ranks} ranks cannot share batch_size {settings.batch_size}, train_interval {settings.train_interval} and "
         f"target_interval {settings.target_interval}: expected a multiple of {ranks} for the first, at least {ranks} for the others"
     )
+
+
+def _unit_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str] | None:
+    episodes, topology = settings.train_unit == "episodes", settings.topology
+    if episodes and (ranks > 1 or topology == "asynchronous"):
+        who = "asynchronous actors count" if topology == "asynchronous" else f"{ranks} ranks that learn count"
+        return "train_unit", f"episodes: {who} steps: leave it out, or choose another topology without parallelism"
+    if settings.total_episodes and not episodes:
+        return "total_episodes", f"{settings.total_episodes}: set `train_unit` to episodes too, or leave it out"
+    if settings.target_unit == "updates" and settings.updates % settings.target_interval:
+        return "target_interval", (
+            f"{settings.target_interval} updates: expected a divisor of `updates`, which is {settings.updates}"
+        )
+    return None
+
+
+def is_over(settings: Any, step: int, episodes: int) -> bool:
+    """Tell whether a training has taken its last environment step or ended its last episode."""
+    total: int = getattr(settings, "total_episodes", 0)
+    return bool(step >= settings.total_steps or 0 < total <= episodes)
 
 
 def has_actors(settings: object) -> bool:

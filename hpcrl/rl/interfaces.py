@@ -20,14 +20,17 @@ Weights = dict[str, Floats]
 Arrays = tuple[NDArray[Any], ...]
 # Greedy actions (n,) for observations (n, inputs).
 Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+# The action to explore with, from an observation (inputs,), the environment step, and this explorer's ended episodes.
+Choose = Callable[[NDArray[np.float32], int, int], int]
 
 
 @dataclass(frozen=True)
 class Space:
-    """An environment with observations (inputs,) and actions 0 to actions - 1."""
+    """An environment with observations (inputs,), actions 0 to actions - 1, and episodes of at most `limit` steps (None: unknown)."""
 
     inputs: int
     actions: int
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Algorithm:
     """An algorithm on a space as data; `name` is that of the catalogue and of its pages, `settings` the catalogue's Settings.
 
     `groups` are drawn in their order. `targets` maps a copy to the group that it follows: every `sync_every` environment
-    steps, the copy moves by `sync_share` of the way. Acting reads the group `acts_with`.
+    steps, or updates (`sync_unit`), the copy moves by `sync_share` of the way. Acting reads the group `acts_with`.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Algorithm:
     acts_with: str
     sync_every: int = 0
     sync_share: float = 1.0
+    sync_unit: str = "steps"
 
     @property
     def has_one_step(self) -> bool:

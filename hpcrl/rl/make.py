@@ -128,8 +128,9 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
     actions = getattr(environment.action_space, "n", None)
     if shape is None or len(shape) != 1 or actions is None:
         raise UsageError(f"{name}: expected an environment with vector observations and discrete actions")
+    limit = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
     made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(
-        Space(shape[0], int(actions)), settings
+        Space(shape[0], int(actions), limit), settings
     )
     return made
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def linear(start: float, end: float, steps: float, step: int) -> float:
     """Go from `start` to `end` over `steps` steps, then stay."""
     if steps <= 0 or step >= steps:
         return end
     return start + (end - start) * step / steps
+
+
+def exploration(settings: Any, step: int, episodes: int) -> float:
+    """Return epsilon, the probability of a random action, at an environment step and after `episodes` episodes of this explorer."""
+    start, end = settings.initial_epsilon, settings.final_epsilon
+    if settings.epsilon_decay:
+        return float(max(end, start * settings.epsilon_decay**episodes))
+    return linear(start, end, settings.exploration_fraction * settings.total_steps, step)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.catalogue.training import is_over
 from hpcrl.errors import UsageError
 from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.agreement import any_rank
@@ -66,7 +67,7 @@ def _until_the_end(
     settings, loop = training.algorithm.settings, training.loop
     final: float | None = None
     training.run.clock.switch("other")
-    while loop.step < settings.total_steps:
+    while not is_over(settings, loop.step, loop.episodes):
         until = min(
             settings.total_steps, (loop.step // settings.evaluation_interval + 1) * settings.evaluation_interval
         )

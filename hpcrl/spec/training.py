@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.catalogue.training import has_actors
+from hpcrl.catalogue.training import NOT_FUSED, has_actors
 from hpcrl.errors import count, suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
@@ -129,9 +129,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         "parallelism",
         "gpus",
         "stepping",
-        "topology",
-        "step_latency",
-        *sorted(set(owners) & study.factors()),
+        *sorted({*NOT_FUSED, *owners} & study.factors()),
     )
     for values, paths in combinations(study, keys):
         framework, algorithm = frameworks().get(str(values.get("framework"))), study.algorithm_of(values)
@@ -236,7 +234,7 @@ def _cannot(
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if execution == "fused":
-        for key in (key for key in ("topology", "step_latency") if values.get(key) not in (None, "sequential", 0)):
+        for key in (key for key, value in NOT_FUSED.items() if values.get(key, value) != value):
             yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"
     if values["gpus"] and "cuda" not in framework.devices:
         yield "gpus", ("framework",), f"{framework.title} supports the CPU only"

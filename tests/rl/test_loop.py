@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.rl import checkpoint
 from hpcrl.rl.algorithms.dqn import algorithm
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.evaluation import evaluate
@@ -346,3 +347,63 @@ def test_a_full_replay_of_two_ranks_holds_half_each() -> None:
         drawn = {reward for batch in batches for reward in batch.rewards}
         assert len(drawn) == held
         assert max(drawn) - min(drawn) == held - 1
+
+
+BY_EPISODES = replace(
+    SMALL, train_unit="episodes", train_interval=5, total_episodes=37, learning_starts=1, final_epsilon=0.1
+)
+
+
+def test_intervals_of_episodes() -> None:
+    """Episodes of four steps: seven intervals of five are learned from, and two episodes more are played."""
+    run = Run(BY_EPISODES)
+    assert (run.result.steps, run.result.episodes) == (37 * 4, 37)
+    assert len(run.learner.rates) == 7 * 5
+    assert run.reports.evaluations[-1][0] == 37 * 4
+    unbounded = Run(replace(BY_EPISODES, total_episodes=0))
+    assert (unbounded.result.steps, len(unbounded.learner.rates)) == (400, 100 // 5 * 5)
+
+
+def test_epsilon_falls_with_each_episode_of_its_explorer() -> None:
+    run = Run(replace(BY_EPISODES, epsilon_decay=0.8, train_interval=50, total_episodes=400, total_steps=10**6))
+    assert not run.learner.rates[400:]  # eight intervals of five updates
+    # 1, 0.8, 0.64 ... until 0.1: of the first 11 episodes 1 / (1 - 0.8) - 0.1 / 0.2 = 4.5 are random, then a tenth.
+    wanted = 4 * sum(max(0.1, 0.8**episode) for episode in range(400))
+    evaluated = 3 * 4 * len(run.reports.evaluations)
+    assert run.learner.acts - evaluated // 3 == pytest.approx(1600 - wanted, abs=4 * np.sqrt(wanted))
+
+
+def test_a_training_by_episodes_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.npz"
+    config = replace(BY_EPISODES, epsilon_decay=0.9)
+    asked = iter(range(1000))
+    first = Run(config, stop=lambda: next(asked) == 80, checkpoint_file=file)
+    assert first.result.outcome == "preempted"
+    rest = Run(config, checkpoint_file=file)
+    assert (rest.result.outcome, rest.result.episodes) == ("completed", 37)
+    assert len(first.learner.rates) + len(rest.learner.rates) == 35
+
+
+def test_each_batch_has_its_epochs_and_the_target_follows_updates() -> None:
+    config = replace(SMALL, epochs=3, target_unit="updates", target_interval=1, target_share=0.25, total_steps=110)
+    run = Run(config)
+    assert len(run.learner.rates) == 2 * 5 * 3 and run.learner.syncs == 2 * 5
+    batches = run.learner.batches
+    assert all(batches[number].observations is batches[number - number % 3].observations for number in range(30))
+    # With the whole way after every update, all epochs of a batch learn towards the weights that the batch began with.
+    whole = Run(replace(config, target_share=1.0))
+    state = whole.learner.state()
+    assert same(checkpoint.part("online", state), checkpoint.part("target", state))
+    state = run.learner.state()
+    assert not same(checkpoint.part("online", state), checkpoint.part("target", state))
+
+
+def test_the_target_moves_by_its_share() -> None:
+    """One update and one step towards it: target = (1 - share) first + share online."""
+    config = replace(SMALL, updates=1, learning_starts=100, total_steps=100, target_unit="updates", target_interval=1)
+    run = Run(replace(config, target_share=0.1, final_learning_rate=1e-2))
+    state = run.learner.state()
+    for name, first in run.first.items():
+        online, target = state[f"online/{name}"], state[f"target/{name}"]
+        assert np.allclose(target, 0.9 * first + 0.1 * online, rtol=0, atol=1e-7)
+        assert not np.array_equal(first, online)

@@ -73,6 +73,13 @@ def test_one_actor_that_waits_is_the_sequential_loop_to_the_bit(worker: Path, fr
         {"topology": "pairwise", "settings": lockstep | {"total_steps": 631, "target_interval": 7}, "seed": 2},
         {"topology": "collective", "settings": lockstep | {"n_step": 3}, "algorithm": "rainbow"},
     ]
+    episodes = {"train_unit": "episodes", "train_interval": 3, "total_episodes": 10, "epsilon_decay": 0.8}
+    cases.append(
+        {
+            "topology": "collective",
+            "settings": lockstep | episodes | {"target_unit": "updates", "target_interval": 4, "epochs": 2},
+        }
+    )
     if framework == "torch":
         cases.append({"topology": "pairwise", "settings": lockstep | {"acting": "framework"}})
     given = [{"actors": 1, "sequential": True, **case} for case in cases]
@@ -94,6 +101,18 @@ def test_actors_that_overlap_are_one_interval_behind(worker: Path) -> None:
     # No interval before learning_starts makes the weights older.
     assert set(one["facts"]["staleness"]) == {"0", "1"}
     assert one["weights"] == again["weights"] and one["returns"] == again["returns"]
+
+
+@pytest.mark.slow
+def test_rounds_of_episodes(worker: Path) -> None:
+    """Each of two actors plays two episodes in a round; of 11 in all the last two rounds have two and one each."""
+    settings = {"train_unit": "episodes", "train_interval": 4, "total_episodes": 11, "total_steps": 10_000}
+    for overlap in (False, True):
+        case = {"topology": "collective", "actors": 2, "settings": settings | {"overlap": overlap}}
+        (facts,) = run_cases(worker, 3, [case])
+        assert_nothing_is_lost(facts)
+        assert facts["outcome"] == "completed" and facts["episodes"] == 12
+        assert facts["evaluations"][-1][0] == facts["steps"] < 1_000
 
 
 @pytest.mark.slow

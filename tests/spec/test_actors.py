@@ -37,6 +37,10 @@ def study(resources: dict[str, Any] | None = None, **settings: Any) -> dict[str,
         ({"parallelism": "horovod", "tasks": 2}, {"topology": "pairwise"}, "has one learner, but `parallelism` asks for 2"),
         ({}, {"topology": "asynchronous", "max_staleness": 0}, "max_staleness: expected a whole number from 1 to 1,000,000,000,000, got 0"),
         ({"overcommit": 1}, {}, "overcommit"),
+        ({}, {"topology": "asynchronous", "train_unit": "episodes"}, "episodes: asynchronous actors count steps"),
+        ({"parallelism": "horovod", "tasks": 2}, {"train_unit": "episodes"}, "episodes: 2 ranks that learn count steps"),
+        ({}, {"total_episodes": 10}, "total_episodes: 10: set `train_unit` to episodes too"),
+        ({}, {"target_unit": "updates", "target_interval": 3}, "3 updates: expected a divisor of `updates`, which is 128"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(
@@ -51,12 +55,12 @@ def test_what_cannot_be_is_refused(
 
 
 def test_a_compiled_environment_has_no_actors(tmp_path: Path) -> None:
-    content = study(topology="pairwise", step_latency=0.1)
+    content = study(topology="pairwise", step_latency=0.1, epochs=2)
     content["axes"] = {"framework": ["jax"], "execution": ["fused"]}
     with pytest.raises(SpecError) as refusal:
         Library([]).study(str(write_yaml(tmp_path / "s.yaml", content)))
     text = "fused has the environment in the learner's program: {} does not apply"
-    for key in ("topology", "step_latency"):
+    for key in ("topology", "step_latency", "epochs"):
         assert any(text.format(key) in problem for problem in refusal.value.problems)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.dqn import Settings
-from hpcrl.rl.interfaces import Actor, Algorithm, Network, Space, Step
+from hpcrl.rl.interfaces import Actor, Algorithm, Choose, Network, Space, Step
 from hpcrl.rl.replay.uniform import Replay
 from hpcrl.rl.runs import Run
-from hpcrl.rl.schedules import linear
+from hpcrl.rl.schedules import exploration
 
 
 def algorithm(space: Space, settings: Settings) -> Algorithm:
@@ -29,13 +29,9 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         steps=(Step("update", "online", ("target",)),),
         acts_with="online",
         sync_every=settings.target_interval,
+        sync_share=settings.target_share,
+        sync_unit=settings.target_unit,
     )
-
-
-def epsilon(settings: Settings, step: int) -> float:
-    """Return the probability of a random action at an environment step."""
-    steps = settings.exploration_fraction * settings.total_steps
-    return linear(settings.initial_epsilon, settings.final_epsilon, steps, step)
 
 
 def memory(algorithm: Algorithm, capacity: int, run: Run) -> Replay:
@@ -43,14 +39,12 @@ def memory(algorithm: Algorithm, capacity: int, run: Run) -> Replay:
     return Replay(capacity, algorithm.space.inputs)
 
 
-def chooser(
-    algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]
-) -> Callable[[NDArray[np.float32], int], int]:
-    """Return the epsilon-greedy choice from an observation (inputs,) and the step; `switch` enters the phase `act`."""
+def chooser(algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]) -> Choose:
+    """Return the epsilon-greedy choice; `switch` enters the phase `act`."""
     actions, settings, act = algorithm.space.actions, algorithm.settings, actor.act
 
-    def choose(observation: NDArray[np.float32], step: int) -> int:
-        if draw.random() < epsilon(settings, step):
+    def choose(observation: NDArray[np.float32], step: int, episodes: int) -> int:
+        if draw.random() < exploration(settings, step, episodes):
             return int(draw.integers(actions))
         switch("act")
         return int(act(observation.reshape(1, -1))[0])  # [None] has other strides and would compile again

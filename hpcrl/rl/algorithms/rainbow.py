@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.rainbow import Settings
-from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Network, Space, Step
+from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Choose, Network, Space, Step
 from hpcrl.rl.replay.nstep import NStepReplay
 from hpcrl.rl.runs import Run
-from hpcrl.rl.schedules import linear
+from hpcrl.rl.schedules import exploration
 
 # The random stream of a seed for the noise of updates, which is equal on all ranks.
 _UPDATES = 6
@@ -33,6 +33,8 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         steps=(Step("update", "online", ("target",), aux=("loss", "outside")),),
         acts_with="online",
         sync_every=settings.target_interval,
+        sync_share=settings.target_share,
+        sync_unit=settings.target_unit,
     )
 
 
@@ -84,21 +86,18 @@ def memory(algorithm: Algorithm, capacity: int, run: Run) -> Memory:
     return Memory(algorithm, capacity, run.seed)
 
 
-def epsilon(settings: Settings, step: int) -> float:
-    """Return the probability of a random action at an environment step: 0 with noisy layers, which explore by themselves."""
-    steps = settings.exploration_fraction * settings.total_steps
-    return 0.0 if settings.noisy else linear(settings.initial_epsilon, settings.final_epsilon, steps, step)
+def epsilon(settings: Settings, step: int, episodes: int) -> float:
+    """Return the probability of a random action: 0 with noisy layers, which explore by themselves."""
+    return 0.0 if settings.noisy else exploration(settings, step, episodes)
 
 
-def chooser(
-    algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]
-) -> Callable[[NDArray[np.float32], int], int]:
-    """Return the choice from an observation (inputs,) and the step: greedy with new noise, or epsilon-greedy."""
+def chooser(algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]) -> Choose:
+    """Return the choice: greedy with new noise, or epsilon-greedy."""
     actions, settings = algorithm.space.actions, algorithm.settings
     noise = Noise(algorithm, draw)
 
-    def choose(observation: NDArray[np.float32], step: int) -> int:
-        if draw.random() < epsilon(settings, step):
+    def choose(observation: NDArray[np.float32], step: int, episodes: int) -> int:
+        if draw.random() < epsilon(settings, step, episodes):
             return int(draw.integers(actions))
         switch("act")
         return int(actor.sample(observation.reshape(1, -1), noise.draw())[0][0])

@@ -12,7 +12,7 @@ class Slow:
     def __init__(self, environment: Any, seconds: float) -> None:
         self._environment, self._seconds = environment, seconds
         self.observation_space, self.action_space = environment.observation_space, environment.action_space
-        self.reset = environment.reset
+        self.reset, self.spec = environment.reset, getattr(environment, "spec", None)
 
     def step(self, action: int) -> Any:
         time.sleep(self._seconds)

@@ -70,7 +70,7 @@ class Explorer:
             # Several ranks must stop at the same step.
             if stop() if alone else step % _AGREE_INTERVAL < stride and any_rank(self._run.collective, stop()):
                 return False
-            action = choose(observation, step)
+            action = choose(observation, step, self.episodes)
             switch("env_step")
             following, reward, terminated, truncated, _ = environment.step(action)
             following = following.astype(np.float32)
@@ -100,9 +100,9 @@ class Explorer:
         """Restore what :meth:`state` returned."""
         self._draw.bit_generator.state = state
 
-    def restart(self, step: int) -> None:
-        """Begin at an environment step, with random numbers that no other step begins with."""
-        self.step = step
+    def restart(self, step: int, episodes: int) -> None:
+        """Begin at an environment step and after some episodes, with random numbers that no other step begins with."""
+        self.step, self.episodes = step, episodes
         self._draw.bit_generator.state = np.random.default_rng(
             [self._run.seed, 1, *self._own, step]
         ).bit_generator.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hpcrl.catalogue.training import is_over
 from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.interfaces import Act, Algorithm, Learner
 from hpcrl.rl.loops.acting import make_actor
@@ -43,18 +44,33 @@ class OffPolicyLoop:
         self._explorer.episodes = episodes
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
-        explorer, settings, ranks = self._explorer, self._settings, self._ranks
-        interval = settings.train_interval
-        while explorer.step < until:
+        explorer, settings = self._explorer, self._settings
+        explore = self._explore_episodes if settings.train_unit == "episodes" else self._explore_steps
+        while explorer.step < until and not is_over(settings, explorer.step, explorer.episodes):
             before = explorer.step
-            going = explorer.advance(min(until, (before // interval + 1) * interval), stop)
+            is_due = explore(until, stop)
             self._updates.sync(before, explorer.step)
-            if not going:
+            if is_due is None:
                 return False
-            # Each rank sees only its own steps: an interval ends when a multiple of it was passed.
-            if explorer.step % interval < ranks and explorer.step >= settings.learning_starts:
+            if is_due and explorer.step >= settings.learning_starts:
                 self._updates.learn(explorer.step)
         return True
+
+    def _explore_steps(self, until: int, stop: Callable[[], bool]) -> bool | None:
+        """Explore at most to the end of the interval, and tell whether it was reached; None if `stop` ended it earlier."""
+        explorer, interval = self._explorer, self._settings.train_interval
+        if not explorer.advance(min(until, (explorer.step // interval + 1) * interval), stop):
+            return None
+        # Each rank sees only its own steps: an interval ends when a multiple of it was passed.
+        return bool(explorer.step % interval < self._ranks)
+
+    def _explore_episodes(self, until: int, stop: Callable[[], bool]) -> bool | None:
+        """Do the same where intervals are counted in episodes."""
+        explorer, settings = self._explorer, self._settings
+        ended, end = explorer.episodes, (explorer.episodes // settings.train_interval + 1) * settings.train_interval
+        if not explorer.advance(until, stop, min(end, settings.total_episodes or end)):
+            return None
+        return bool(ended < explorer.episodes == end)
 
     def measures(self) -> dict[str, float]:
         return self._updates.measures()

@@ -31,10 +31,12 @@ class Updates:
         self._measures = Measures(algorithm.steps[-1].aux)
         self._share = self._settings.batch_size // run.ranks
         self._stacks = _stacks(algorithm, self.memory, self._share)
-        self._burst = learner.burst if self._stacks and algorithm.has_one_step else None
+        self._burst = learner.burst if self._stacks and _can_burst(algorithm) else None
 
     def sync(self, before: int, step: int) -> None:
-        """Move the target copies as often as is due between two steps."""
+        """Move the target copies as often as is due between two environment steps."""
+        if self._algorithm.sync_unit != "steps":
+            return
         every, share = self._algorithm.sync_every, self._algorithm.sync_share
         times = step // every - before // every
         for _ in range(min(times, 1) if share == 1.0 else times):
@@ -61,6 +63,9 @@ class Updates:
                 switch("transfer")
                 one = tuple(array[number] for array in batches) if self._stacks else sampled
                 aux = self._update(one, number, rate)
+                if self._algorithm.sync_unit == "updates" and (number + 1) % self._algorithm.sync_every == 0:
+                    for target in self._algorithm.targets:
+                        learner.sync(target, self._algorithm.sync_share)
         learner.synchronize()
         self._refreshed()
         self._measures.add(learner, aux)
@@ -72,9 +77,10 @@ class Updates:
         switch, learner, memory = self._clock.switch, self._learner, self.memory
         batch = learner.transfer(sampled)
         switch("update")
-        for gradient_step in self._algorithm.steps:
-            if number % gradient_step.every == 0:
-                aux = learner.update(gradient_step.name, batch, rate)
+        for _ in range(self._settings.epochs):
+            for gradient_step in self._algorithm.steps:
+                if number % gradient_step.every == 0:
+                    aux = learner.update(gradient_step.name, batch, rate)
         if memory.prioritized:
             switch("replay")
             memory.prioritize(learner.read(aux)[0])
@@ -102,6 +108,11 @@ def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:
     return not memory.prioritized and algorithm.settings.updates > 1 and size <= _STACKED_BYTES
 
 
+def _can_burst(algorithm: Algorithm) -> bool:
+    """Tell whether the updates of an interval are nothing but the same gradient step on batch after batch."""
+    return algorithm.has_one_step and algorithm.sync_unit == "steps" and algorithm.settings.epochs == 1
+
+
 def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
     """Call every compiled shape of a learner once, and restore its state."""
     with restored(learner):
@@ -117,7 +128,7 @@ def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner) 
     learner.act(nothing.reshape(1, -1))
     actor = FrameworkActor(learner, algorithm)
     choose = implementation.chooser(algorithm, actor, np.random.default_rng(0), lambda phase: None)
-    choose(nothing, settings.total_steps)
+    choose(nothing, settings.total_steps, 0)
 
 
 def _warm_up_updates(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
@@ -126,7 +137,7 @@ def _warm_up_updates(algorithm: Algorithm, implementation: Any, learner: Learner
     memory = implementation.memory(algorithm, 1, run)
     memory.add(nothing, 0, 0.0, nothing, False, True)
     share = settings.batch_size // run.ranks
-    if learner.burst and algorithm.has_one_step and _stacks(algorithm, memory, share):
+    if learner.burst and _can_burst(algorithm) and _stacks(algorithm, memory, share):
         batches = learner.transfer(memory.sample_many(settings.updates, share, draw))
         learner.burst(algorithm.steps[0].name, batches, settings.learning_rate)
     else:

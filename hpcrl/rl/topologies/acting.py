@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -36,11 +37,12 @@ class ActorRank:
         self._ports, self._run, self._actors, self._number = ports, run, actors, number
         self._like, self._load = like, actor.load
         self._share = algorithm.settings.train_interval // actors
+        self._counts_episodes = algorithm.settings.train_unit == "episodes"
         self._explorer = Explorer(
             algorithm, implementation, environment, actor, run, self._add, lambda *episode: None, number, actors
         )
         self._version = -1
-        self._blocks = self._taken = self._granted = 0
+        self._blocks = self._taken = self._granted = self._begun = 0
 
     def _add(self, *transition: Any) -> None:
         self._block.add(*transition)
@@ -62,19 +64,31 @@ class ActorRank:
         switch("other")
         message, told = self._take(), False
         while not message["end"]:
-            if self._taken < self._granted and not told:
+            if self._done < self._granted and not told:
                 self._block = self._ports.free_block()
-                steps = min(self._share, self._granted - self._taken)
-                self._explorer.advance(self._explorer.step + self._actors * steps, lambda: stop() or self._is_over())
+                self._advance(min(self._share, self._granted - self._done), lambda: stop() or self._is_over())
                 switch("send")
                 told = stop()
                 self._send(PREEMPTED if told else GOING)
-            if told or self._taken >= self._granted or self._ports.poll():
+            if told or self._done >= self._granted or self._ports.poll():
                 message = self._take()
         self._block = self._ports.free_block()
         self._send(COMPLETED)
         self._ports.close()
         return message["end"]
+
+    @property
+    def _done(self) -> int:
+        """Return what is counted against the grants: steps or episodes since the ranks began."""
+        return self._explorer.episodes - self._begun if self._counts_episodes else self._taken
+
+    def _advance(self, count: int, stop: Callable[[], bool]) -> None:
+        """Explore for this many steps, or episodes."""
+        explorer = self._explorer
+        if self._counts_episodes:
+            explorer.advance(sys.maxsize, stop, explorer.episodes + count)
+        else:
+            explorer.advance(explorer.step + self._actors * count, stop)
 
     def _is_over(self) -> bool:
         """Tell whether the learner has said that there is no more to do."""
@@ -99,7 +113,8 @@ class ActorRank:
                 "the learner's messages were mixed up"
             )
         if self._version < 0 and message["step"]:  # after a checkpoint: no exploration twice
-            self._explorer.restart(message["step"])
+            self._begun = message["episodes"] // self._actors
+            self._explorer.restart(message["step"], self._begun)
         self._version, self._granted = message["version"], message["granted"]
         self._explorer.step = max(self._explorer.step, message["step"])
         self._load(unpack(message.vector, self._like))

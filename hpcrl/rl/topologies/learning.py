@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from hpcrl.catalogue.training import is_over
 from hpcrl.errors import HpcrlError
 from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.interfaces import Act, Algorithm, Learner
@@ -112,20 +113,28 @@ class LearnerLoop:
         self._stopping = self._stopping or block["end"] == PREEMPTED
         self._updates.sync(before, self.step)
 
+    @property
+    def _done(self) -> int:
+        """Return what intervals count: environment steps or ended episodes."""
+        return self.episodes if self._settings.train_unit == "episodes" else self.step
+
     def _is_due(self) -> bool:
-        return bool(self.step // self._settings.train_interval > self._learned)
+        return bool(self._done // self._settings.train_interval > self._learned)
 
     def _learn(self) -> None:
         """Take the updates of the interval that is due."""
         self._learned += 1
-        if (mark := self._learned * self._settings.train_interval) >= self._settings.learning_starts:
+        mark = self.step
+        if self._settings.train_unit == "steps":  # not the steps that came after the interval
+            mark = self._learned * self._settings.train_interval
+        if mark >= self._settings.learning_starts:
             self._updates.learn(mark)
             self.version += 1
 
     def _written(self, granted: int = 0, end: int = GOING) -> WeightsMessage:
         """Return the message with the current weights."""
         self._switch("send")
-        self._message.say(version=self.version, step=self.step, granted=granted, end=end)
+        self._message.say(version=self.version, step=self.step, episodes=self.episodes, granted=granted, end=end)
         pack(self._learner.weights(self._group), out=self._message.vector)
         return self._message
 
@@ -175,7 +184,7 @@ class RoundLoop(LearnerLoop):
         self._granted = 0
 
     def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
-        while self.step < until:
+        while self.step < until and not is_over(self._settings, self.step, self.episodes):
             if not self._outstanding:
                 self._learn_what_is_due()  # after a checkpoint
                 self._grant()
@@ -193,11 +202,16 @@ class RoundLoop(LearnerLoop):
             self._learn()
 
     def _grant(self) -> None:
-        """Let each actor take its share of the steps to the interval's end, with the present weights."""
-        interval, total = self._settings.train_interval, self._settings.total_steps
-        steps = min((self.step // interval + 1) * interval, total) - self.step
-        if steps > 0:
-            self._granted += -(-steps // len(self.accounts))
+        """Let each actor take its share of the steps or episodes to the interval's end, with the present weights."""
+        settings = self._settings
+        interval = settings.train_interval
+        end = (self._done // interval + 1) * interval
+        if settings.train_unit == "steps":
+            end = min(end, settings.total_steps)
+        elif settings.total_episodes:
+            end = min(end, settings.total_episodes)
+        if end > self._done and not is_over(settings, self.step, self.episodes):
+            self._granted += -(-(end - self._done) // len(self.accounts))
             self._publish(GOING)
             self._outstanding = True
 

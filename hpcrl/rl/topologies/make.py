@@ -62,7 +62,7 @@ def make_loop(
     check_equal(wait, world, algorithm, size)
     warm_up(algorithm, implementation, learner, run)
     given = (wait, algorithm, implementation, learner, run, size, settings.actors)
-    blocks = [Block(algorithm.space.inputs, _capacity(settings)) for _ in range(settings.actors)]
+    blocks = [Block(algorithm.space.inputs, _capacity(algorithm)) for _ in range(settings.actors)]
     if settings.topology == "pairwise":
         return RoundLoop(PairLearner(wait, world, blocks[0]), *given)
     if settings.topology == "collective":
@@ -86,7 +86,7 @@ def make_actor_rank(
     settings, world, size = algorithm.settings, run.world, _size(weights)
     check_equal(wait, world, algorithm, size)
     actor = FrameworkActor(learner, algorithm) if learner else NumpyActor(algorithm)
-    first, second = (Block(algorithm.space.inputs, _capacity(settings)) for _ in range(2))
+    first, second = (Block(algorithm.space.inputs, _capacity(algorithm)) for _ in range(2))
     ports = (
         StarActor(wait, world, size, first)
         if settings.topology == "collective"
@@ -119,8 +119,22 @@ def check_equal(wait: Patience, world: Any, algorithm: Algorithm, size: int) -> 
         )
 
 
-def _capacity(settings: Any) -> int:
-    return int(settings.train_interval // settings.actors)
+def _capacity(algorithm: Algorithm) -> int:
+    """Return the largest number of transitions that an actor sends at once.
+
+    Raises:
+        UsageError: intervals are counted in episodes, which may be of any length.
+    """
+    settings = algorithm.settings
+    share = int(settings.train_interval // settings.actors)
+    if settings.train_unit == "steps":
+        return share
+    if algorithm.space.limit is None:
+        raise UsageError(
+            "train_unit: episodes: the environment has no limit of steps, so that no message can be long enough: set "
+            "`max_episode_steps` of the workload"
+        )
+    return share * algorithm.space.limit
 
 
 def _size(weights: Weights) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 # Why there is no more to do, as `end` of a message.
 GOING, COMPLETED, PREEMPTED = 0, 1, 2
 
-_WEIGHTS = np.dtype([(name, np.int64) for name in ("version", "step", "granted", "end")])
+_WEIGHTS = np.dtype([(name, np.int64) for name in ("version", "step", "episodes", "granted", "end")])
 _BLOCK = np.dtype([(name, np.int64) for name in ("actor", "number", "version", "count", "sent", "end")])
 
 
@@ -37,7 +37,8 @@ class _Message:
 class WeightsMessage(_Message):
     """From the learner: `vector`, the float32 weights that actors act with, after `version` intervals of updates.
 
-    `step` counts the environment steps of all actors. The receiver may take steps until it has taken `granted` in all.
+    `step` and `episodes` count the environment steps and the ended episodes of all actors. The receiver may take `granted` steps, or
+    episodes if intervals are counted in them, since the ranks began.
     """
 
     def __init__(self, size: int) -> None:
