@@ -6,6 +6,7 @@ python -m benchmarks.topologies [LATENCY_MS]
    work of both ranks is the cost of the messages: packing, sending, waking up, unpacking.
 2. Speed-up: the same steps and updates in one process and with 1, 2, 4 and 8 actors, when every step waits LATENCY_MS (5) for a simulator.
    The best possible is the model max(T_simulate / actors, T_learn), from the phases of the run in one process. Sleeping actors need no core.
+   Beside it: the same training with as many environments in Gymnasium's AsyncVectorEnv, which step together, and nobody learns meanwhile.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def messages(worker: Path) -> None:
         "updates": 100,
         "learning_starts": 100,
     }
-    alone = trained(worker, 1, settings)
+    alone = fastest(worker, 1, settings)
     pair = settings | {"topology": "pairwise", "overlap": False}
-    both = min((trained(worker, 2, pair) for _ in range(ROUNDS)), key=lambda each: each["wall"])
+    both = fastest(worker, 2, pair)
     cycles = 60
     work = sum(ranks.get(phase, 0.0) for ranks in both["ranks"] for phase in WORK)
     cost = (both["wall"] - work) / cycles
@@ -78,7 +79,7 @@ def speed_up(worker: Path, latency: float) -> None:
         "learning_starts": 128,
         "step_latency": latency,
     }
-    alone = trained(worker, 1, settings)
+    alone = fastest(worker, 1, settings)
     phases = alone["ranks"][0]
     simulate = sum(phases.get(phase, 0.0) for phase in ("env_step", "act", "replay"))
     learn = phases["update"] + phases["transfer"]
@@ -88,20 +89,29 @@ def speed_up(worker: Path, latency: float) -> None:
     print(
         f"  {'actors':>6} {'model':>7}"
         + "".join(f" {name:>13} {'of model':>9} {'staleness':>10}" for name in ("collective", "asynchronous"))
+        + " AsyncVectorEnv"
     )
     for actors in ACTORS:
         model = alone["wall"] / max(simulate / actors, learn)
         line = f"  {actors:>6} {model:7.2f}"
         for topology in ("collective", "asynchronous"):
             asked = settings | {"topology": topology, "actors": actors}
-            run = min((trained(worker, actors + 1, asked) for _ in range(ROUNDS)), key=lambda each: each["wall"])
+            run = fastest(worker, actors + 1, asked)
             ages = {int(age): number for age, number in run["facts"]["staleness"].items()}
             mean = sum(age * number for age, number in ages.items()) / sum(ages.values())
             line += f" {alone['wall'] / run['wall']:13.2f} {alone['wall'] / run['wall'] / model:9.2f} {mean:10.2f}"
-        print(line, flush=True)
+        peer = fastest(worker, 1, settings, "benchmarks.vector_program", str(actors))
+        print(f"{line} {alone['wall'] / peer['wall']:14.2f}", flush=True)
 
 
-def trained(worker: Path, ranks: int, settings: dict[str, Any]) -> dict[str, Any]:
+def fastest(worker: Path, ranks: int, settings: dict[str, Any], *program: str) -> dict[str, Any]:
+    """Return the fastest of some trainings."""
+    return min((trained(worker, ranks, settings, *program) for _ in range(ROUNDS)), key=lambda each: each["wall"])
+
+
+def trained(
+    worker: Path, ranks: int, settings: dict[str, Any], module: str = "benchmarks.topology_program", *more: str
+) -> dict[str, Any]:
     """Return wall time and phases of one training on so many ranks."""
     mpirun = shutil.which("mpirun")
     if mpirun is None:
@@ -121,7 +131,7 @@ def trained(worker: Path, ranks: int, settings: dict[str, Any]) -> dict[str, Any
         "pml",
         "ob1",
     ]
-    words += [python_of("torch"), "-m", "benchmarks.topology_program", json.dumps(whole)]
+    words += [python_of("torch"), "-m", module, json.dumps(whole), *more]
     own = {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONPATH": f"{worker}:{HERE.parent}"}
     own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     out = subprocess.run(words, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=True).stdout

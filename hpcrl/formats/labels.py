@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+# An algorithm, or a topology with its actors, has settings of its own.
+SETTLING = ("algorithm", "topology", "actors")
+
 
 def label(config: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> str:
     """Name a cell for people by its configuration: ``torch lazy seed 2``.
 
     Args:
-        axes: the axes of its study. What an axis sets together with the algorithm is left out.
+        axes: the axes of its study. What an axis sets together with the algorithm or the topology is left out.
     """
     implied = {
         key
         for options in (axes or {}).values()
-        if isinstance(options, list) and len({_algorithm(option) for option in options} - {None}) == len(options)
+        if isinstance(options, list) and len({_settling(option) for option in options} - {None}) == len(options)
         for option in options
         for key in option
-        if key != "algorithm"
+        if key not in SETTLING
     }
     values = [
         f"{key} {value}" if not isinstance(value, str) else value
@@ -28,8 +31,11 @@ def label(config: Mapping[str, Any], axes: Mapping[str, Any] | None = None) -> s
     return " ".join(values)
 
 
-def _algorithm(option: Any) -> str | None:
-    return str(option["algorithm"]) if isinstance(option, dict) and "algorithm" in option else None
+def _settling(option: Any) -> tuple[str, ...] | None:
+    """Return what the option of an axis sets that settles its other settings; None if it sets nothing of the kind."""
+    if not isinstance(option, dict) or not set(SETTLING) & set(option):
+        return None
+    return tuple(str(option.get(name)) for name in SETTLING)
 
 
 def label_of_resources(resources: Mapping[str, Any], names: Iterable[str]) -> str:

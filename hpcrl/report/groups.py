@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcrl.formats.labels import SETTLING
 from hpcrl.formats.runs import goal_wall_time, machines
 from hpcrl.report.design import colours, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
@@ -123,23 +124,29 @@ def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
 
 
 def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[int, str]]:
-    """Yield the names of the configurations of one study. What has one value for an algorithm is left out."""
+    """Yield the names of the configurations of one study. What has one value for an algorithm or topology is left out."""
     values: dict[tuple[Any, str], set[str]] = {}
     for place in places:
         for key, value in configs[place].items():
-            values.setdefault((configs[place].get("algorithm"), key), set()).add(str(value))
+            values.setdefault((_settled(configs[place]), key), set()).add(str(value))
     for place in places:
         config = configs[place]
         first = [display(config[key]) for key in _FIRST if config.get(key) is not None]
-        algorithm = config.get("algorithm")
+        settled = _settled(config)
         others = [
             f"{key} {display(value)}"
             for key, value in config.items()
             if key not in (*_FIRST, "seed")
             and value is not None
-            and (algorithm is None or len(values[algorithm, key]) > 1)
+            and (settled is None or key == "actors" or len(values[settled, key]) > 1)
         ]
         yield place, " ".join(first + sorted(others)) or "all cells"
+
+
+def _settled(config: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Return what settles other settings: an algorithm or a topology with its actors has its own; None without both."""
+    of = tuple(config.get(name) for name in SETTLING)
+    return of if any(value is not None for value in of) else None
 
 
 def _where(row: Mapping[Any, Any], has_topology: bool) -> str:

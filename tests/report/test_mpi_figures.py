@@ -59,6 +59,30 @@ def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> 
     assert "NumPy eager asynchronous actors 4 step_latency 0" in set(data.rows["what"])
 
 
+def test_runs_of_a_fixed_number_of_episodes_are_compared_by_time_and_by_step(tmp_path: Path) -> None:
+    """The run with actors takes a quarter of the time, but for half of the steps: a step takes half of the time."""
+    options = [
+        {"topology": "sequential", "total_episodes": 500, "updates": 1, "train_interval": 1},
+        {"topology": "collective", "actors": 4, "total_episodes": 500, "updates": 100, "train_interval": 100},
+    ]
+    study = dqn_study(paper="mpi-deep-q-learning", axes={"framework": ["numpy"], "topology": options})
+    study["workload"]["hyperparameters"]["train_unit"] = "episodes"
+    study["resources"] = {"overcommit": True, "memory": "1G"}
+    plan = planned(tmp_path / "plan", study)
+    for cell in cells_of(plan):
+        time, steps = (40.0, 10_000) if cell["config"]["topology"] == "sequential" else (10.0, 5_000)
+        write_record(plan, cell, training_time=time, wall_time=time + 1, steps=steps)
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None).assign(shared=False)
+    assert set(rows["what"]) == {"NumPy eager sequential", "NumPy eager collective actors 4"}
+    data = PaperData(rows, *(hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples")))
+    (figure,) = papers.figures("mpi-deep-q-learning", data).drawn
+    titles = ["Published, fixed number of episodes", "Run again as published", "The same runs, per environment step"]
+    assert [panel.title for panel in figure.panels] == titles
+    found = [panel.values.set_index(["configuration", "actors"])["speed-up, median"] for panel in figure.panels[1:]]
+    assert [each["collective", 4] for each in found] == pytest.approx([4.0, 2.0])
+
+
 def test_without_a_sequential_run_there_is_nothing_to_compare(tmp_path: Path) -> None:
     found = papers.figures("mpi-deep-q-learning", data_of(tmp_path, [{"topology": "collective", "actors": 4}]))
     assert found.drawn == []
