@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 # Seconds after TERM until a rank that waits for another one is ended.
-_STUCK_SECONDS = 5.0
+_STUCK_SECONDS = 4.0
 
 
 class Interrupt:

@@ -72,8 +72,9 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version:
         words += ["--bind-to", "none", "--oversubscribe"]
-        # When one rank has died, the others may write their checkpoints; by default they are killed after one second.
-        words += ["--mca", "odls_base_sigkill_timeout", "10"]
+        # When one rank has died, mpirun waits so many seconds, sends TERM to the others, waits as long again and kills them: time to
+        # write their checkpoints, which its default of one second is not.
+        words += ["--mca", "odls_base_sigkill_timeout", "5"]
         # All ranks are on this machine: they communicate through shared memory, and do not listen.
         words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
         if os.geteuid() == 0:

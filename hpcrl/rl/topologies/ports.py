@@ -17,7 +17,7 @@ from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
 # wait cost the cores almost nothing, and no wait becomes much longer.
 _YIELDS = 20
 _NAP_SHARE, _SHORTEST_NAP, _LONGEST_NAP = 0.02, 5e-5, 2e-4
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 3.0
 _TAG_WEIGHTS, _TAG_BLOCK = 1, 2
 LEARNER = 0
 
