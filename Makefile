@@ -28,6 +28,9 @@ PARALLEL := mpicxx=libopenmpi-dev mpirun=openmpi-bin cmake=cmake g++=g++ lib:lib
 SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurmdbd munged=munge mariadbd=mariadb-server \
   lib:libpmix.so=libpmix-dev shellcheck=shellcheck
 
+# MuJoCo's images without a display: EGL, drawn by the CPU.
+DRAWING := lib:libEGL.so.1=libegl1 lib:libGL.so.1=libgl1 lib:libGL.so.1=libgl1-mesa-dri
+
 BROWSER := chromium=chromium chromedriver=chromium-driver
 
 demo: $(DEMO)/.installed
@@ -38,6 +41,7 @@ test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
 	tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
+	tools/debian-packages "the box slider" $(DRAWING)
 	tools/debian-packages "the report in a browser" $(BROWSER)
 	tools/debian-packages "commands with modules" modulecmd=environment-modules
 	$(BIN)/python -m pytest tests -n 2

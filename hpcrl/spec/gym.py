@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import suggestion
 from hpcrl.spec.quiet import without_warnings
 
@@ -28,11 +29,12 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: str
         return None
     from gymnasium.envs.registration import registry
 
-    if name not in registry:
-        unversioned = {each.rpartition("-v")[0] for each in registry if "-v" in each}
+    known = {*registry, *OWN_ENVIRONMENTS}
+    if name not in known:
+        unversioned = {each.rpartition("-v")[0] for each in known if "-v" in each}
         if name not in unversioned:
             return (
-                f"Gymnasium has no environment {name!r}; {suggestion(name, registry)} Write an environment of another package as "
+                f"there is no environment {name!r}; {suggestion(name, known)} Write an environment of another package as "
                 "module:Name-v0"
             )
     spaces = _spaces(name)
@@ -48,6 +50,8 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: str
 
 def _spaces(name: str) -> tuple[str, Any] | None:
     """Return the kind of actions and the shape of observations; None if the environment cannot be created here."""
+    if own := OWN_ENVIRONMENTS.get(name):
+        return "discrete", own.shape
     import gymnasium
 
     with without_warnings():

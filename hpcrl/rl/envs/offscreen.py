@@ -1,0 +1,41 @@
+"""Which GL library MuJoCo draws with, on machines that mostly have no display."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from hpcrl.errors import UsageError
+
+# By the value of MUJOCO_GL. MuJoCo reads that variable once, when it is imported.
+_LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
+
+
+def choose_gl() -> str:
+    """Return MUJOCO_GL. If it is not set, set it to EGL, or to OSMesa where EGL cannot be loaded.
+
+    DISPLAY does not come first: Slurm hands that of the login node to a job, where it does not lead to a screen.
+
+    Raises:
+        UsageError: neither can be loaded, and there is no display.
+    """
+    if given := os.environ.get("MUJOCO_GL"):
+        return given
+    for name, library in _LIBRARIES.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            continue
+        os.environ["MUJOCO_GL"] = name
+        return name
+    if os.environ.get("DISPLAY"):
+        return "glfw"  # MuJoCo's own choice
+    raise cannot_draw(f"neither {' nor '.join(_LIBRARIES.values())} can be loaded")
+
+
+def cannot_draw(reason: str) -> UsageError:
+    """Return the error of an environment that has images, where nothing can draw them."""
+    return UsageError(
+        f"MuJoCo cannot draw images here: {reason}: install a GL library (Debian: libegl1, libgl1 and libgl1-mesa-dri, or "
+        "libosmesa6 with MUJOCO_GL=osmesa; conda: mesalib)"
+    )
