@@ -19,7 +19,7 @@ import hpcrl.catalogue.schedulers
 class Algorithm:
     """An algorithm of built-in training.
 
-    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``) and `observations` (``vector``) say which environments it can learn. `settings` is the
+    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``) and `observations` (``vector``, ``image``) say which environments it can learn. `settings` is the
     dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
     cannot train, and why, or None. `note(settings, least, most)` says what its user should know where discounted returns are
     between `least` and `most`, or returns None.
@@ -30,7 +30,7 @@ class Algorithm:
     family: str
     frameworks: tuple[str, ...]
     actions: str
-    observations: str
+    observations: tuple[str, ...]
     fused: bool
     settings: type[Any]
     fault: Callable[[Any, int], tuple[str, str] | None]
@@ -43,7 +43,7 @@ class Framework:
 
     `modes` are its execution modes, the default first; those in `one_process` train in a single process only.
     `parallelism` lists the ways in which several ranks can train one agent, without ``none``. `devices` are those that it computes
-    on. `stepping` lists the ways in which its environment can step several training environments,
+    on, `observations` those that its networks here can have: without ``image`` it has no convolutions. `stepping` lists the ways in which its environment can step several training environments,
     `environments` those that it has as compiled programs, for `fused` and for `stepping: compiled`. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
     its import. `private_directories` are variables that name a directory: each process gets a new one. `out_of_memory` are the messages of its allocators, in lower case.
     """
@@ -55,6 +55,7 @@ class Framework:
     parallelism: tuple[str, ...]
     packages: tuple[str, ...]
     devices: tuple[str, ...]
+    observations: tuple[str, ...]
     stepping: tuple[str, ...]
     environments: tuple[str, ...]
     threads: tuple[str, ...]
@@ -105,7 +106,7 @@ def frameworks() -> dict[str, Framework]:
     return {
         name: Framework(
             name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
-            entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES, entry.variables,
+            entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES, entry.variables,
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)
     }  # fmt: skip

@@ -64,14 +64,26 @@ class TopologySettings(TrainingSettings):
 
 
 @dataclass(frozen=True)
-class OffPolicySettings(TopologySettings):
-    """The replay, the target copy and epsilon-greedy exploration. Steps, episodes and batch are totals over all ranks and actors.
+class CountingSettings(TopologySettings):
+    """What off-policy algorithms count.
 
     `train_interval` counts environment steps or, with `train_unit` episodes, ended episodes; `total_episodes` ends the training
     where `total_steps` does not (0: never). The target copy moves by `target_share` of the way every `target_interval` steps or,
     with `target_unit` updates, updates. Each update takes `epochs` gradient steps on its batch. Epsilon falls by the environment
     steps of all; an `epsilon_decay` above 0 instead multiplies it at each end of an explorer's own episodes.
     """
+
+    train_unit: str = choice("steps", "episodes")
+    total_episodes: int = integer(0, 0)
+    target_unit: str = choice("steps", "updates")
+    target_share: float = number(1.0, 0, 1)
+    epochs: int = integer(1)
+    epsilon_decay: float = number(0.0, 0, 1)
+
+
+@dataclass(frozen=True)
+class OffPolicySettings(CountingSettings):
+    """The replay, the target copy and epsilon-greedy exploration. Steps, episodes and batch are totals over all ranks and actors."""
 
     gamma: float = number(0.99, 0, 1)
     double: bool = flag(False)
@@ -80,20 +92,14 @@ class OffPolicySettings(TopologySettings):
     buffer_size: int = integer(100_000)
     learning_starts: int = integer(1_000)
     target_interval: int = integer(10)
-    target_unit: str = choice("steps", "updates")
-    target_share: float = number(1.0, 0, 1)
     train_interval: int = integer(256)
-    train_unit: str = choice("steps", "episodes")
-    total_episodes: int = integer(0, 0)
     updates: int = integer(128)
-    epochs: int = integer(1)
     initial_epsilon: float = number(1.0, 0, 1)
     final_epsilon: float = number(0.04, 0, 1)
     exploration_fraction: float = number(0.16, 0, 1)
-    epsilon_decay: float = number(0.0, 0, 1)
 
 
-# Settings that a loop without Python between its steps does not have, and their values there.
+# Off-policy settings that a loop without Python between its steps does not have, and their values there.
 NOT_FUSED: dict[str, Any] = {
     "topology": "sequential",
     "step_latency": 0,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hpcrl.rl.interfaces import Act
 
 
 def start_seeds(seed: int, stream: int, count: int) -> list[int]:
@@ -15,23 +17,25 @@ def start_seeds(seed: int, stream: int, count: int) -> list[int]:
 
 
 def evaluate(
-    act: Callable[[NDArray[np.float32]], NDArray[np.int64]], environments: Sequence[Any], seeds: Sequence[int]
+    act: Act, environments: Sequence[Any], seeds: Sequence[int], dtype: type[np.generic] = np.float32
 ) -> NDArray[np.float64]:
-    """Play one greedy episode from each of the starts `seeds`, and return their returns (n,).
+    """Play one greedy episode from each of the starts `seeds`, and return their returns (n,). `dtype` is that of observations.
 
     One episode per environment runs at a time. The policy always gets one observation per environment, also of
     finished episodes, so that a compiled policy keeps one shape.
     """
     width = len(environments)
-    returns = [_side_by_side(act, environments, seeds[first : first + width]) for first in range(0, len(seeds), width)]
+    returns = [
+        _side_by_side(act, environments, seeds[first : first + width], dtype) for first in range(0, len(seeds), width)
+    ]
     return np.concatenate(returns)
 
 
 def _side_by_side(
-    act: Callable[[NDArray[np.float32]], NDArray[np.int64]], environments: Sequence[Any], seeds: Sequence[int]
+    act: Act, environments: Sequence[Any], seeds: Sequence[int], dtype: type[np.generic]
 ) -> NDArray[np.float64]:
     starts = [each.reset(seed=seed)[0] for each, seed in zip(environments, seeds, strict=False)]
-    observations = np.stack([*starts, *[starts[0]] * (len(environments) - len(starts))]).astype(np.float32)
+    observations = np.stack([*starts, *[starts[0]] * (len(environments) - len(starts))]).astype(dtype)
     returns = np.zeros(len(starts))
     running = list(range(len(starts)))
     while running:

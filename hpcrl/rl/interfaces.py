@@ -9,35 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.images import KERNELS, convolved, side_of
+
 Floats = NDArray[np.floating[Any]]
 Weights = dict[str, Floats]
 # A batch: the arrays that the loss of a step unpacks, in that order.
 Arrays = tuple[NDArray[Any], ...]
+# Observations (n, inputs), or one (inputs,), of the space's dtype: float32, or uint8 for images.
+Observations = NDArray[Any]
 # Greedy actions (n,) for observations (n, inputs).
-Act = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+Act = Callable[[Observations], NDArray[np.int64]]
 # The action to explore with, from an observation (inputs,), the environment step, and this explorer's ended episodes.
-Choose = Callable[[NDArray[np.float32], int, int], int]
+Choose = Callable[[Observations, int, int], int]
 
 
 @dataclass(frozen=True)
 class Space:
-    """An environment with observations (inputs,), actions 0 to actions - 1, and episodes of at most `limit` steps (None: unknown)."""
+    """An environment with observations (inputs,), actions 0 to actions - 1, and episodes of at most `limit` steps (None: unknown).
+
+    With `channels` an observation is a square image (side, side, channels), flat in that order.
+    """
 
     inputs: int
     actions: int
+    channels: int = 0
     limit: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """Return ``vector`` or ``image``."""
+        return "image" if self.channels else "vector"
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Return the type of observations."""
+        return np.uint8 if self.channels else np.float32
 
 
 @dataclass(frozen=True)
 class Network:
     """The shape of a multi-layer perceptron: `inputs` -> `hidden` ... -> `outputs`. `name` tells the networks of a group apart.
 
-    Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last. With
+    With `filters`, `inputs` are a square image of that many `channels`, and convolutions come first: one for each number of filters.
+    Their result (side, side, filters) is flat in that order for the next layer, as the image is. Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last. With
     `noise`, all layers but the first also have scales of noise, which begin at `noise` / sqrt(inputs of the layer).
     """
 
@@ -47,16 +67,25 @@ class Network:
     name: str = ""
     gain: float | None = None
     noise: float | None = None
+    channels: int = 0
+    filters: tuple[int, ...] = ()
 
     @property
     def noise_size(self) -> int:
         """Return the length of a noise vector: the inputs and outputs of each noisy layer."""
-        pairs = list(zip(self.sizes, self.sizes[1:], strict=False))[1:]
-        return sum(inputs + outputs for inputs, outputs in pairs) if self.noise is not None else 0
+        return sum(sum(shape) for shape in self.shapes[1:]) if self.noise is not None else 0
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        return (self.inputs, *self.hidden, self.outputs)
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return the shape of each layer's weight: (out, in, kernel, kernel) of convolutions, then (out, in)."""
+        inputs, before, shapes = self.inputs, self.channels, []
+        if self.filters:
+            side = side_of(inputs, before)
+            for count, kernel in zip(self.filters, KERNELS, strict=False):
+                shapes.append((count, before, kernel, kernel))
+                before, side = count, convolved(side, kernel)
+            inputs = before * side**2
+        return [*shapes, *((after, given) for given, after in pairwise((inputs, *self.hidden, self.outputs)))]
 
 
 @dataclass(frozen=True)
@@ -115,10 +144,10 @@ class Learner(Protocol):
     @property
     def burst(self) -> Callable[[str, Any, float], Any] | None: ...
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         """Return the greedy actions (n,) for observations (n, inputs)."""
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         """Return what `sample` of the algorithm's page returns: sampled actions (n,), and for an on-policy algorithm their
         log-probabilities (n,) and values (n,). The page says what noise it takes."""
 
@@ -144,7 +173,10 @@ class Learner(Protocol):
         """Return the maximum bytes that the framework's allocator held on the GPU; None if it does not count them."""
 
     def weights(self, name: str) -> Weights:
-        """Return a copy of a group's or a target's weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,)."""
+        """Return a copy of a group's or a target's weights: ``layers.N.weight`` (out, in) and ``layers.N.bias`` (out,).
+
+        A convolution's weight is (out, in, kernel, kernel).
+        """
 
     def state(self) -> Weights:
         """Return everything that a checkpoint needs, as arrays."""
@@ -176,10 +208,10 @@ class Memory(Protocol):
 
     def add(
         self,
-        observation: NDArray[np.float32],
+        observation: Observations,
         action: int,
         reward: float,
-        following: NDArray[np.float32],
+        following: Observations,
         terminated: bool,
         ended: bool,
         stream: int = 0,
@@ -247,7 +279,7 @@ class Loop(Protocol):
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
         """Continue to step `until`; False if `stop` ended it earlier."""
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         """Return greedy actions."""
 
     def close(self) -> None:

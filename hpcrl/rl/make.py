@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
+from hpcrl.rl.envs.flat import Flat
 from hpcrl.rl.envs.slow import Slow
 from hpcrl.rl.frameworks import framework_weights, make_learner
 from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
@@ -62,6 +65,7 @@ def make_training(
     """
     if wrong := algorithms()[name].fault(settings, run.ranks):
         raise UsageError(f"{name}: {': '.join(wrong)}")
+    make_environment = _flat(make_environment)
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)
     weights = _first_weights(algorithm, framework, run.seed)
@@ -101,7 +105,7 @@ def make_exploration(
         UsageError: the environment is not one that the algorithm can learn, or the framework is not installed.
         HpcrlError: the learner has other settings or another network.
     """
-    environment = _slowed(make_environment, settings)()
+    environment = _slowed(_flat(make_environment), settings)()
     algorithm = algorithm_on(name, environment, settings)
     weights = initial_weights(algorithm, np.random.default_rng(0))
     run.clock.switch("compile")
@@ -111,6 +115,14 @@ def make_exploration(
         learner = make_learner(framework, execution, algorithm, weights)
         warm_up_acting(algorithm, implementation, learner)
     return make_actor_rank(algorithm, implementation, environment, weights[algorithm.acts_with], learner, run)
+
+
+def _flat(make_environment: Callable[[], Any]) -> Callable[[], Any]:
+    def make() -> Any:
+        environment = make_environment()
+        return Flat(environment) if kind_of(environment.observation_space) == "image" else environment
+
+    return make
 
 
 def _slowed(make_environment: Callable[[], Any], settings: Any) -> Callable[[], Any]:
@@ -124,14 +136,15 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
     Raises:
         UsageError: the algorithm cannot learn an environment with such observations or actions.
     """
-    shape = getattr(environment.observation_space, "shape", None)
-    actions = getattr(environment.action_space, "n", None)
-    if shape is None or len(shape) != 1 or actions is None:
-        raise UsageError(f"{name}: expected an environment with vector observations and discrete actions")
+    observed, actions = environment.observation_space, getattr(environment.action_space, "n", None)
+    if actions is None:
+        raise UsageError(f"{name}: expected an environment with discrete actions")
+    if wrong := observation_fault(observed, algorithms()[name].observations):
+        raise UsageError(f"{name}: {wrong}")
+    channels = observed.shape[2] if kind_of(observed) == "image" else 0
     limit = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
-    made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(
-        Space(shape[0], int(actions), limit), settings
-    )
+    space = Space(math.prod(observed.shape), int(actions), channels, limit)
+    made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(space, settings)
     return made
 
 

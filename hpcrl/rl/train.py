@@ -103,7 +103,8 @@ def _score(training: Training, scores: _Scores, goal: float | None) -> tuple[flo
 
 def _mean_return(training: Training, stream: int, episodes: int) -> float:
     starts = start_seeds(training.run.seed, stream, episodes)
-    return float(evaluate(training.loop.act, training.evaluation_environments, starts).mean())
+    dtype = training.algorithm.space.dtype
+    return float(evaluate(training.loop.act, training.evaluation_environments, starts, dtype).mean())
 
 
 def _weights(training: Training) -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,15 +14,13 @@ from hpcrl.rl.interfaces import Algorithm, Network, Weights
 def layer_names(network: Network) -> list[tuple[str, str]]:
     """Return the names of weight and bias of each layer, as in ``layers.0.weight`` or ``actor.layers.0.weight``."""
     prefix = f"{network.name}." if network.name else ""
-    return [
-        (f"{prefix}layers.{layer}.weight", f"{prefix}layers.{layer}.bias") for layer in range(len(network.hidden) + 1)
-    ]
+    return [(f"{prefix}layers.{layer}.weight", f"{prefix}layers.{layer}.bias") for layer in range(len(network.shapes))]
 
 
 def initial_weights(algorithm: Algorithm, generator: np.random.Generator) -> dict[str, Weights]:
     """Draw the initial weights of every group, the same for every framework.
 
-    Uniform in +-1/sqrt(fan_in), weights and biases, is PyTorch's default for linear layers (Kaiming uniform with
+    Uniform in +-1/sqrt(fan_in), weights and biases, is PyTorch's default for linear layers and convolutions (Kaiming uniform with
     a = sqrt(5)); orthogonal weights with zero biases are those of Schulman's PPO code. The initialiser alone can decide
     whether DQN learns CartPole, so no framework uses its own.
     """
@@ -32,11 +33,10 @@ def initial_weights(algorithm: Algorithm, generator: np.random.Generator) -> dic
 
 def _uniform(network: Network, generator: np.random.Generator) -> Weights:
     weights: Weights = {}
-    sizes = zip(network.sizes, network.sizes[1:], strict=False)
-    for (weight, bias), (inputs, outputs) in zip(layer_names(network), sizes, strict=True):
-        bound = 1.0 / np.sqrt(inputs)
-        weights[weight] = generator.uniform(-bound, bound, (outputs, inputs)).astype(np.float32)
-        weights[bias] = generator.uniform(-bound, bound, outputs).astype(np.float32)
+    for (weight, bias), shape in zip(layer_names(network), network.shapes, strict=True):
+        bound = 1.0 / np.sqrt(math.prod(shape[1:]))
+        weights[weight] = generator.uniform(-bound, bound, shape).astype(np.float32)
+        weights[bias] = generator.uniform(-bound, bound, shape[0]).astype(np.float32)
     return with_scales(network, weights)
 
 
@@ -60,19 +60,28 @@ def with_scales(network: Network, weights: Weights) -> Weights:
 def _orthogonal(network: Network, generator: np.random.Generator) -> Weights:
     """Saxe et al. 2014, arXiv 1312.6120: Q of the QR decomposition of a normal matrix, with the signs of R's diagonal."""
     weights: Weights = {}
-    sizes = list(zip(network.sizes, network.sizes[1:], strict=False))
-    for layer, ((weight, bias), (inputs, outputs)) in enumerate(zip(layer_names(network), sizes, strict=True)):
+    for layer, ((weight, bias), (outputs, inputs)) in enumerate(zip(layer_names(network), network.shapes, strict=True)):
         q, r = np.linalg.qr(generator.normal(size=(max(inputs, outputs), min(inputs, outputs))))
         q *= np.sign(np.diag(r))
-        gain = network.gain if layer == len(sizes) - 1 else np.sqrt(2)
+        gain = network.gain if layer == len(network.hidden) else np.sqrt(2)
         weights[weight] = (gain * (q if outputs >= inputs else q.T)).astype(np.float32)
         weights[bias] = np.zeros(outputs, np.float32)
     return weights
 
 
+def inputs_first(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a weight (out, in) as (in, out), and that of a convolution (out, in, kernel, kernel) as (kernel, kernel, in, out)."""
+    return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+
+
+def outputs_first(array: NDArray[Any]) -> NDArray[Any]:
+    """Return what :func:`inputs_first` was given."""
+    return array.transpose(3, 2, 0, 1) if array.ndim == 4 else array.T
+
+
 def pack(weights: Weights, transposed: bool = False, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return all weights as one flat float32 vector, in `out` if it is given; `transposed` stores each weight as (in, out)."""
-    arrays = [array.T if transposed else array for array in weights.values()]
+    """Return all weights as one flat float32 vector, in `out` if it is given; `transposed` stores each weight with its inputs first."""
+    arrays = [inputs_first(array) if transposed else array for array in weights.values()]
     whole = np.empty(sum(array.size for array in arrays), np.float32) if out is None else out
     return np.concatenate([array.ravel() for array in arrays], out=whole, casting="same_kind")
 
@@ -82,5 +91,6 @@ def unpack(vector: NDArray[np.float32], like: Weights, transposed: bool = False)
     parts = np.split(vector, np.cumsum([array.size for array in like.values()])[:-1])
     weights: Weights = {}
     for (name, array), part in zip(like.items(), parts, strict=True):
-        weights[name] = (part.reshape(array.shape[::-1]).T if transposed else part.reshape(array.shape)).copy()
+        shape = inputs_first(array).shape if transposed else array.shape
+        weights[name] = (outputs_first(part.reshape(shape)) if transposed else part.reshape(shape)).copy()
     return weights

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
+from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import suggestion
 from hpcrl.spec.quiet import without_warnings
 
@@ -20,12 +21,12 @@ def reward_range(name: str) -> tuple[float, float] | None:
 
 
 @cache
-def environment_fault(name: str, algorithm: str, actions: str, observations: str) -> str | None:
+def environment_fault(name: str, algorithm: str, actions: str, observations: tuple[str, ...]) -> str | None:
     """Say why an algorithm cannot learn an environment; None if it can, or if that is not known here.
 
     An id such as ``module:Name-v0`` is checked in the cell only, because a look-up would import the module.
     """
-    if ":" in name or find_spec("gymnasium") is None:
+    if not _is_known_here(name):
         return None
     from gymnasium.envs.registration import registry
 
@@ -40,18 +41,29 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: str
     spaces = _spaces(name)
     if spaces is None:
         return None
-    kind, shape = spaces
+    kind, observed = spaces
     if actions == "discrete" and kind != "discrete":
         return f"{algorithm}: expected discrete actions, got {kind} ones of {name}"
-    if observations == "vector" and (shape is None or len(shape) != 1):
-        return f"{algorithm}: expected observations that are a vector, got shape {shape} of {name}"
+    if wrong := observation_fault(observed, observations):
+        return f"{algorithm}: {wrong} of {name}"
     return None
 
 
+def image_side(name: str) -> int | None:
+    """Return the side of the square images that an environment shows; None if it shows none, or if that is not known here."""
+    spaces = _spaces(name) if _is_known_here(name) else None
+    return spaces[1].shape[0] if spaces and kind_of(spaces[1]) == "image" else None
+
+
+def _is_known_here(name: str) -> bool:
+    return ":" not in name and find_spec("gymnasium") is not None
+
+
+@cache
 def _spaces(name: str) -> tuple[str, Any] | None:
-    """Return the kind of actions and the shape of observations; None if the environment cannot be created here."""
+    """Return the kind of actions and the space of observations; None if the environment cannot be created here."""
     if own := OWN_ENVIRONMENTS.get(name):
-        return "discrete", own.shape
+        return "discrete", own
     import gymnasium
 
     with without_warnings():
@@ -59,8 +71,8 @@ def _spaces(name: str) -> tuple[str, Any] | None:
             environment = gymnasium.make(name)
         except Exception:  # a package is missing here, or it fails for another reason: the cell will report it
             return None
-        space, shape = environment.action_space, environment.observation_space.shape
+        space, observed = environment.action_space, environment.observation_space
         environment.close()
     if isinstance(space, gymnasium.spaces.Discrete):
-        return "discrete", shape
-    return "continuous" if isinstance(space, gymnasium.spaces.Box) else "other", shape
+        return "discrete", observed
+    return "continuous" if isinstance(space, gymnasium.spaces.Box) else "other", observed

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
+from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.catalogue.training import NOT_FUSED, has_actors
+from hpcrl.catalogue.training import NOT_FUSED, OffPolicySettings, has_actors
 from hpcrl.errors import count, suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
-from hpcrl.spec.gym import environment_fault, reward_range
+from hpcrl.spec.gym import environment_fault, image_side, reward_range
 from hpcrl.spec.resources import RESOURCES
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
     given = study.workload.hyperparameters
     names = {name for each in study.algorithms() for name in fields.names(each.settings)}
     told: set[str] = set()
+    side = image_side(study.workload.environment or "")
     for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus")):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
@@ -171,7 +173,10 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
         settings = fields.check(algorithm.name, algorithm.settings, {**given, **own})
         yield from _actors_faults(settings, values, paths, told)
         ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
-        if (wrong := algorithm.fault(settings, ranks)) and wrong[0] not in told:
+        wrong = algorithm.fault(settings, ranks)
+        if wrong is None and side and (small := filters_fault(getattr(settings, "filters", ()), side)):
+            wrong = "filters", small
+        if wrong and wrong[0] not in told:
             told.add(wrong[0])
             name, text = wrong
             place: Key = ("workload", "hyperparameters", name) if name in given else ("workload", "algorithm")
@@ -210,6 +215,8 @@ def _cannot(
     execution, parallelism = values["execution"], values["parallelism"]
     if framework.name not in algorithm.frameworks:
         yield "framework", ("algorithm",), f"{algorithm.title} has no framework {written(framework.name)}"
+    if "image" not in framework.observations and image_side(environment):
+        yield "framework", (), f"hpcrl has no convolutions in {framework.title}, and {environment} shows images"
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
         if values[key] not in known:
             yield (
@@ -233,7 +240,7 @@ def _cannot(
             yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
-    if execution == "fused":
+    if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):
         for key in (key for key, value in NOT_FUSED.items() if values.get(key, value) != value):
             yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"
     if values["gpus"] and "cuda" not in framework.devices:

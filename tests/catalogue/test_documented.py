@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrl.catalogue.registry import algorithms
-from hpcrl.catalogue.training import TopologySettings
+from hpcrl.catalogue.training import CountingSettings
 from hpcrl.errors import written
 from tests.conftest import Shown
 
@@ -23,7 +23,7 @@ def test_the_guide_has_each_hyperparameter_with_its_default(name: str) -> None:
     algorithm = algorithms()[name]
     section = GUIDE.partition(f"\n## {algorithm.title}\n")[2].partition("\n## ")[0]
     defaults = dict(re.findall(r"\| `(\w+)` \| ([^|]+?) (?=\|)", section))
-    shared = {field.name for field in fields(TopologySettings)}
+    shared = {field.name for field in fields(CountingSettings)}
     for field in fields(algorithm.settings):
         assert f"`{field.name}`" in section or (field.name in shared and f"`{field.name}`" in GUIDE), field.name
         if field.name in defaults:

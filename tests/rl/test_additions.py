@@ -15,7 +15,7 @@ FILES = {
         from hpcrl.catalogue.algorithms.dqn import Settings as DqnSettings, fault
         from hpcrl.catalogue.fields import number
 
-        TITLE, FAMILY, ACTIONS, OBSERVATIONS, FUSED = "Twins", "off_policy", "discrete", "vector", False
+        TITLE, FAMILY, ACTIONS, OBSERVATIONS, FUSED = "Twins", "off_policy", "discrete", ("vector",), False
         FRAMEWORKS = ("numpy", "abacus")
 
         @dataclass(frozen=True)
@@ -24,7 +24,7 @@ FILES = {
         """,
     "catalogue/frameworks/abacus.py": """
         TITLE, MODES, ONE_PROCESS, PARALLELISM, PACKAGES = "Abacus", ("eager", "quick"), (), (), ()
-        STEPPING = ("sync",)
+        OBSERVATIONS, STEPPING = ("vector",), ("sync",)
         DEVICES, THREADS, OUT_OF_MEMORY, PRIVATE_DIRECTORIES = ("cpu",), (), (), ("ABACUS_CACHE",)
 
         def variables(cpus, given):

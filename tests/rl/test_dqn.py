@@ -297,7 +297,7 @@ def test_environments_that_dqn_cannot_take() -> None:
         environment.action_space = SimpleNamespace(shape=(1,))
         return environment
 
-    with pytest.raises(UsageError, match="expected an environment with vector observations and discrete actions"):
+    with pytest.raises(UsageError, match="dqn: expected an environment with discrete actions"):
         run(SMALL, Reports(), continuous)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hpcrl.formats.worker import worker_zip
+from hpcrl.rl.interfaces import Space
 from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads
 from tests.builders import built_environment
 
@@ -181,7 +182,7 @@ def test_the_goal_ends_the_actors_too(worker: Path) -> None:
 
 
 def test_a_block_s_bytes_are_its_transitions() -> None:
-    block, other = Block(3, 5), Block(3, 5)
+    block, other = Block(Space(3, 2), 5), Block(Space(3, 2), 5)
     for number in range(4):
         observation = np.full(3, number, np.float32)
         block.add(observation, number, 1 / 3, observation + 1, number == 2, number >= 2)

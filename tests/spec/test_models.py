@@ -235,9 +235,9 @@ def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
         ({"algorithm": "dnq"}, "workload.algorithm: no algorithm 'dnq'; did you mean 'dqn'?"),
         ({"environment": "CartPole-v11"}, "workload.environment: there is no environment 'CartPole-v11'; did you mean 'CartPole-v1'?"),
         ({"environment": "BoxSlidr-v0"}, "there is no environment 'BoxSlidr-v0'; did you mean 'BoxSlider-v0'?"),
-        ({"algorithm": "rainbow", "environment": "BoxSlider64-v0"}, "Rainbow: expected observations that are a vector, got shape (64, 64, 3) of BoxSlider64-v0"),
+        ({"algorithm": "rainbow", "environment": "BoxSlider64-v0"}, "Rainbow: expected observations that are a vector, got uint8 of shape (64, 64, 3) of BoxSlider64-v0"),
         ({"environment": "Pendulum-v1"}, "DQN: expected discrete actions, got continuous ones of Pendulum-v1"),
-        ({"environment": "FrozenLake-v1"}, "DQN: expected observations that are a vector, got shape () of FrozenLake-v1"),
+        ({"environment": "FrozenLake-v1"}, "DQN: expected observations that are a vector or a square image (height, width, channels) of uint8, got int64 of shape () of FrozenLake-v1"),
         ({"env": {"FLAG": "{learning_rte}"}}, "workload.env.FLAG: {learning_rte} is not an axis"),
     ],
 )  # fmt: skip

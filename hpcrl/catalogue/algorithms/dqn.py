@@ -8,22 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice
+from hpcrl.catalogue.fields import choice, integers
+from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
 
 TITLE = "DQN"
 FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
-OBSERVATIONS = "vector"
+OBSERVATIONS = ("vector", "image")
 FUSED = True
 
 
 @dataclass(frozen=True)
 class Settings(OffPolicySettings):
-    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share."""
+    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
+
+    With images the network begins with one convolution for each number of `filters`; vectors ignore them.
+    """
 
     loss: str = choice("huber", "mse")
+    filters: tuple[int, ...] = integers((32, 64, 64))
 
 
-fault = off_policy_fault
+def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    """Return the setting with which `ranks` ranks cannot learn, and why; None if they can."""
+    if wrong := filters_fault(settings.filters):
+        return "filters", wrong
+    return off_policy_fault(settings, ranks)

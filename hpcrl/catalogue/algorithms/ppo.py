@@ -14,7 +14,7 @@ TITLE = "PPO"
 FAMILY = "on_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
-OBSERVATIONS = "vector"
+OBSERVATIONS = ("vector",)
 FUSED = True
 
 

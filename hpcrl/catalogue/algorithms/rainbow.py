@@ -16,7 +16,7 @@ TITLE = "Rainbow"
 FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = "discrete"
-OBSERVATIONS = "vector"
+OBSERVATIONS = ("vector",)
 FUSED = True
 
 

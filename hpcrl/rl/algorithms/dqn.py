@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.dqn import Settings
-from hpcrl.rl.interfaces import Actor, Algorithm, Choose, Network, Space, Step
+from hpcrl.catalogue.images import filters_fault, side_of
+from hpcrl.errors import UsageError
+from hpcrl.rl.interfaces import Actor, Algorithm, Choose, Network, Observations, Space, Step
 from hpcrl.rl.replay.uniform import Replay
 from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import exploration
@@ -17,9 +18,16 @@ from hpcrl.rl.schedules import exploration
 def algorithm(space: Space, settings: Settings) -> Algorithm:
     """Return DQN on this space: one network, and a target copy of it.
 
-    With `dueling` the last layer has one more output, the first: the state's value.
+    With `dueling` the last layer has one more output, the first: the state's value. Images have convolutions first.
+
+    Raises:
+        UsageError: the images are too small for the convolutions.
     """
-    network = Network(space.inputs, settings.hidden, space.actions + settings.dueling)
+    filters = settings.filters if space.channels else ()
+    if filters and (wrong := filters_fault(filters, side_of(space.inputs, space.channels))):
+        raise UsageError(f"dqn: filters: {wrong}")
+    outputs = space.actions + settings.dueling
+    network = Network(space.inputs, settings.hidden, outputs, channels=space.channels, filters=filters)
     return Algorithm(
         name="dqn",
         space=space,
@@ -36,14 +44,14 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
 
 def memory(algorithm: Algorithm, capacity: int, run: Run) -> Replay:
     """Return the memory of a rank."""
-    return Replay(capacity, algorithm.space.inputs)
+    return Replay(capacity, algorithm.space.inputs, algorithm.space.dtype)
 
 
 def chooser(algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]) -> Choose:
     """Return the epsilon-greedy choice; `switch` enters the phase `act`."""
     actions, settings, act = algorithm.space.actions, algorithm.settings, actor.act
 
-    def choose(observation: NDArray[np.float32], step: int, episodes: int) -> int:
+    def choose(observation: Observations, step: int, episodes: int) -> int:
         if draw.random() < exploration(settings, step, episodes):
             return int(draw.integers(actions))
         switch("act")

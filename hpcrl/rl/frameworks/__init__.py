@@ -37,7 +37,8 @@ def make_learner(
     """Build the learner of a framework, with the initial weights of each group.
 
     Raises:
-        UsageError: there is no such framework or mode, it does not have the algorithm, or it is not installed here.
+        UsageError: there is no such framework or mode, it does not have the algorithm or its observations, or it is not installed
+            here.
     """
     if framework not in frameworks():
         raise UsageError(f"no framework {framework!r}; {suggestion(framework, frameworks())}")
@@ -46,6 +47,7 @@ def make_learner(
         raise UsageError(f"{framework} has no execution mode {execution!r}; {suggestion(execution, known)}")
     if framework not in algorithms()[algorithm.name].frameworks:
         raise UsageError(f"{framework} has no {algorithm.name}")
+    _check_observations(framework, algorithm)
     configure(framework)
     core = _module(framework, "core")
     page = _module(framework, algorithm.name, getattr(core, "PAGES", None))
@@ -57,8 +59,9 @@ def framework_weights(framework: str, algorithm: Algorithm, seed: int) -> dict[s
     """Draw the initial weights of every group as a framework's own layers do by default.
 
     Raises:
-        UsageError: the framework is not installed here, or has no layers of its own.
+        UsageError: the framework is not installed here, or has no such layers of its own.
     """
+    _check_observations(framework, algorithm)
     configure(framework)
     draw = _module(framework, "layers").framework_weights
     weights: dict[str, Weights] = {}
@@ -66,8 +69,14 @@ def framework_weights(framework: str, algorithm: Algorithm, seed: int) -> dict[s
         weights[group] = {}
         for network in networks:
             weights[group] |= with_scales(network, draw(network, seed))
-            seed += len(network.sizes)
+            seed += len(network.shapes) + 1
     return weights
+
+
+def _check_observations(framework: str, algorithm: Algorithm) -> None:
+    known = frameworks()[framework]
+    if algorithm.space.kind not in known.observations:
+        raise UsageError(f"{framework}: hpcrl has no convolutions in {known.title}, and this environment shows images")
 
 
 def make_collective(framework: str, parallelism: str, group: Group, clock: PhaseClock) -> Collective | None:

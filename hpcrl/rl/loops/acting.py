@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.rl import checkpoint
-from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner, Weights
+from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner, Observations, Weights
 
 
 class FrameworkActor:
@@ -39,11 +39,11 @@ class NumpyActor:
         self._learner = learner
         self.refresh()
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         actions: NDArray[np.int64] = self._page.greedy(observations, self._settings, self._weights)
         return actions
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         sampled: Arrays = self._page.sample(observations, noise, self._settings, self._weights)
         return sampled
 

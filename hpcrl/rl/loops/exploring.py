@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.agreement import any_rank
-from hpcrl.rl.interfaces import Actor, Algorithm
+from hpcrl.rl.interfaces import Actor, Algorithm, Observations
 from hpcrl.rl.runs import Run
 
 # Several ranks agree on whether to stop after each interval of this many steps.
@@ -22,10 +21,10 @@ class Store(Protocol):
 
     def __call__(
         self,
-        observation: NDArray[np.float32],
+        observation: Observations,
         action: int,
         reward: float,
-        following: NDArray[np.float32],
+        following: Observations,
         terminated: bool,
         ended: bool,
         /,
@@ -51,19 +50,19 @@ class Explorer:
         count: int = 1,
     ) -> None:
         self._environment, self._run, self._store, self._told = environment, run, store, told
-        self._stride, self._own = count, [number] if number else []
+        self._dtype, self._stride, self._own = algorithm.space.dtype, count, [number] if number else []
         self._seed = run.seed + 1_000_003 * number
         self._draw = np.random.default_rng([run.seed, 1, *self._own])
         self._choose = implementation.chooser(algorithm, actor, self._draw, run.clock.switch)
         self.step = self.episodes = 0
-        self._observation: NDArray[np.float32] | None = None
+        self._observation: Observations | None = None
 
     def advance(self, until: int, stop: Callable[[], bool], episodes: float = math.inf) -> bool:
         """Continue to step `until` or to the end of episode `episodes`; False if `stop` ended it earlier."""
         environment, choose, store, stride = self._environment, self._choose, self._store, self._stride
-        switch, alone = self._run.clock.switch, self._run.ranks == 1
+        switch, alone, dtype = self._run.clock.switch, self._run.ranks == 1, self._dtype
         if self._observation is None:
-            self._observation = environment.reset(seed=self._seed + self.step)[0].astype(np.float32)
+            self._observation = environment.reset(seed=self._seed + self.step)[0].astype(dtype)
             self._value, self._length = 0.0, 0
         observation, step = self._observation, self.step
         while step < until and self.episodes < episodes:
@@ -73,7 +72,7 @@ class Explorer:
             action = choose(observation, step, self.episodes)
             switch("env_step")
             following, reward, terminated, truncated, _ = environment.step(action)
-            following = following.astype(np.float32)
+            following = following.astype(dtype)
             reward = float(reward)
             switch("replay")
             store(observation, action, reward, following, terminated, terminated or truncated)
@@ -86,7 +85,7 @@ class Explorer:
                 self.episodes += 1
                 self._told(step, self._value, self._length)
                 switch("env_step")
-                observation = environment.reset()[0].astype(np.float32)
+                observation = environment.reset()[0].astype(dtype)
                 self._value, self._length = 0.0, 0
             self._observation = observation
             switch("other")

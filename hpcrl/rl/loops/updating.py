@@ -104,7 +104,8 @@ class Updates:
 
 def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:
     """Tell whether the batches of an interval are drawn together: no loss changes the draws, and they need little memory."""
-    size = 2 * 4 * algorithm.space.inputs * share * algorithm.settings.updates  # bytes of observations
+    value = np.dtype(algorithm.space.dtype).itemsize
+    size = 2 * value * algorithm.space.inputs * share * algorithm.settings.updates  # bytes of observations
     return not memory.prioritized and algorithm.settings.updates > 1 and size <= _STACKED_BYTES
 
 
@@ -123,8 +124,8 @@ def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Ru
 
 def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner) -> None:
     """Call every compiled shape of acting once."""
-    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, np.float32)
-    learner.act(np.zeros((settings.evaluation_episodes, algorithm.space.inputs), np.float32))
+    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, algorithm.space.dtype)
+    learner.act(np.zeros((settings.evaluation_episodes, algorithm.space.inputs), algorithm.space.dtype))
     learner.act(nothing.reshape(1, -1))
     actor = FrameworkActor(learner, algorithm)
     choose = implementation.chooser(algorithm, actor, np.random.default_rng(0), lambda phase: None)
@@ -132,7 +133,7 @@ def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner) 
 
 
 def _warm_up_updates(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
-    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, np.float32)
+    settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, algorithm.space.dtype)
     draw = np.random.default_rng(0)
     memory = implementation.memory(algorithm, 1, run)
     memory.add(nothing, 0, 0.0, nothing, False, True)

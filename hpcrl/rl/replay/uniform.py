@@ -1,4 +1,4 @@
-"""The uniform replay of off-policy algorithms: preallocated float32 rings."""
+"""The uniform replay of off-policy algorithms: preallocated rings."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Arrays
+from hpcrl.rl.interfaces import Arrays, Observations
 
 
 class Replay:
-    """Stores the last `capacity` transitions, with observations of size `inputs`."""
+    """Stores the last `capacity` transitions, with observations of size `inputs` and type `dtype`."""
 
     prioritized = False
 
-    def __init__(self, capacity: int, inputs: int) -> None:
-        self._observations = np.zeros((capacity, inputs), np.float32)
-        self._next_observations = np.zeros((capacity, inputs), np.float32)
+    def __init__(self, capacity: int, inputs: int, dtype: type[np.generic] = np.float32) -> None:
+        self._observations: Observations = np.zeros((capacity, inputs), dtype)
+        self._next_observations: Observations = np.zeros((capacity, inputs), dtype)
         self._actions = np.zeros(capacity, np.int64)
         self._rewards = np.zeros(capacity, np.float32)
         self._terminated = np.zeros(capacity, np.float32)
@@ -27,10 +27,10 @@ class Replay:
 
     def add(
         self,
-        observation: NDArray[np.float32],
+        observation: Observations,
         action: int,
         reward: float,
-        following: NDArray[np.float32],
+        following: Observations,
         terminated: bool,
         ended: bool = False,
         stream: int = 0,
@@ -48,8 +48,8 @@ class Replay:
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` transitions uniformly, with replacement.
 
-        Returns observations (n, inputs) float32, actions (n,) int64, rewards (n,) float32, next observations (n, inputs)
-        float32, and terminated (n,) float32: 1.0 where the episode ended by itself (not by truncation).
+        Returns observations (n, inputs), actions (n,) int64, rewards (n,) float32, next observations (n, inputs),
+        and terminated (n,) float32: 1.0 where the episode ended by itself (not by truncation).
         """
         return self._drawn(generator, (count,))
 

@@ -1,18 +1,25 @@
-"""Multi-layer perceptrons: forward and backward. Layers are weights by hpcrl's names, (out, in) and (out,)."""
+"""Networks: forward and backward. Layers are weights by hpcrl's names, (out, in) or (out, in, kernel, kernel), and (out,)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpcrl.rl.interfaces import Floats, Weights
+from hpcrl.rl.interfaces import Floats, Observations, Weights
+from hpcrl.rl.specification.convolutions import convolve, gradients, image_gradient, scaled
 
 
-def forward(weights: Weights, observations: Floats, activation: str = "relu") -> list[Floats]:
-    """Return the input (n, inputs) and the output of every layer, with ReLU or tanh after all but the last."""
-    outputs = [observations]
+def forward(weights: Weights, observations: Observations, activation: str = "relu") -> list[Floats]:
+    """Return the input (n, inputs) and the output of every layer, with ReLU or tanh after all but the last.
+
+    A layer whose weight has four dimensions is a convolution. Its output is flat (n, outputs), row by row, each place with all
+    its filters; the images that it is given are flat in the same order. If the first layer is one, the input is divided by 255.
+    """
+    first = weights["layers.0.weight"]
+    outputs = [scaled(observations, first) if first.ndim == 4 else observations]
     layers = len(weights) // 2
     for layer in range(layers):
-        linear = outputs[-1] @ weights[f"layers.{layer}.weight"].T + weights[f"layers.{layer}.bias"]
+        weight, bias = weights[f"layers.{layer}.weight"], weights[f"layers.{layer}.bias"]
+        linear = outputs[-1] @ weight.T + bias if weight.ndim == 2 else convolve(outputs[-1], weight, bias)
         if layer < layers - 1:
             linear = np.tanh(linear) if activation == "tanh" else np.maximum(linear, 0.0)
         outputs.append(linear)
@@ -21,14 +28,18 @@ def forward(weights: Weights, observations: Floats, activation: str = "relu") ->
 
 def backward(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Weights:
     """Return the gradients of the weights for the gradient `delta` (n, outputs) of the last output of :func:`forward`."""
-    gradients: Weights = {}
+    found: Weights = {}
     for layer in reversed(range(len(weights) // 2)):
-        gradients[f"layers.{layer}.weight"] = delta.T @ outputs[layer]
-        gradients[f"layers.{layer}.bias"] = delta.sum(axis=0)
+        names = f"layers.{layer}.weight", f"layers.{layer}.bias"
+        weight, given = weights[names[0]], outputs[layer]
+        if weight.ndim == 2:
+            found[names[0]], found[names[1]] = delta.T @ given, delta.sum(axis=0)
+        else:
+            found[names[0]], found[names[1]] = gradients(given, weight, delta)
         if layer:
-            slope = 1 - outputs[layer] ** 2 if activation == "tanh" else outputs[layer] > 0
-            delta = (delta @ weights[f"layers.{layer}.weight"]) * slope
-    return gradients
+            slope = 1 - given**2 if activation == "tanh" else given > 0
+            delta = (delta @ weight if weight.ndim == 2 else image_gradient(given, weight, delta)) * slope
+    return found
 
 
 def named(weights: Weights, name: str) -> Weights:

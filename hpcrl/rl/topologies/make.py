@@ -62,11 +62,11 @@ def make_loop(
     check_equal(wait, world, algorithm, size)
     warm_up(algorithm, implementation, learner, run)
     given = (wait, algorithm, implementation, learner, run, size, settings.actors)
-    blocks = [Block(algorithm.space.inputs, _capacity(algorithm)) for _ in range(settings.actors)]
+    blocks = [Block(algorithm.space, _capacity(algorithm)) for _ in range(settings.actors)]
     if settings.topology == "pairwise":
         return RoundLoop(PairLearner(wait, world, blocks[0]), *given)
     if settings.topology == "collective":
-        return RoundLoop(StarLearner(wait, world, size, blocks, algorithm.space.inputs), *given)
+        return RoundLoop(StarLearner(wait, world, size, blocks, algorithm.space), *given)
     return AsynchronousLoop(PostedLearner(wait, world, size, blocks), *given)
 
 
@@ -86,7 +86,7 @@ def make_actor_rank(
     settings, world, size = algorithm.settings, run.world, _size(weights)
     check_equal(wait, world, algorithm, size)
     actor = FrameworkActor(learner, algorithm) if learner else NumpyActor(algorithm)
-    first, second = (Block(algorithm.space.inputs, _capacity(algorithm)) for _ in range(2))
+    first, second = (Block(algorithm.space, _capacity(algorithm)) for _ in range(2))
     ports = (
         StarActor(wait, world, size, first)
         if settings.topology == "collective"

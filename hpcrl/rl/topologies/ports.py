@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.rl.interfaces import Space
 from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
 
 # A wait first gives way this often, then it sleeps between looks: for this share of the time that it has waited, so that many who
@@ -166,9 +167,9 @@ class PairLearner:
 class StarLearner:
     """The learner's end of gather and broadcast: all ranks call the same, in the same order."""
 
-    def __init__(self, wait: Patience, world: Any, size: int, blocks: list[Block], inputs: int) -> None:
+    def __init__(self, wait: Patience, world: Any, size: int, blocks: list[Block], space: Space) -> None:
         self._wait = wait
-        self._world, self._blocks, self._row = world, blocks, row_bytes(inputs)
+        self._world, self._blocks, self._row = world, blocks, row_bytes(space)
         self._heads, self._numbers = heads(len(blocks) + 1)
         self._nothing = np.zeros(0, np.uint8)
         self._own = heads(1)[0]

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.rl.interfaces import Observations, Space
+
 # Why there is no more to do, as `end` of a message.
 GOING, COMPLETED, PREEMPTED = 0, 1, 2
 
@@ -52,8 +54,8 @@ class Block(_Message):
     `number` counts the blocks of the actor from 0, `sent` its transitions up to and with this block.
     """
 
-    def __init__(self, inputs: int, capacity: int) -> None:
-        row = _row(inputs)
+    def __init__(self, space: Space, capacity: int) -> None:
+        row = _row(space)
         super().__init__(_BLOCK, row.itemsize * capacity)
         self._rows = self._content.view(row)
         self.head = self.buffer[: _BLOCK.itemsize]
@@ -61,10 +63,10 @@ class Block(_Message):
 
     def add(
         self,
-        observation: NDArray[np.float32],
+        observation: Observations,
         action: int,
         reward: float,
-        following: NDArray[np.float32],
+        following: Observations,
         terminated: bool,
         ended: bool,
     ) -> None:
@@ -92,16 +94,16 @@ def heads(count: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     return buffer, buffer.view(_BLOCK)
 
 
-def row_bytes(inputs: int) -> int:
+def row_bytes(space: Space) -> int:
     """Return the bytes of a transition."""
-    return _row(inputs).itemsize
+    return _row(space).itemsize
 
 
-def _row(inputs: int) -> np.dtype[Any]:
+def _row(space: Space) -> np.dtype[Any]:
     # The reward is not rounded to float32 before n-step returns are summed.
     return np.dtype(
         [
-            ("observation", np.float32, (inputs,)), ("following", np.float32, (inputs,)), ("action", np.int64),
-            ("reward", np.float64), ("terminated", np.bool_), ("ended", np.bool_),
+            ("observation", space.dtype, (space.inputs,)), ("following", space.dtype, (space.inputs,)),
+            ("action", np.int64), ("reward", np.float64), ("terminated", np.bool_), ("ended", np.bool_),
         ]
     )  # fmt: skip

@@ -14,7 +14,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.jax import optimizers, runtime
 from hpcrl.rl.frameworks.jax.layers import Layout
-from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
 
 Constants = list[jax.Array]
 
@@ -141,10 +141,10 @@ class Learner:
 
         return update
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         sampled = self._sample(self.vectors[self.algorithm.acts_with], observations, noise)
         return tuple(np.asarray(array) for array in sampled)
 

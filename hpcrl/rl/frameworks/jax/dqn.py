@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.jax.layers import Layers, duel, forward
 
 
 def q_values(online: Layers, observations: jax.Array, settings: Any) -> jax.Array:
     """Return Q (n, actions)."""
-    output = mlp(online, observations)
+    output = forward(online, observations)
     return duel(output) if settings.dueling else output
 
 

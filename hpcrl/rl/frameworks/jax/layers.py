@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hpcrl.catalogue.images import STRIDES, side_of
 from hpcrl.rl.interfaces import Network, Weights
-from hpcrl.rl.weights import layer_names, pack, unpack
+from hpcrl.rl.weights import inputs_first, layer_names, outputs_first, pack, unpack
 
-# Kernel (in, out) and bias (out,) of each layer in turn.
+# Kernel (in, out), or (kernel, kernel, in, out) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[jax.Array]
 
 
@@ -21,7 +22,7 @@ class Layout:
 
     def __init__(self, like: Weights) -> None:
         self._like = like
-        self._shapes = [array.shape[::-1] for array in like.values()]
+        self._shapes = [inputs_first(array).shape for array in like.values()]
         self._cuts = [int(cut) for cut in np.cumsum([array.size for array in like.values()])[:-1]]
 
     def layers(self, vector: jax.Array) -> Layers:
@@ -37,26 +38,44 @@ class Layout:
         return unpack(np.asarray(vector), self._like, transposed=True)
 
 
-class Perceptron(nn.Module):
-    """Dense layers with an activation between them."""
+class Layered(nn.Module):
+    """Dense layers with an activation between them.
+
+    With `kernels` the first layers are convolutions, a kernel each, of images with so many `channels`. What they make of these is
+    flat in the order of rows, columns and filters for the dense layers.
+    """
 
     sizes: tuple[int, ...]
     activation: Callable[[jax.Array], jax.Array] = nn.relu
+    kernels: tuple[int, ...] = ()
+    channels: int = 0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        for layer, size in enumerate(self.sizes):
-            x = nn.Dense(size, name=str(layer))(x)
+        if self.kernels:
+            side = side_of(x.shape[1], self.channels)
+            x = x.reshape(-1, side, side, self.channels).astype(jnp.float32) / 255
+        for layer, kernel in enumerate(self.kernels):
+            stride = STRIDES[kernel]
+            x = nn.Conv(self.sizes[layer], (kernel, kernel), (stride, stride), "VALID", name=str(layer))(x)
+            x = self.activation(x)
+        x = x.reshape(len(x), -1) if self.kernels else x
+        for layer in range(len(self.kernels), len(self.sizes)):
+            x = nn.Dense(self.sizes[layer], name=str(layer))(x)
             if layer < len(self.sizes) - 1:
                 x = self.activation(x)
         return x
 
 
-def mlp(layers: Layers, observations: jax.Array, activation: Callable[[jax.Array], jax.Array] = nn.relu) -> jax.Array:
+def forward(
+    layers: Layers, observations: jax.Array, activation: Callable[[jax.Array], jax.Array] = nn.relu
+) -> jax.Array:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
     pairs = list(zip(layers[::2], layers[1::2], strict=True))
     parameters = {str(number): {"kernel": kernel, "bias": bias} for number, (kernel, bias) in enumerate(pairs)}
-    network = Perceptron(tuple(bias.size for _, bias in pairs), activation)
+    kernels = tuple(kernel.shape[0] for kernel, _ in pairs if kernel.ndim == 4)
+    channels = layers[0].shape[2] if kernels else 0
+    network = Layered(tuple(bias.size for _, bias in pairs), activation, kernels, channels)
     outputs: jax.Array = network.apply({"params": parameters}, observations)
     return outputs
 
@@ -68,10 +87,13 @@ def duel(output: jax.Array) -> jax.Array:
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw initial weights as flax.linen.Dense does: LeCun normal kernels, zero biases."""
-    parameters = Perceptron(network.sizes[1:]).init(jax.random.key(seed), jnp.zeros((1, network.inputs)))["params"]
+    """Draw initial weights as flax.linen.Dense and Conv do: LeCun normal kernels, zero biases."""
+    shapes = network.shapes
+    sizes, kernels = tuple(shape[0] for shape in shapes), tuple(shape[2] for shape in shapes if len(shape) == 4)
+    module = Layered(sizes, kernels=kernels, channels=network.channels)
+    parameters = module.init(jax.random.key(seed), jnp.zeros((1, network.inputs)))["params"]
     weights: Weights = {}
     for number, (weight, bias) in enumerate(layer_names(network)):
-        weights[weight] = np.asarray(parameters[str(number)]["kernel"]).T.copy()
+        weights[weight] = outputs_first(np.asarray(parameters[str(number)]["kernel"])).copy()
         weights[bias] = np.asarray(parameters[str(number)]["bias"]).copy()
     return weights

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.jax.layers import Layers, duel, forward
 from hpcrl.rl.layers import mean_layers, noisy_layers
 
 Arrays = tuple[jax.Array, ...]
@@ -16,7 +16,7 @@ Arrays = tuple[jax.Array, ...]
 
 def _logs(layers: Layers, observations: jax.Array, settings: Any) -> jax.Array:
     """Return the logarithms of the distributions (n, actions, atoms)."""
-    logits = mlp(layers, observations).reshape(len(observations), -1, settings.atoms)
+    logits = forward(layers, observations).reshape(len(observations), -1, settings.atoms)
     return jax.nn.log_softmax(duel(logits) if settings.dueling else logits)
 
 
@@ -31,7 +31,7 @@ def q_values(layers: Layers, observations: jax.Array, settings: Any) -> jax.Arra
     """Return Q (n, actions)."""
     if settings.distributional:
         return jnp.exp(_logs(layers, observations, settings)) @ _atoms(settings)[1]
-    output = mlp(layers, observations)
+    output = forward(layers, observations)
     return duel(output) if settings.dueling else output
 
 

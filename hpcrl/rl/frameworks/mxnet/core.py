@@ -14,7 +14,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.mxnet import optimizers, runtime
 from hpcrl.rl.frameworks.mxnet.layers import Function, arrays, layers
-from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
 
 
 class Learner:
@@ -107,12 +107,12 @@ class Learner:
 
         return update
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         found = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])
         actions: NDArray[np.int64] = found.asnumpy().astype(np.int64)
         return actions
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         assert self._sample is not None
         sampled = self._sample.call(*self.transfer((observations, noise)), *self._arrays[self._acts_with])
         # A block gives a single output by itself.

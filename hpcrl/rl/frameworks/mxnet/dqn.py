@@ -6,12 +6,12 @@ from typing import Any
 
 from mxnet import autograd
 
-from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, forward
 
 
 def q_values(F: Any, online: Layers, observations: Any, settings: Any) -> Any:
     """Return Q (n, actions)."""
-    output = mlp(F, online, observations)
+    output = forward(F, online, observations)
     return duel(F, output) if settings.dueling else output
 
 

@@ -57,7 +57,7 @@ class Function(gluon.HybridBlock):
         return self._cached_op(*[arrays[index] for _, index in self._cached_op_args])
 
 
-def mlp(F: Any, network: Layers, observations: Any, activation: str = "relu") -> Any:
+def forward(F: Any, network: Layers, observations: Any, activation: str = "relu") -> Any:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
     x = observations
     for layer in range(0, len(network), 2):
@@ -99,8 +99,7 @@ def framework_weights(network: Network, seed: int) -> Weights:
     """Draw initial weights as Gluon's default initialiser does: Uniform(0.07), zero biases."""
     mx.random.seed(seed)
     weights: Weights = {}
-    sizes = zip(network.sizes, network.sizes[1:], strict=False)
-    for (weight, bias), (inputs, outputs) in zip(layer_names(network), sizes, strict=True):
+    for (weight, bias), (outputs, inputs) in zip(layer_names(network), network.shapes, strict=True):
         dense = gluon.nn.Dense(outputs, in_units=inputs)
         dense.initialize(mx.init.Uniform())
         weights[weight], weights[bias] = dense.weight.data().asnumpy(), dense.bias.data().asnumpy()

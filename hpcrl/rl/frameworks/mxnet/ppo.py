@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcrl.rl.frameworks.mxnet.layers import Layers, mlp
+from hpcrl.rl.frameworks.mxnet.layers import Layers, forward
 from hpcrl.rl.layers import halves
 
 
 def greedy(F: Any, observations: Any, settings: Any, both: Layers) -> Any:
     """Return the most probable actions (n,)."""
-    return F.argmax(mlp(F, halves(both)[0], observations, "tanh"), axis=1)
+    return F.argmax(forward(F, halves(both)[0], observations, "tanh"), axis=1)
 
 
 def sample(F: Any, observations: Any, noise: Any, settings: Any, both: Layers) -> tuple[Any, ...]:
     """Return actions (n,), their log-probabilities (n,) and values (n,); `noise` (n, actions) is standard Gumbel."""
     actor, critic = halves(both)
-    logits = mlp(F, actor, observations, "tanh")
+    logits = forward(F, actor, observations, "tanh")
     actions = F.argmax(logits + noise, axis=1)
     return actions, F.pick(F.log_softmax(logits), actions, axis=1), _values(F, critic, observations)
 
@@ -25,7 +25,7 @@ def loss(F: Any, both: Layers, batch: Any, settings: Any) -> tuple[Any, ...]:
     """Return the clipped policy loss, plus the weighted value loss, minus the weighted entropy; and the KL divergence."""
     observations, actions, old_logs, advantages, returns, old_values, clip = batch
     actor, critic = halves(both)
-    logs = F.log_softmax(mlp(F, actor, observations, "tanh"))
+    logs = F.log_softmax(forward(F, actor, observations, "tanh"))
     difference = F.pick(logs, actions, axis=1) - old_logs
     ratio = F.exp(difference)
     clipped = _between(F, ratio, 1 - clip, 1 + clip)
@@ -41,7 +41,7 @@ def loss(F: Any, both: Layers, batch: Any, settings: Any) -> tuple[Any, ...]:
 
 
 def _values(F: Any, critic: Layers, observations: Any) -> Any:
-    return F.squeeze(mlp(F, critic, observations, "tanh"), axis=1)
+    return F.squeeze(forward(F, critic, observations, "tanh"), axis=1)
 
 
 def _between(F: Any, values: Any, low: Any, high: Any) -> Any:

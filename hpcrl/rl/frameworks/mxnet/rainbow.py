@@ -6,14 +6,14 @@ from typing import Any
 
 from mxnet import autograd
 
-from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, mlp, noisy_layers
+from hpcrl.rl.frameworks.mxnet.layers import Layers, duel, forward, noisy_layers
 from hpcrl.rl.layers import mean_layers
 
 
 def _logs(F: Any, network: Layers, observations: Any, settings: Any) -> Any:
     """Return the logarithms of the distributions (n, actions, atoms)."""
     logits = F.reshape(
-        mlp(F, network, observations), shape=(-1, network[-1].shape[0] // settings.atoms, settings.atoms)
+        forward(F, network, observations), shape=(-1, network[-1].shape[0] // settings.atoms, settings.atoms)
     )
     return F.log_softmax(duel(F, logits) if settings.dueling else logits, axis=2)
 
@@ -34,7 +34,7 @@ def q_values(F: Any, network: Layers, observations: Any, settings: Any) -> Any:
     """Return Q (n, actions)."""
     if settings.distributional:
         return F.dot(F.exp(_logs(F, network, observations, settings)), _atoms(F, settings)[1])
-    output = mlp(F, network, observations)
+    output = forward(F, network, observations)
     return duel(F, output) if settings.dueling else output
 
 

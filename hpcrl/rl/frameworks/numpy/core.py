@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
 from hpcrl.rl import checkpoint
-from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
 from hpcrl.rl.specification import optimizers
 
 # Where the pages of algorithms are, instead of in this package.
@@ -57,11 +57,11 @@ class Learner:
 
         return update
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         actions: NDArray[np.int64] = self._greedy(observations)
         return actions
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         return tuple(self._sample(observations, noise))
 
     def transfer(self, batch: Arrays) -> Arrays:

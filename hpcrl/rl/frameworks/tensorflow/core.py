@@ -13,7 +13,8 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.tensorflow import optimizers, runtime
 from hpcrl.rl.frameworks.tensorflow.layers import variables
-from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.weights import inputs_first, outputs_first
 
 Tensors = list[Any]
 
@@ -104,12 +105,12 @@ class Learner:
 
         return gradient
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         (actions,) = self._greedy(observations.shape, [tf.convert_to_tensor(observations)])
         found: NDArray[np.int64] = actions.numpy()
         return found
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         sampled = self._sample(observations.shape, self.transfer((observations, noise)))
         return tuple(tensor.numpy() for tensor in sampled)
 
@@ -139,7 +140,7 @@ class Learner:
         return runtime.peak_memory()
 
     def weights(self, name: str) -> Weights:
-        arrays = [variable.numpy().T.copy() for variable in self._variables[name]]
+        arrays = [outputs_first(variable.numpy()).copy() for variable in self._variables[name]]
         return dict(zip(self._names[name], arrays, strict=True))
 
     def state(self) -> Weights:
@@ -154,7 +155,7 @@ class Learner:
     def load_state(self, state: Weights) -> None:
         for name, layers in self._variables.items():
             for key, variable in zip(self._names[name], layers, strict=True):
-                variable.assign(state[f"{name}/{key}"].T)
+                variable.assign(inputs_first(state[f"{name}/{key}"]))
         for group, optimizer in self._optimizers.items():
             steps, slots = checkpoint.optimizer_part(group, state)
             optimizer.restore(steps)

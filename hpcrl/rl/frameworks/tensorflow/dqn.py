@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, forward
 
 
 def q_values(online: Layers, observations: Any, settings: Any) -> Any:
     """Return Q (n, actions)."""
-    output = mlp(online, observations)
+    output = forward(online, observations)
     return duel(output) if settings.dueling else output
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.tensorflow.layers import Layers, duel, forward
 from hpcrl.rl.layers import mean_layers, noisy_layers
 
 
 def _logs(layers: Layers, observations: Any, settings: Any) -> Any:
     """Return the logarithms of the distributions (n, actions, atoms)."""
-    output = mlp(layers, observations)
+    output = forward(layers, observations)
     logits = tf.reshape(output, (-1, output.shape[1] // settings.atoms, settings.atoms))
     return tf.nn.log_softmax(duel(logits) if settings.dueling else logits)
 
@@ -28,7 +28,7 @@ def q_values(layers: Layers, observations: Any, settings: Any) -> Any:
     """Return Q (n, actions)."""
     if settings.distributional:
         return tf.linalg.matvec(tf.exp(_logs(layers, observations, settings)), _atoms(settings)[1])
-    output = mlp(layers, observations)
+    output = forward(layers, observations)
     return duel(output) if settings.dueling else output
 
 

@@ -13,7 +13,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.torch import optimizers, runtime
 from hpcrl.rl.frameworks.torch.layers import Flat, Layers
-from hpcrl.rl.interfaces import Algorithm, Arrays, Step, Weights
+from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
 
 Tensors = list[torch.Tensor]
 # A flat gradient, and the aux of the loss.
@@ -108,13 +108,13 @@ class Learner:
 
         return value
 
-    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> NDArray[np.int64]:
         # Nothing here requires a gradient, and on the CPU nothing moves: a context and two calls less.
         (given,) = self.transfer((observations,))
         actions: torch.Tensor = self._greedy(given)
         return actions.numpy() if self._on_cpu else actions.cpu().numpy()
 
-    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> Arrays:
+    def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         return self.read(self._sample(*self.transfer((observations, noise))))
 
     def transfer(self, batch: Arrays) -> Tensors:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from hpcrl.rl.frameworks.torch.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.torch.layers import Layers, duel, forward
 
 
 def q_values(online: Layers, observations: torch.Tensor, settings: Any) -> torch.Tensor:
     """Return Q (n, actions)."""
-    output = mlp(online, observations)
+    output = forward(online, observations)
     return duel(output) if settings.dueling else output
 
 

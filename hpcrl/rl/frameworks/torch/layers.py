@@ -1,4 +1,4 @@
-"""PyTorch's part of networks: flat weights, their layers, and the perceptron that they make."""
+"""PyTorch's part of networks: flat weights, their layers, and the network that they make."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from hpcrl.catalogue.images import STRIDES, side_of
 from hpcrl.rl.interfaces import Network, Weights
 from hpcrl.rl.weights import layer_names, pack, unpack
 
-# Weight (out, in) and bias (out,) of each layer in turn.
+# Weight (out, in), or (out, in, kernel, kernel) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[torch.Tensor]
 
 
@@ -41,16 +42,32 @@ class Flat:
         self.vector.copy_(torch.from_numpy(pack({name: weights[name] for name in self._like})))
 
 
-def mlp(
+def forward(
     layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu_
 ) -> torch.Tensor:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
-    x = observations
-    for layer in range(0, len(layers), 2):
+    x, first = observations, 0
+    if layers[0].ndim == 4:
+        x, first = _convolved(layers, observations, activation)
+    for layer in range(first, len(layers), 2):
         x = torch.nn.functional.linear(x, layers[layer], layers[layer + 1])
         if layer < len(layers) - 2:
             x = activation(x)
     return x
+
+
+def _convolved(
+    layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, int]:
+    """Return what the convolutions make of images, flat in the order of rows, columns and filters, and the place of the next layer."""
+    channels, place = layers[0].shape[1], 0
+    side = side_of(observations.shape[1], channels)
+    x = observations.reshape(-1, side, side, channels).permute(0, 3, 1, 2) / 255
+    while layers[place].ndim == 4:
+        weight, bias = layers[place : place + 2]
+        x = activation(torch.nn.functional.conv2d(x, weight, bias, STRIDES[weight.shape[-1]]))
+        place += 2
+    return x.permute(0, 2, 3, 1).flatten(1), place
 
 
 def duel(output: torch.Tensor) -> torch.Tensor:
@@ -60,12 +77,11 @@ def duel(output: torch.Tensor) -> torch.Tensor:
 
 
 def framework_weights(network: Network, seed: int) -> Weights:
-    """Draw initial weights as torch.nn.Linear does."""
+    """Draw initial weights as torch.nn.Linear and torch.nn.Conv2d do."""
     torch.manual_seed(seed)
     weights: Weights = {}
-    sizes = zip(network.sizes, network.sizes[1:], strict=False)
-    for (weight, bias), (inputs, outputs) in zip(layer_names(network), sizes, strict=True):
-        linear = torch.nn.Linear(inputs, outputs)
-        weights[weight] = np.array(linear.weight.detach())
-        weights[bias] = np.array(linear.bias.detach())
+    for (weight, bias), (outputs, inputs, *kernels) in zip(layer_names(network), network.shapes, strict=True):
+        layer = torch.nn.Conv2d(inputs, outputs, kernels[0]) if kernels else torch.nn.Linear(inputs, outputs)
+        weights[weight] = np.array(layer.weight.detach())
+        weights[bias] = np.array(layer.bias.detach())
     return weights

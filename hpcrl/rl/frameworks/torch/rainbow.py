@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hpcrl.rl.frameworks.torch.layers import Layers, duel, mlp
+from hpcrl.rl.frameworks.torch.layers import Layers, duel, forward
 from hpcrl.rl.layers import mean_layers, noisy_layers
 
 Tensors = tuple[torch.Tensor, ...]
@@ -14,7 +14,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 def _logs(layers: Layers, observations: torch.Tensor, settings: Any) -> torch.Tensor:
     """Return the logarithms of the distributions (n, actions, atoms)."""
-    logits = mlp(layers, observations).reshape(len(observations), -1, settings.atoms)
+    logits = forward(layers, observations).reshape(len(observations), -1, settings.atoms)
     return torch.log_softmax(duel(logits) if settings.dueling else logits, 2)
 
 
@@ -29,7 +29,7 @@ def q_values(layers: Layers, observations: torch.Tensor, settings: Any) -> torch
     """Return Q (n, actions)."""
     if settings.distributional:
         return _logs(layers, observations, settings).exp() @ _atoms(observations, settings)[1]
-    output = mlp(layers, observations)
+    output = forward(layers, observations)
     return duel(output) if settings.dueling else output
 
 

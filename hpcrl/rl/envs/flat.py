@@ -1,0 +1,22 @@
+"""An environment whose images are flat, as hpcrl has all observations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Flat:
+    """Shows each image (height, width, channels) of `environment` as (inputs,). Its space is still that of the images."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.spec = getattr(environment, "spec", None)
+
+    def reset(self, seed: int | None = None) -> Any:
+        image, facts = self._environment.reset(seed=seed)
+        return image.reshape(-1), facts
+
+    def step(self, action: int) -> Any:
+        image, *others = self._environment.step(action)
+        return image.reshape(-1), *others
