@@ -108,6 +108,34 @@ class Counter:
         return np.array([self._taken], np.float32)
 
 
+class Brighter:
+    """Shows noise, one half of it brighter: a reward of 1 for telling which, the left (0) or the right one (1); episodes of 8 steps."""
+
+    def __init__(self, shape: tuple[int, ...] = (36, 36, 1)) -> None:
+        self.observation_space = SimpleNamespace(shape=shape, dtype=np.dtype(np.uint8))
+        self.action_space = SimpleNamespace(n=2)
+        self._random = np.random.default_rng(0)
+
+    def reset(self, seed: int | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._taken = 0
+        return self._shown(), {}
+
+    def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        self._taken += 1
+        reward = float(action == self._brighter)
+        return self._shown(), reward, self._taken == 8, False, {}
+
+    def _shown(self) -> NDArray[np.uint8]:
+        height, width, channels = self.observation_space.shape
+        image = self._random.integers(0, 100, (height, width, channels), np.uint8)
+        self._brighter = int(self._random.integers(2))
+        half = slice(width // 2, None) if self._brighter else slice(width // 2)
+        image[:, half] += 100
+        return image
+
+
 class Reports:
     """Keeps what is reported."""
 

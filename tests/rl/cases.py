@@ -80,6 +80,24 @@ def rainbow_batch(draw: Draw, settings: Any, count: int = 128, inputs: int = 4) 
     return observations, actions, returns, following, discounts, importance, noise.draw(), noise.draw()
 
 
+IMAGES = Space(44 * 44 * 2, 3, channels=2)
+
+
+def image_batch(draw: Draw, count: int = 32) -> Arrays:
+    """Images of coarse squares, so that they differ for filters."""
+    coarse = (draw.integers(0, 256, (count, 4, 4, 2), np.uint8) for _ in range(2))
+    shown, following = (each.repeat(11, axis=1).repeat(11, axis=2).reshape(count, -1) for each in coarse)
+    rewards = (3 * draw.normal(size=count)).astype(np.float32)
+    return shown, draw.integers(0, 3, count), rewards, following, (draw.random(count) < 0.1).astype(np.float32)
+
+
+# One to three convolutions, each option of the loss once. Epsilon as above.
+IMAGE_CASES: list[dict[str, Any]] = [
+    {"filters": (8, 12, 10), "double": True, "dueling": True, "optimizer_epsilon": 1e-4},
+    {"filters": (6, 5), "loss": "mse", "max_gradient_norm": 0.1, "optimizer_epsilon": 1e-4},
+    {"filters": (4,), "optimizer": "rmsprop", "optimizer_epsilon": 1e-4},
+]
+
 CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow()}
 BATCHES: dict[str, Callable[[Draw, Any], Arrays]] = {
     "dqn": lambda draw, settings: dqn_batch(draw),

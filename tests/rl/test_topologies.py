@@ -68,11 +68,14 @@ def assert_nothing_is_lost(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("framework", "execution"), [("numpy", "eager"), ("torch", "eager"), ("jax", "lazy")])
 def test_one_actor_that_waits_is_the_sequential_loop_to_the_bit(worker: Path, framework: str, execution: str) -> None:
     lockstep = {"overlap": False}
+    images = {"total_steps": 300, "filters": [4, 6], "evaluation_interval": 150}
     cases: list[dict[str, Any]] = [
         {"topology": "pairwise", "settings": lockstep},
         {"topology": "collective", "settings": lockstep},
         {"topology": "pairwise", "settings": lockstep | {"total_steps": 631, "target_interval": 7}, "seed": 2},
         {"topology": "collective", "settings": lockstep | {"n_step": 3}, "algorithm": "rainbow"},
+        {"topology": "pairwise", "settings": lockstep | images, "environment": "Brighter"},
+        {"topology": "collective", "settings": lockstep | images, "environment": "Brighter"},
     ]
     episodes = {"train_unit": "episodes", "train_interval": 3, "total_episodes": 10, "epsilon_decay": 0.8}
     cases.append(

@@ -25,7 +25,7 @@ from hpcrl.rl.make import make_exploration, make_training
 from hpcrl.rl.runs import Run
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Reports
+from tests.rl.builders import Brighter, Reports
 
 SMALL = {
     "hidden": [16, 16], "total_steps": 600, "learning_starts": 60, "train_interval": 60, "updates": 8, "batch_size": 16,
@@ -108,14 +108,15 @@ def run_case(case: dict[str, Any], framework: str, execution: str) -> dict[str, 
     everyone, actors = MPI.COMM_WORLD, case["actors"]
     settings_of = algorithms()[case.get("algorithm", "dqn")].settings
     given = {**SMALL, **case.get("settings", {})}
-    given["hidden"] = tuple(given["hidden"])
+    given |= {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
     settings = settings_of(**given, topology=case["topology"], actors=actors)
     part = everyone.Split(int(everyone.rank <= actors), everyone.rank)
     if everyone.rank > actors:
         part.Free()
         return None
     rank, seed = everyone.rank, case.get("seed", 1)
-    make = partial(gymnasium_environment, case.get("environment", "CartPole-v1"), None)
+    name = case.get("environment", "CartPole-v1")
+    make: Any = Brighter if name == "Brighter" else partial(gymnasium_environment, name, None)
     environment = make
     if delay := case["slow"].get(str(rank)) if "slow" in case else case.get("delay"):
         environment = lambda: Delayed(make(), delay, 1000 * seed + rank)  # noqa: E731
