@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -90,6 +91,10 @@ class Runs:
         for name in ("cpus", "gpus", "tasks", "nodes"):
             if (wanted := getattr(place, name)) is not None:
                 fits &= rows[name].fillna(1) == wanted
+        if place.study:
+            fits &= rows["study"].isin(place.study)
+        if place.settings:
+            fits &= rows["config"].map(lambda text: place.settings.items() <= json.loads(text).items()).astype(bool)
         return fits
 
     def only(self, configuration: Configuration) -> pd.DataFrame | str:

@@ -197,7 +197,7 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
         rows = runs.rows[runs.in_place(other)]
         if place in _places(claim, runs) and len(rows) and not runs.in_place(runs.places[place]).any():
             replaced[place] = other
-            names.append(f"{listed(sorted(set(rows['where'])))} for {place}")
+            names.append(f"{listed(sorted(set(rows['what' if other.settings else 'where'])))} for {place}")
     platforms = _substitutes(claim, runs)
     names += [f"{others[0]} for {platform}" for platform, others in platforms.items()]
     own = None

@@ -42,7 +42,10 @@ Names = Annotated[
 
 
 class Place(Model):
-    """The resources that a paper means by the name of a place. A missing key matches any value."""
+    """The resources that a paper means by the name of a place. A missing key matches any value.
+
+    A place may also mean some studies only, such as those with one environment, and `settings` that the axes of a study set.
+    """
 
     device: Literal["cpu", "gpu"]
     parallelism: Literal["none", "horovod", "native"] | None = None
@@ -50,6 +53,8 @@ class Place(Model):
     gpus: int | None = Field(None, ge=0)
     tasks: int | None = Field(None, ge=1)
     nodes: int | None = Field(None, ge=1)
+    study: Names | None = None
+    settings: dict[Text, bool | int | float | str] = Field({}, description="axis or setting: its value in the cells")
 
 
 class Selection(Model):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,25 @@ def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:
     real = runs("torch", "lazy", *SLOW, gpus=1, where="1 core, 1 GPU")
     found = verdict(tmp_path, test, *rows, *ranks, *real)
     assert (found.verdict, found.beside) == ("no difference shown", "")
+
+
+def test_a_place_may_mean_a_study_and_what_its_axes_set(tmp_path: Path) -> None:
+    star, alone = ({"device": "cpu", "study": "s", "settings": {"topology": name}} for name in ("star", "alone"))
+    book = PAPER | {"places": {"star": star, "alone": alone}, "stand_ins": {"star": alone | {"study": "t"}}}
+    test = {"kind": "less", "measure": "training_time", "this": LAZY | {"place": "star"}, "than": {"place": "alone"}}
+    claim = {"id": "c", "text": "A claim.", "where": "Results", "shown_by": test}
+    read = read_claims(read_document(write_yaml(tmp_path / "p.yaml", book | {"claims": [claim]})))
+
+    def rows(study: str, topology: str, times: tuple[float, ...]) -> list[dict[str, Any]]:
+        config = json.dumps({"topology": topology, "actors": 2})
+        return runs("torch", "lazy", *times, study=study, config=config, what=f"{topology} of {study}")
+
+    both = [*rows("s", "star", FAST), *rows("s", "alone", SLOW)]
+    assert judge(read, pd.DataFrame(both), "s", None)[0].verdict == "agrees"
+    # The other study's runs are none of this place's; they are shown as its substitute.
+    (other,) = judge(read, pd.DataFrame([*rows("t", "alone", FAST), *rows("s", "alone", SLOW)]), "s", None)
+    assert other.measured == "Not tested: no run on star."
+    assert other.beside.startswith("With substitutes (alone of t for star): agrees.")
 
 
 def test_configurations_that_a_place_does_not_tell_apart(tmp_path: Path) -> None:
