@@ -149,7 +149,7 @@ def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line], runs
 
 def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
     if bad.empty:
-        text = f"All {len(rows):,} cells completed."
+        text = f"All {len(rows):,} cells completed." if len(rows) > 1 else "The cell completed."
     else:
         names = (bad["what"] + " on " + bad["where"]).value_counts()
         told = [f"{name} ({number:,})" for name, number in list(names.items())[:_MOST_NAMES]]
