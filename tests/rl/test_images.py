@@ -15,6 +15,7 @@ from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.errors import UsageError
 from hpcrl.formats.worker import worker_zip
+from hpcrl.rl.envs.flat import Flat
 from hpcrl.rl.interfaces import Space
 from hpcrl.rl.make import make_training
 from hpcrl.rl.replay.uniform import Replay
@@ -103,6 +104,15 @@ def test_packed_convolutions_come_back() -> None:
     first = weights["layers.0.weight"]
     size, values = first.size, vector[: first.size].reshape(8, 8, 2, 2)
     assert size == 256 and values[1, 2, 0, 1] == first[1, 0, 1, 2]
+
+
+def test_an_environment_s_images_are_flat() -> None:
+    flat, plain = Flat(Brighter((4, 4, 2))), Brighter((4, 4, 2))
+    assert flat.observation_space.shape == (4, 4, 2)
+    for seed in (3, 4):
+        assert flat.reset(seed=seed)[0].tolist() == plain.reset(seed=seed)[0].ravel().tolist()
+    (one, *others), (other, *rest) = flat.step(1), plain.step(1)
+    assert one.shape == (32,) and one.tolist() == other.ravel().tolist() and others == rest
 
 
 def test_bytes_stay_bytes() -> None:
