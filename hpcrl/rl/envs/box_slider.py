@@ -78,9 +78,10 @@ class BoxSlider(gymnasium.Env):
     - A step is 20 steps of simulation, 0.25 s. A reset has 2. Every episode starts in the same state, whatever the seed.
     - Reward: minus the distance of the box's centre from the origin, in x and y. If it is below 0.2: +100, and the episode ends.
     - The car's or the box's centre outside of x in [-1, 1], y in [-1.8, 0]: -100, and the episode ends. The origin lies on the border
-      of that field. So the goal is checked first: a box within 0.2 of the origin is there, though its y may be above 0.
-    - The 80th step counts as a failure, as in the published code: -100, and `terminated`, not `truncated`. So the value of that state is
-      not bootstrapped, although the observation does not show the time.
+      of that field. So the goal is checked first, unlike in the published code: a box within 0.2 of the origin is there, though its y
+      may be above 0.
+    - The 80th step counts as a failure (the 81st in the published code): -100, and `terminated`. So the value of that state is not
+      bootstrapped, although the observation does not show the time.
 
     Raises:
         UsageError: mujoco is not installed, or nothing here can draw.
