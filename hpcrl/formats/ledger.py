@@ -3,11 +3,14 @@
 A submission is written down as an *intent* before sbatch is called, in the ledger and in a file of its own
 (:mod:`hpcrl.formats.submission`), and confirmed after it. So a crash between the two is resolved by asking Slurm for
 the token in the job's name, and a lost ledger is rebuilt from those files. WAL is off: plans live on NFS and Lustre.
+SQLite's journal has the name of its file, so a process that still writes to a removed ledger would meddle with the
+journal of the new one: whoever opens, reads or writes a ledger holds the plan's directory for that moment.
 Submissions are ordered by their number, never by a clock.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import sqlite3
@@ -17,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import format_tasks, parse_tasks
@@ -26,6 +30,8 @@ VERSION = 3
 FILE = "ledger.sqlite"
 # How long another process may hold the file. On a shared file system the lock of a host that died can stay.
 BUSY_SECONDS = 20.0
+_POLL_SECONDS = 0.01
+_REPLACED = "was removed or replaced meanwhile"
 _SCHEMA = """
 CREATE TABLE meta (version INTEGER NOT NULL, directory TEXT NOT NULL);
 CREATE TABLE submissions (
@@ -79,18 +85,21 @@ class Ledger:
         """
         self.path = directory / FILE
         self._plan = directory
-        exists = self.path.exists()
-        if not exists and not create:
-            raise UsageError(f"{directory}: nothing was submitted yet: run `hpcrl submit`")
-        if exists:
-            # SQLite would wait for a FIFO and follow a link.
-            about = self.path.lstat()
+        with _alone(directory):
+            self._open(create)
+
+    def _open(self, create: bool) -> None:
+        about = _look_at(self.path)
+        if about is None:
+            if not create:
+                raise UsageError(f"{self._plan}: nothing was submitted yet: run `hpcrl submit`")
+        else:  # SQLite would wait for a FIFO and follow a link
             if not stat.S_ISREG(about.st_mode):
                 raise UsageError(f"{self.path}: is not a regular file: move it away, and `hpcrl submit` rebuilds it")
             if about.st_size == 0 and not create:
                 raise DamagedLedger(f"{self.path}: is empty")
         try:
-            if not exists:  # SQLite would create it with a mode that a group cannot write, whatever the umask
+            if about is None:  # SQLite would create it with a mode that a group cannot write, whatever the umask
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
             self._database = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw",
@@ -106,6 +115,8 @@ class Ledger:
                 f"{self.path}: cannot be opened: {_why_closed(self.path) or f'{error}{_hint(error)}'}"
             ) from None
         except OSError as error:
+            if about:
+                raise DamagedLedger(f"{self.path}: {_REPLACED}") from None
             raise HpcrlError(f"{self.path}: cannot be created: {error.strerror}") from None
         except (sqlite3.Error, TypeError) as error:
             raise DamagedLedger(f"{self.path}: is damaged ({error})") from None
@@ -120,7 +131,7 @@ class Ledger:
         if not known:
             if not create:
                 raise TypeError("it has no tables")
-            with self._transaction():
+            with self._writing():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self._database.execute(statement)
                 self._database.execute("INSERT INTO meta VALUES (?, ?)", (VERSION, str(self._plan.resolve())))
@@ -141,14 +152,36 @@ class Ledger:
         except OSError:
             return False
 
+    def _check_place(self) -> None:
+        if not self.is_in_place():
+            raise DamagedLedger(f"{self.path}: {_REPLACED}")
+
+    def _read(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            with _alone(self._plan):
+                self._check_place()
+                return self._database.execute(query).fetchall()
+        except sqlite3.DatabaseError as error:
+            if hint := _hint(error):
+                raise HpcrlError(f"{self.path}: cannot be read: {error}{hint}") from None
+            raise DamagedLedger(f"{self.path}: is damaged ({error})", "move it away, and ") from None
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        with _alone(self._plan):
+            self._check_place()
+            with self._writing():
+                yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
+            self._check_place()
             raise HpcrlError(f"{self.path}: cannot be written: {error}{_hint(error)}") from None
         except BaseException:
             self._roll_back()
@@ -161,7 +194,7 @@ class Ledger:
     @property
     def directory(self) -> str:
         """The plan's directory at its first submission."""
-        return str(self._database.execute("SELECT directory FROM meta").fetchone()[0])
+        return str(self._read("SELECT directory FROM meta")[0][0])
 
     def moved(self, directory: str) -> None:
         """Note that the plan was renamed."""
@@ -237,15 +270,14 @@ class Ledger:
         Raises:
             DamagedLedger: the file was cut short.
         """
-        query = "SELECT facts, state, job_ids, message FROM submissions ORDER BY number"
+        rows = self._read("SELECT facts, state, job_ids, message FROM submissions ORDER BY number")
         try:
-            rows = self._database.execute(query).fetchall()
             return [
                 with_state(from_facts(facts, self.path), state, tuple(job_ids.split()), message)
                 for facts, state, job_ids, message in rows
             ]
-        except (sqlite3.DatabaseError, UsageError) as error:
-            what = error if isinstance(error, sqlite3.Error) else "a submission in it cannot be read"
+        except UsageError:
+            what = "a submission in it cannot be read"
             raise DamagedLedger(f"{self.path}: is damaged ({what})", "move it away, and ") from None
 
     def taken(self) -> list[Submission]:
@@ -258,7 +290,7 @@ class Ledger:
             self._database.execute("INSERT INTO cancelled VALUES (?, ?)", (token, format_tasks(tasks)))
 
     def cancelled(self) -> set[tuple[str, int]]:
-        rows = self._database.execute("SELECT token, tasks FROM cancelled").fetchall()
+        rows = self._read("SELECT token, tasks FROM cancelled")
         return {(token, task) for token, tasks in rows for task in parse_tasks(tasks)}
 
     def local_start(self, token: str, task: int) -> None:
@@ -288,17 +320,54 @@ class Ledger:
             )
 
     def local_tasks(self) -> list[LocalTask]:
-        rows = self._database.execute("SELECT token, task, state, exit_code, started, ended FROM local_tasks")
-        return [LocalTask(*row) for row in rows.fetchall()]
+        rows = self._read("SELECT token, task, state, exit_code, started, ended FROM local_tasks")
+        return [LocalTask(*row) for row in rows]
+
+
+def _look_at(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+@contextmanager
+def _alone(plan: Path) -> Iterator[None]:
+    """Hold a plan's directory, to be the only one who writes or creates its ledger.
+
+    After `BUSY_SECONDS`, and where such a lock cannot be had, it goes on without: SQLite's own lock remains.
+    """
+    try:
+        handle = os.open(plan, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # no such plan, or one that this user may not list: what follows says so
+        yield
+        return
+    try:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(handle)
 
 
 def _why_closed(path: Path) -> str | None:
     """Return the reason why the file cannot be opened, if it is known."""
-    if not os.access(path, os.R_OK | os.W_OK):
-        return (
-            f"you may not read and write it: ask {path.owner()} to share the plan with your group (docs/submission.md)"
-        )
-    return None
+    if os.access(path, os.R_OK | os.W_OK):
+        return None
+    try:
+        owner = path.owner()
+    except FileNotFoundError:
+        return "it was removed meanwhile"
+    except KeyError:  # a user that this machine does not know
+        owner = "its owner"
+    return f"you may not read and write it: ask {owner} to share the plan with your group (docs/submission.md)"
 
 
 def _hint(error: sqlite3.Error) -> str:

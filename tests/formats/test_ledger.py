@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -150,3 +153,46 @@ def test_a_row_that_is_damaged_says_what_to_do(tmp_path: Path) -> None:
         DamagedLedger, match=r"a submission in it cannot be read\): move it away, and `hpcrl submit` rebuilds"
     ):
         ledger.submissions()
+
+
+def test_a_removed_ledger_is_neither_read_nor_written(tmp_path: Path) -> None:
+    stale = Ledger(tmp_path, create=True)
+    stale.path.unlink()
+    with pytest.raises(DamagedLedger, match=r"was removed or replaced meanwhile: `hpcrl submit` rebuilds it"):
+        stale.local_start("t", 0)
+    fresh = Ledger(tmp_path, create=True)
+    with pytest.raises(DamagedLedger, match="was removed or replaced meanwhile"):
+        stale.local_tasks()
+    assert fresh.local_tasks() == []
+
+
+def _write_until_told(directory: Path, stop: Event) -> None:
+    """Do as a local queue does: write and read, and open the ledger anew when it was replaced."""
+    while not stop.is_set():
+        with suppress(HpcrlError):
+            ledger = Ledger(directory)
+            while ledger.is_in_place() and not stop.is_set():
+                ledger.local_start("queue", 0)
+                ledger.local_tasks()
+
+
+def test_a_process_that_has_a_lost_ledger_open_does_no_harm_to_the_new_one(tmp_path: Path) -> None:
+    # Both have one name, and so has SQLite's journal: without the lock about every second of these failed (disk I/O error).
+    Ledger(tmp_path, create=True)
+    stop = get_context("fork").Event()
+    writers = [get_context("fork").Process(target=_write_until_told, args=(tmp_path, stop)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(30):
+            (tmp_path / FILE).unlink()
+            fresh = Ledger(tmp_path, create=True)
+            for task in range(5):
+                fresh.local_start("submit", task)
+            assert [each.task for each in fresh.local_tasks() if each.token == "submit"] == [0, 1, 2, 3, 4]
+            fresh.close()
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]

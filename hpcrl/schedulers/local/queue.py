@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -90,10 +89,11 @@ class _Notes:
     """
 
     def __init__(self, directory: Path, ledger: Ledger) -> None:
-        self.ledger = ledger
+        self._ledger = ledger
         self._directory = directory
         self._all: list[Callable[[Ledger], None]] = []
         self._noted = 0
+        self._submissions: list[Submission] = []
 
     def start(self, token: str, task: int) -> None:
         self._add(lambda ledger: ledger.local_start(token, task))
@@ -105,9 +105,16 @@ class _Notes:
         """Return the ledger's present content; nothing while it cannot be read."""
         self._flush()
         try:
-            return self.ledger.local_tasks()
-        except sqlite3.Error:
+            return self._ledger.local_tasks()
+        except HpcrlError:
             return []
+
+    def submissions(self) -> list[Submission]:
+        """Return the ledger's submissions; while it cannot be read, those of the last time."""
+        self._flush()
+        with suppress(HpcrlError):
+            self._submissions = self._ledger.submissions()
+        return self._submissions
 
     def finish(self) -> None:
         """Wait a short time for a ledger that still lacks entries."""
@@ -123,18 +130,18 @@ class _Notes:
         try:
             self._reopen_if_replaced()
             while self._noted < len(self._all):
-                self._all[self._noted](self.ledger)
+                self._all[self._noted](self._ledger)
                 self._noted += 1
         except (HpcrlError, OSError):
             return False
         return True
 
     def _reopen_if_replaced(self) -> None:
-        if self.ledger.is_in_place():
+        if self._ledger.is_in_place():
             return
         fresh = Ledger(self._directory)  # HpcrlError while there is none
-        self.ledger.close()
-        self.ledger, self._noted = fresh, 0
+        self._ledger.close()
+        self._ledger, self._noted = fresh, 0
 
 
 class _Draining:
@@ -171,7 +178,7 @@ class _Draining:
     def _wait_for_others(self, stage: str) -> list[str]:
         """Wait until other queues of the plan have run their part of a stage; return the states of that part."""
         states = []
-        for each in self._notes.ledger.submissions():
+        for each in self._notes.submissions():
             if not each.scheduler.here or each.state != "submitted" or each.token in self._tokens:
                 continue
             if find_job(self._directory, each.job)[1].stage != stage:
@@ -188,7 +195,7 @@ class _Draining:
         return states
 
     def _ended_of(self, submission: Submission) -> list[str]:
-        tasks = self._notes.ledger.local_tasks()
+        tasks = self._notes.tasks()
         return [each.state for each in tasks if each.token == submission.token and each.ended is not None]
 
     def _give_up(self, stages: Sequence[str]) -> None:
