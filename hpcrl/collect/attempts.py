@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ _WORST = (
     "lost",
     "preempted",
     "running",
+    "pruned",
     "completed",
 )
 _FAILURES = ("failed", "oom", "diverged")
@@ -224,6 +225,12 @@ def _row_of_records(
     head, footer = first["header"], first["footer"] or {}
     outcome, reason = _outcome(group, found.state if found else None, last)
     wall = max(each["wall_time"] for each in group)
+    if plan.study.search:  # the cell drew hyperparameters when it started
+        drawn = head.get("drawn") or {}
+        known = {
+            name: drawn[name] for name in plan.study.search.space if isinstance(drawn.get(name), str | int | float)
+        }
+        cell = replace(cell, config=cell.config | known)
     row = _identity(plan, cell, head["attempt"], charges)
     row |= {
         "outcome": outcome,

@@ -24,7 +24,7 @@ _HEADER = {
 _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
-    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER,
+    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS,
 }  # fmt: skip
 _HARDWARE = {
     "cpu": TEXT,
@@ -46,7 +46,7 @@ _FOOTER = {
     "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
     "resumed_step": COUNT,
 }  # fmt: skip
-OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail")
+OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail", "pruned")
 # Stored in separate columns, because nearly all records of a dataset have the same values.
 PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
 # Number of columns of the samples of format 3.

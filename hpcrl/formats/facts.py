@@ -12,6 +12,7 @@ from typing import Any
 from hpcrl.catalogue.registry import Scheduler, schedulers
 from hpcrl.errors import suggestion
 from hpcrl.formats.shapes import COUNT, FACTS, NUMBER, TEXT, TRUTH, first_wrong, shown
+from hpcrl.searches import SearchFacts
 from hpcrl.surroundings import Surroundings, read_surroundings
 
 
@@ -74,6 +75,7 @@ class StudyFacts:
     retry: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expect: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     axes: Mapping[str, Any] = field(default_factory=dict)
+    search: SearchFacts | None = None
     max_parallel: int | None = None
     precise_phases: bool = False
     tensorboard: str = "none"
@@ -87,6 +89,7 @@ _STUDY = {
     **dict.fromkeys(("name", "title", "paper", "score", "better", "tensorboard"), TEXT),
     **dict.fromkeys(("goal", "sample_interval", "idle_seconds", "calibration_seconds"), NUMBER),
     **dict.fromkeys(("retry", "expect", "axes"), FACTS),
+    "search": FACTS,
     "max_parallel": COUNT,
     "precise_phases": TRUTH,
 }
@@ -103,9 +106,28 @@ def read_study(given: Any) -> StudyFacts:
     notify = given.get("notify")
     if notify is not None and not isinstance(notify, str | list):
         raise ValueError(f"study: 'notify': expected a URL or a command, got {shown(notify)!r}")
-    plain = {each.name for each in fields(StudyFacts)} - {"given", "surroundings"}
+    plain = {each.name for each in fields(StudyFacts)} - {"given", "surroundings", "search"}
     values = {name: value for name in plain if (value := given.get(name)) is not None}
-    return StudyFacts(given, **values, surroundings=read_surroundings(given.get("environment")))
+    surroundings = read_surroundings(given.get("environment"))
+    return StudyFacts(given, **values, search=_read_search(given.get("search")), surroundings=surroundings)
+
+
+_SEARCH = {"trials": COUNT, "seed": COUNT, "space": FACTS, "directions": FACTS, "sampler": TEXT, "pruner": TEXT}
+
+
+def _read_search(given: Any) -> SearchFacts | None:
+    """Read the search of a plan's study; None if it has none.
+
+    Raises:
+        ValueError: a value is missing or has a wrong type.
+    """
+    if given is None:
+        return None
+    required = {name: _SEARCH[name] for name in ("trials", "space", "directions")}
+    wrong = first_wrong(given, _SEARCH) or first_wrong(given, required, True)
+    if wrong:
+        raise ValueError(f"search: {wrong}")
+    return SearchFacts(**{name: given[name] for name in _SEARCH if name in given})
 
 
 @dataclass(frozen=True)

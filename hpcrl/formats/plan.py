@@ -73,7 +73,7 @@ class Cell:
 class Job:
     """What Slurm sees: `count` cells from line `first` of `cells_file`, as one array (or one job of another stage).
 
-    `cells_per_task` cells run one after another in each array task. `resources` are what one cell asks for. A retry may
+    `cells_per_task` cells run one after another in each array task. A job of cells waits for those of earlier waves. `resources` are what one cell asks for. A retry may
     raise the time of an array task to `max_time` seconds and the memory of a rank to `max_memory` MiB; None: no known limit.
     """
 
@@ -96,6 +96,7 @@ class Job:
     cells_per_task: int = 1
     max_time: int | None = None
     max_memory: int | None = None
+    wave: int = 0
 
     @property
     def asked(self) -> Asked:

@@ -63,7 +63,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "outcome",
                 _WORD,
-                "completed, failed, timeout, oom, cancelled, preempted, diverged, node_fail, running, lost",
+                "completed, failed, timeout, oom, cancelled, preempted, diverged, pruned, node_fail, running, lost",
             ),
             _field("reason", _TEXT, "why it did not complete"),
             _field("workload", _WORD, "algorithm, or `command`"),

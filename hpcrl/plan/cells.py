@@ -26,6 +26,7 @@ class Batch:
     resources: Resources
     ids: list[str]
     configs: list[dict[str, Any]]
+    wave: int = 0
 
     @cached_property
     def lines(self) -> list[str]:
@@ -36,7 +37,7 @@ class Batch:
     def without(self, completed: Container[str]) -> Batch:
         kept = [index for index, cell in enumerate(self.ids) if cell not in completed]
         ids, configs = [self.ids[each] for each in kept], [self.configs[each] for each in kept]
-        return Batch(self.environment, self.placement, self.resources, ids, configs)
+        return Batch(self.environment, self.placement, self.resources, ids, configs, self.wave)
 
 
 def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
@@ -44,11 +45,14 @@ def identified(study: Study, groups: Sequence[Group]) -> list[Batch]:
     workload = study.workload.model_dump(mode="json", exclude_none=True)
     if study.stops_at_goal():
         workload["goal"] = study.goal  # with it the goal changes what is computed, not only what is measured
+    if study.search:
+        workload["search"] = study.search.identity()
     batches = []
     for group in groups:
         cell_id = cell_ids(workload, as_data(group.resources), group.environment, study.axes)
         configs = [point.config for point in group.points]
-        batches.append(Batch(group.environment, group.placement, group.resources, list(map(cell_id, configs)), configs))
+        ids = list(map(cell_id, configs))
+        batches.append(Batch(group.environment, group.placement, group.resources, ids, configs, group.wave))
     return batches
 
 

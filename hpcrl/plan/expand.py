@@ -13,6 +13,7 @@ from typing import Any
 from hpcrl.errors import UsageError
 from hpcrl.spec.axes import MAX_CELLS, options
 from hpcrl.spec.resources import settled
+from hpcrl.spec.search import seeds_of
 from hpcrl.spec.study import RESOURCES, Resources, Study
 
 
@@ -32,6 +33,9 @@ def expand(study: Study) -> Iterator[Point]:
     """
     axes = options(study)
     size = math.prod(map(len, axes)) * len(study.seeds)
+    if study.search:
+        trials = study.search.trials
+        size = size // (trials + 1) + trials * math.prod(map(len, axes)) // (trials + 1)
     if size > MAX_CELLS:
         raise UsageError(
             f"study {study.name}: expected at most {MAX_CELLS:,} cells, got {size:,}: remove values from the longest axis, or plan in parts"
@@ -47,7 +51,7 @@ def expand(study: Study) -> Iterator[Point]:
         point = study.with_defaults(point)
         if study.excludes({**defaults, **point}):
             continue
-        for seeds, whole in _with_computed(study, point):
+        for seeds, whole in _with_computed(study, point, seeds_of(study, point)):
             if study.computed and study.excludes({**defaults, **whole}):
                 continue
             resources = _resources(study, whole, cache)
@@ -64,19 +68,21 @@ def expand(study: Study) -> Iterator[Point]:
         )
 
 
-def _with_computed(study: Study, point: dict[str, Any]) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
+def _with_computed(
+    study: Study, point: dict[str, Any], seeds_of_point: Sequence[int]
+) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
     """Give a point with its computed values: once for all seeds, or once for each seed if they depend on it.
 
     Raises:
         UsageError: an expression has no value.
     """
     if not study.computed:
-        yield study.seeds, point
+        yield seeds_of_point, point
         return
     from hpcrl.spec.computed import ComputeError, names_in
 
     of_seeds = "seed" in names_in(study.computed)
-    for seeds in [(seed,) for seed in study.seeds] if of_seeds else [study.seeds]:
+    for seeds in [(seed,) for seed in seeds_of_point] if of_seeds else [seeds_of_point]:
         try:
             yield seeds, point | study.computed_of(point, seeds[0])
         except ComputeError as error:

@@ -160,7 +160,9 @@ def _together(study: Study, batches: Sequence[Batch], numbers: Sequence[int]) ->
     groups: dict[object, tuple[list[Batch], int]] = {}
     for index, (batch, number) in enumerate(zip(batches, numbers, strict=True)):
         shared = study.one_job_per == "resources" and number == 1  # the cells of a task have one environment
-        groups.setdefault((batch.resources, batch.placement) if shared else index, ([], number))[0].append(batch)
+        groups.setdefault((batch.resources, batch.placement, batch.wave) if shared else index, ([], number))[0].append(
+            batch
+        )
     return list(groups.values())
 
 
@@ -207,6 +209,7 @@ def _cell_job(
         billed=round((one.billed or 0.0) * count, 6),
         max_time=longest(profile, batch.placement),
         cells_per_task=cells_per_task,
+        wave=batch.wave,
         max_memory=most_memory(profile, batch.placement, batch.resources),
     )
 

@@ -27,6 +27,7 @@ from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
+from hpcrl.spec.search import directions_of
 from hpcrl.spec.study import Study
 from hpcrl.spec.surroundings import surroundings_of
 from hpcrl.spec.training import training_notes
@@ -102,6 +103,8 @@ def make_plan(
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)
     settings["workload"] |= workdir.facts
+    if study.search:
+        settings["search"]["directions"] = directions_of(study)
     plan = Plan(
         id="",
         hpcrl=full_version(__version__),

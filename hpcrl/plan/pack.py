@@ -11,6 +11,7 @@ from hpcrl.formats.plan import Unplaced
 from hpcrl.plan.environments import FlavourName
 from hpcrl.plan.expand import Point, expand
 from hpcrl.plan.placement import NoPlace, Placement, place
+from hpcrl.searches import BEST, ROLE
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.study import Pin, Resources, Study
 
@@ -27,21 +28,23 @@ class Group:
     placement: Placement
     resources: Resources
     points: list[Point] = field(default_factory=list)
+    wave: int = 0  # cells of a wave start after those of the wave before have ended
 
 
 def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Unplaced]]:
     """Return the groups, smallest requests first, and the points that fit nowhere on the cluster."""
     pin = study.placement.get(profile.name, Pin())
-    groups: dict[tuple[str, Resources], Group] = {}
+    groups: dict[tuple[str, Resources, int], Group] = {}
     unplaced: dict[tuple[str, Resources], Unplaced] = {}
     places: dict[Resources, Placement | NoPlace] = {}
-    last: tuple[Resources, str] | None = None  # seeds follow each other, so that their group is known
+    last: tuple[Resources, str, int] | None = None  # seeds follow each other, so that their group is known
     group: Group | None = None
     for point in expand(study):
         asked = point.resources
         named = study.environment if isinstance(study.environment, str) else None
         name = str(named or point.config.get("framework") or DEFAULT_ENVIRONMENT)
-        if last and group and asked is last[0] and name == last[1]:
+        wave = 1 if point.config.get(ROLE) == BEST else 0
+        if last and group and asked is last[0] and (name, wave) == last[1:]:
             group.points.append(point)
             continue
         if asked not in places:
@@ -54,15 +57,15 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
             unplaced[same] = replace(so_far, cells=so_far.cells + 1)
             continue
         key = environment_key(name, "cuda" if asked.gpus else "cpu", asked.parallelism == "horovod")
-        group = groups.setdefault((key, asked), Group(key, spot, asked))
+        group = groups.setdefault((key, asked, wave), Group(key, spot, asked, wave=wave))
         group.points.append(point)
-        last = (asked, name)
+        last = (asked, name, wave)
     return sorted(groups.values(), key=_order), list(unplaced.values())
 
 
 def _order(group: Group) -> tuple[Any, ...]:
     asked = group.resources
-    return (asked.gpus, asked.tasks, asked.cpus, asked.nodes, group.environment, asked.time, asked.memory)
+    return (group.wave, asked.gpus, asked.tasks, asked.cpus, asked.nodes, group.environment, asked.time, asked.memory)
 
 
 def as_data(resources: Resources) -> dict[str, Any]:

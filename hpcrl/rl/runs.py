@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ class Run:
     """One training of one rank: its seed, who hears of it, and the other ranks.
 
     `world` is the MPI communicator of a topology's learner and actors. With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
-    device then cannot work while the loop continues.
+    device then cannot work while the loop continues. `prune` takes the mean return of each evaluation, and tells whether to end early.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Run:
     collective: Collective | None = None
     precise_phases: bool = False
     world: Any = None
+    prune: Callable[[float], bool] = lambda mean: False
 
     @property
     def rank(self) -> int:
@@ -56,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a run: `outcome` is completed, preempted (a checkpoint was written) or diverged."""
+    """The end of a run: `outcome` is completed, pruned, preempted (a checkpoint was written) or diverged."""
 
     outcome: str
     steps: int

@@ -78,6 +78,8 @@ def _until_the_end(
         final, ends = _score(training, scores, goal)
         if ends:
             break
+        if final is not None and not is_over(settings, loop.step, loop.episodes) and training.run.prune(final):
+            return "pruned", None
     return "completed", final
 
 

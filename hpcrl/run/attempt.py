@@ -10,13 +10,14 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from hpcrl.catalogue.registry import is_out_of_memory
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.attempts import Start, end_attempt, note_unmeasured
+from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, Cell, Job, Plan
 from hpcrl.formats.record import UNMEASURED
 from hpcrl.rl.distributed.group import Group
@@ -29,6 +30,7 @@ from hpcrl.run.interrupt import Interrupt
 from hpcrl.run.judging import judged
 from hpcrl.run.metric_files import read_metric_files
 from hpcrl.run.recorder import Recorder, Sampler
+from hpcrl.run.search import Trial
 from hpcrl.run.together import Together
 from hpcrl.run.training import Ended, before_import, train_cell
 from hpcrl.slurm.client import Slurm
@@ -41,7 +43,7 @@ from hpcrl.telemetry.phases import PhaseClock
 from hpcrl.telemetry.processes import adopt_orphans, name_runner
 
 # Exit codes of a rank, so that a failed cell is a failed job.
-EXIT = {"completed": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
+EXIT = {"completed": 0, "pruned": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
 
 
 class RankOfAttempt:
@@ -56,11 +58,13 @@ class RankOfAttempt:
         allocation: Allocation,
         start: Start,
         of_hpcrl: Mapping[str, str | None],
+        trial: Trial | HpcrlError | None = None,
     ) -> None:
         """Measure the idle machine and its calibration, and prepare the workload.
 
         Args:
             of_hpcrl: variables of hpcrl's own processes, where the study's are different; None: unset.
+            trial: the trial of a search, which gave the cell its hyperparameters, or why there is none.
 
         Raises:
             UsageError: the attempt has a record already.
@@ -70,6 +74,7 @@ class RankOfAttempt:
             name_runner()
         self._directory, self._plan, self._job, self._cell = directory, plan, job, cell
         self._allocation, self._start = allocation, start
+        self._trial = trial
         self._interrupt = Interrupt(allocation.ranks)
         self._first_on_node = allocation.local_rank == 0
         self._clock_offset = _clock_offset(directory, cell, allocation) if self._first_on_node else None
@@ -113,13 +118,14 @@ class RankOfAttempt:
         if sampler and (unmeasured := sampler.stop()):
             self._recorder.event(f"{UNMEASURED}: {unmeasured}")
             note_unmeasured(self._directory, self._start)
-        ended = self._judged(ended)
+        ended = self._told(self._judged(ended))
         outcome, reason, requeue = self._after_signals(ended)
         if self._first_on_node and not self._calibrated and (calibrated := self._calibration.read()):
             self._recorder.calibration(calibrated)
         written = self._recorder.footer(outcome, reason, ended.facts | self._recorder.known(used))
         if written:
-            end_attempt(self._directory, self._start, outcome, self._allocation.rank, self._allocation.ranks)
+            over = COMPLETED if outcome == "pruned" else outcome  # nothing of it is left to run
+            end_attempt(self._directory, self._start, over, self._allocation.rank, self._allocation.ranks)
         if self._shows and self._tensorboard != "during":
             write_events(self._path, self._places.own, self._allocation.node, self._allocation.attempt)
         if requeue and not self._requeued():
@@ -128,11 +134,15 @@ class RankOfAttempt:
 
     def _open_record(self) -> None:
         allocation, baseline = self._allocation, self._baseline
-        expected = self._plan.study.expect
+        expected = {*self._plan.study.expect}
+        if search := self._plan.study.search:
+            expected |= set(search.directions)
         self._recorder = Recorder(self._path, self._clock, cpu_before=self._cpu_before, wanted=expected)
         facts = header_of(self._directory, self._plan, self._job, self._cell, allocation)
         if self._first_on_node:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
+        if isinstance(self._trial, Trial):
+            facts["drawn"] = self._trial.values
         self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
         if self._first_on_node and baseline.note:
             self._recorder.event(baseline.note)
@@ -147,6 +157,8 @@ class RankOfAttempt:
     def _work(self, sampler: Sampler | None) -> Ended:
         """Run the workload; its errors are outcomes, because the record must be closed."""
         try:
+            if isinstance(self._trial, HpcrlError):
+                raise self._trial
             return self._command(sampler) if self._plan.runs_command else self._training()
         except HpcrlError as error:
             print(f"hpcrl: {error}", file=sys.stderr)
@@ -189,6 +201,7 @@ class RankOfAttempt:
             self._checkpoint,
             self._group,
             self._plan.study.precise_phases,
+            self._trial if isinstance(self._trial, Trial) else None,
         )
 
     def _read_metrics(self) -> None:
@@ -203,13 +216,24 @@ class RankOfAttempt:
 
     def _judged(self, ended: Ended) -> Ended:
         """Compare the values of a rank that completed with the expected ones; its checkpoint is of no use any more."""
-        if ended.outcome != "completed":
+        if ended.outcome not in ("completed", "pruned"):
             return ended
         self._checkpoint.unlink(missing_ok=True)
-        if self._allocation.rank != 0:
+        if self._allocation.rank != 0 or ended.outcome == "pruned":
             return ended
         last = self._recorder.last if self._plan.runs_command else ended.facts
         return judged(ended, self._plan.study.expect, last)
+
+    def _told(self, ended: Ended) -> Ended:
+        """Tell the search how its trial ended."""
+        if not isinstance(self._trial, Trial):
+            return ended
+        facts = self._recorder.last if self._plan.runs_command else ended.facts
+        try:
+            wrong = self._trial.end(ended.outcome, facts)
+        except (OSError, HpcrlError) as error:
+            wrong = f"the search cannot be told of it: {error}"
+        return replace(ended, outcome="failed", reason=wrong) if wrong else ended
 
     def _after_signals(self, ended: Ended) -> tuple[str, str | None, bool]:
         """Return outcome and reason, and whether the job must be requeued: a preempted cell goes on or was out of time."""

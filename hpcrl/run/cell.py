@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
+from hpcrl.run.search import Trial, begin
 from hpcrl.run.standing import lacks
 
 
@@ -39,13 +40,20 @@ def run_cell(
     """
     _check_environment(job, cell, plan.study.surroundings is not None and not plan.runs_command)
     limit_threads(cell.asked.cpus, allocation.local_rank)
+    trial: Trial | HpcrlError | None
+    try:
+        trial = begin(directory, plan, cell)
+    except HpcrlError as error:  # an outcome, for the record
+        trial = error
+    if isinstance(trial, Trial):
+        cell = replace(cell, config=cell.config | trial.values)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     of_hpcrl = _set_variables({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
     limit_gpus(cell.asked.gpus_per_node)
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.run.attempt import RankOfAttempt
 
-    return RankOfAttempt(directory, plan, job, cell, allocation, start, of_hpcrl).run(interval)
+    return RankOfAttempt(directory, plan, job, cell, allocation, start, of_hpcrl, trial).run(interval)
 
 
 def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
 from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder
+from hpcrl.run.search import Trial
 from hpcrl.telemetry.phases import PhaseClock, switch_cost
 from hpcrl.telemetry.provenance import visible_gpus
 
@@ -51,6 +52,7 @@ def train_cell(
     checkpoint_file: Path,
     group: Group,
     precise_phases: bool = False,
+    trial: Trial | None = None,
 ) -> Ended:
     """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
 
@@ -78,6 +80,8 @@ def train_cell(
     world = join(group) if acts else None
     collective = make_collective(framework, parallelism, group, clock)
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world)
+    if trial:
+        run = replace(run, prune=trial.prune)
     if acts and group.rank:
         actor = make_exploration(name, settings, framework, execution, make_environment, run)
         explored = actor.explore(stop)
@@ -109,6 +113,8 @@ def train_cell(
     if collective:
         collective.close()
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
+    if trial and result.outcome == "pruned":
+        reason = trial.pruned_because()
     return Ended(result.outcome, reason, facts)
 
 

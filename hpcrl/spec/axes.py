@@ -119,7 +119,7 @@ class Option:
 
 
 def options(study: Study) -> list[list[Option]]:
-    """Return the positions of each axis, in the order of a study's cells: axes, then `zip`, then `random`."""
+    """Return the positions of each axis, in the order of a study's cells: axes, then `zip`, then `random`, then the trials of `search`."""
     found: list[list[Option]] = []
     for axis, values in study.axes.items():
         found.append([])
@@ -143,6 +143,8 @@ def options(study: Study) -> list[list[Option]]:
     if study.random:
         paths: dict[str, Key] = {key: ("random", "draw", key) for key in study.random.draw}
         found.append([Option(point, paths) for point in study.drawn])
+    if study.search:
+        found.append(study.search.options())
     return found
 
 

@@ -62,6 +62,8 @@ def study_faults(study: Study) -> Iterator[Fault]:
     names = study.factors() | {"seed", "cell"}
     if study.workload.trains:
         names |= {"execution"}
+    if study.search:
+        names |= set(study.search.space)
     for number, rule in enumerate(study.exclude):
         for key in rule.model_extra or {}:
             if key not in names:

@@ -33,6 +33,7 @@ from hpcrl.spec.resources import RESOURCES as RESOURCES
 from hpcrl.spec.resources import Model as Model
 from hpcrl.spec.resources import Resources as Resources
 from hpcrl.spec.resources import Scalar, settled
+from hpcrl.spec.search import Search, search_faults
 from hpcrl.spec.surroundings import EnvironmentOfStudy, surroundings_faults
 from hpcrl.spec.training import training_faults
 
@@ -348,6 +349,7 @@ class Study(Model):
         None,
         description="key: an expression over the cell's other values (axes, resources, seed, hyperparameters), such as tasks * batch_size",
     )
+    search: Search | None = Field(None, description="a search for hyperparameters with Optuna: its trials are cells")
     include: tuple[dict[str, Scalar], ...] = ()
     exclude: tuple[Rule, ...] = ()
     seeds: Seeds = (1,)
@@ -421,7 +423,7 @@ class Study(Model):
         trains = self.workload.trains
         expected = expectation_faults(self.expect or {}, trains)
         faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self)]
-        if faults := [*faults, *surroundings_faults(self), *expected]:
+        if faults := [*faults, *search_faults(self), *surroundings_faults(self), *expected]:
             raise Faults(faults)
         return self
 

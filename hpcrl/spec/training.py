@@ -10,6 +10,7 @@ from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
 from hpcrl.catalogue.training import NOT_FUSED, OffPolicySettings, has_actors
 from hpcrl.errors import count, suggestion, written
+from hpcrl.searches import KEYS
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, image_side, reward_range
@@ -94,7 +95,17 @@ def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
 def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
     settings = {name: each for each in found for name in fields.names(each.settings)}
     fixed = {"algorithm"} if study.workload.algorithm is None else set()
-    known = {"framework", "execution", "tensorboard", *fixed, *RESOURCES, *settings, *study.workload.placeholders()}
+    of_search = KEYS if study.search else ()
+    known = {
+        "framework",
+        "execution",
+        "tensorboard",
+        *of_search,
+        *fixed,
+        *RESOURCES,
+        *settings,
+        *study.workload.placeholders(),
+    }
     if study.computed:
         from hpcrl.spec.computed import names_in
 

@@ -184,3 +184,22 @@ def test_a_cell_whose_node_fails_goes_to_another(sol: Cluster, tmp_path: Path, r
         assert sol.wait(plan).counts() == {"COMPLETED": 1}
     finally:
         sol.virtual.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_the_best_of_a_search_runs_after_all_trials(sol: Cluster, tmp_path: Path) -> None:
+    command = ["sh", "-c", f"echo {{search}} {{x}} >> {tmp_path}/ran; echo loss={{x}}"]
+    study = command_study(
+        command,
+        axes={},
+        seeds=[1, 2],
+        score="loss",
+        better="lower",
+        search={"trials": 4, "space": {"x": {"low": 0.0, "high": 1.0}}},
+    )
+    study["workload"]["metrics"] = {"stdout": {"loss": "loss=(.*)"}}
+    plan = sol.plan(tmp_path / "plan", study)
+    submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None)
+    sol.until(lambda: plan_status(plan, sol.slurm).counts() == {"COMPLETED": 6}, 240)
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
+    assert [role for role, _ in ran] == ["trial"] * 4 + ["best"] * 2
+    assert {x for _, x in ran[4:]} == {min((x for _, x in ran[:4]), key=float)}

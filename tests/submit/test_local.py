@@ -264,3 +264,16 @@ def test_one_cell_by_hand(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], 
     shown = hpcrl("run", plan, "--cell", wanted["id"])
     assert shown.code == 1
     assert "the environment was not built: run hpcrl env create --plan" in shown.err
+
+
+def test_the_best_of_a_search_runs_after_all_trials(hpcrl: Call, ready: Callable[[dict[str, Any]], Path]) -> None:
+    search = {"trials": 4, "space": {"x": {"low": 0.0, "high": 1.0}}}
+    code = "import hpcrl; hpcrl.log(loss={x}); print('{search}', {x}, file=open('ran', 'a'))"
+    study = command_study(
+        [sys.executable, "-c", code], axes={}, seeds=[1, 2], score="loss", better="lower", search=search
+    )
+    plan = ready(study)
+    assert hpcrl("submit", plan, "--wait").code == 0
+    ran = [line.split() for line in (plan.parent / "plan-study" / "ran").read_text().splitlines()]
+    assert [role for role, _ in ran] == ["trial"] * 4 + ["best"] * 2
+    assert {x for _, x in ran[4:]} == {min((x for _, x in ran[:4]), key=float)}

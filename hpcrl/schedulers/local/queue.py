@@ -205,9 +205,18 @@ class _Draining:
                 self._notes.end(each.token, index, "CANCELLED", None)
 
     def _run_stage(self, stage: str) -> list[str]:
-        """Run a stage's tasks, as many at once as the cores allow; return their final states."""
+        """Run a stage's tasks, wave after wave; return their final states."""
         mine = [each for each in self._submissions if self._jobs[each.job].stage == stage]
-        queue = [(each, index) for each in mine for index in _indices(each)]
+        waves = sorted({self._jobs[each.job].wave for each in mine})
+        return [
+            state
+            for wave in waves
+            for state in self._run_all([each for each in mine if self._jobs[each.job].wave == wave])
+        ]
+
+    def _run_all(self, submissions: Sequence[Submission]) -> list[str]:
+        """Run the tasks of submissions, as many at once as the cores allow; return their final states."""
+        queue = [(each, index) for each in submissions for index in _indices(each)]
         states: list[str] = []
         while queue or self._running:
             cancelled = {(each.token, each.task) for each in self._notes.tasks() if each.state == "CANCELLING"}

@@ -166,6 +166,7 @@ def _live_ids(units: Mapping[str, TaskStatus]) -> dict[str, list[str]]:
 def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Sequence[str]) -> list[str]:
     """Return sbatch's options that make a job wait for what its stage needs."""
     stages = {each.name: each.stage for each in plan.jobs}
+    earlier = {each.name for each in plan.cell_jobs() if each.wave < job.wave}
 
     def of_stage(stage: str) -> list[str]:
         return [job_id for name, found in ids.items() if stages.get(name, "cells") == stage for job_id in found]
@@ -176,6 +177,7 @@ def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Se
         rules += [f"afterok:{job_id}" for job_id in built]
         if "sequential" in plan.chain:
             rules += [f"afterany:{job_id}" for job_id in previous if job_id not in built]
+        rules += [f"afterany:{job_id}" for name, found in ids.items() if name in earlier for job_id in found]
     elif job.stage == "collect":
         rules += [f"afterany:{job_id}" for job_id in of_stage("cells")]
     elif job.stage == "report":

@@ -1,0 +1,216 @@
+"""A trial of a search for hyperparameters, or the run of the best one, in the process of its cell.
+
+All trials of a search share a journal in the plan's directory, which is a file of Optuna's: no server. One attempt of a cell runs at a
+time, so that a trial that is still called running when its cell starts was killed. It goes on from its checkpoint, or counts as failed
+and the cell draws another one: exactly one trial of each cell ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.formats.plan import CHECKPOINTS, Cell, Plan
+from hpcrl.searches import BEST, FOLDER, ROLE, TRIAL, SearchFacts, journal_name
+
+# User attributes of Optuna's trials.
+_CELL, _NUMBER, _OUTCOME, _EVALUATIONS = "cell", "number", "outcome", "evaluations"
+_STUDY = "search"
+
+
+class Trial:
+    """The hyperparameters of a cell of a search, and what is told to its journal."""
+
+    def __init__(self, search: SearchFacts, values: Mapping[str, Any], study: Any = None, trial: Any = None) -> None:
+        """Take what :func:`begin` found; without a trial nothing is told."""
+        self.values = dict(values)
+        self._search, self._study, self._trial = search, study, trial
+        self._several = len(search.directions) > 1
+        kept = trial.user_attrs.get(_EVALUATIONS, []) if trial is not None else []
+        self._evaluations: list[float] = list(kept)
+        # The trial had ended before its record was complete: it runs again as it was.
+        self._before = _ended(trial)
+
+    def prune(self, value: float) -> bool:
+        """Take the next evaluation; tell whether the pruner ends the trial here."""
+        if self._trial is None:
+            return False
+        number = len(self._evaluations) + 1
+        self._evaluations.append(value)
+        if self._before:
+            return bool(self._before == "pruned" and number >= len(self._trial.user_attrs.get(_EVALUATIONS, [])))
+        self._trial.set_user_attr(_EVALUATIONS, self._evaluations)
+        if self._several or not math.isfinite(value):
+            return False
+        self._trial.report(value, number)
+        return bool(self._trial.should_prune())
+
+    def end(self, outcome: str, facts: Mapping[str, Any]) -> str | None:
+        """Tell the journal how the trial ended; return why a completed one has no objective.
+
+        A preempted trial goes on later.
+        """
+        if self._trial is None or self._before or outcome == "preempted":
+            return None
+        from optuna.trial import TrialState
+
+        known = {**facts, "mean_score": _mean(self._evaluations)}
+        values = [known.get(name) for name in self._search.directions]
+        wrong = next(
+            (name for name, value in zip(self._search.directions, values, strict=True) if not _is(value)), None
+        )
+        self._trial.set_user_attr(_OUTCOME, "failed" if outcome == "completed" and wrong else outcome)
+        if outcome == "pruned":
+            self._study.tell(self._trial, state=TrialState.PRUNED)
+        elif outcome == "completed" and wrong is None:
+            self._study.tell(self._trial, [float(value) for value in values if value is not None])
+        else:
+            self._study.tell(self._trial, state=TrialState.FAIL)
+        if outcome == "completed" and wrong:
+            found = known.get(wrong)
+            return f"the objective {wrong} {'was not reported' if found is None else f'is {found}'}"
+        return None
+
+    def pruned_because(self) -> str:
+        return f"pruned by {self._search.pruner} after {count(len(self._evaluations), 'evaluation')}"
+
+
+def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
+    """Draw the hyperparameters of a cell, or those of its trial before; None if the cell is not part of a search.
+
+    Raises:
+        UsageError: it runs the best trial, but trials have not ended, or none completed.
+        HpcrlError: the journal cannot be read or written.
+    """
+    search = plan.study.search
+    if search is None or ROLE not in cell.config:
+        return None
+    path = directory / FOLDER / journal_name(cell.config, cell.resources, search)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        study = _open(path, search)
+        if cell.config[ROLE] == BEST:
+            return Trial(search, _best(study, search, path))
+        checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
+        trial = _trial_of(study, search, cell, goes_on=checkpoint.exists())
+    except OSError as error:
+        raise HpcrlError(f"{path}: the search cannot use it: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
+        raise HpcrlError(f"{path}: is damaged ({error}): move it away; the search then begins anew") from None
+    return Trial(search, trial.params, study, trial)
+
+
+def _open(path: Path, search: SearchFacts) -> Any:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(path))),
+        study_name=_STUDY,
+        directions=list(search.directions.values()),
+        load_if_exists=True,
+        pruner=_pruner(search.pruner),
+    )
+
+
+def _trial_of(study: Any, search: SearchFacts, cell: Cell, goes_on: bool) -> Any:
+    from optuna.trial import Trial as OptunaTrial
+    from optuna.trial import TrialState
+
+    earlier = [each for each in study.trials if each.user_attrs.get(_CELL) == cell.id]
+    for frozen in earlier:
+        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            return frozen
+    for frozen in earlier:
+        if frozen.state == TrialState.RUNNING:
+            if goes_on:
+                return OptunaTrial(study, frozen._trial_id)
+            study.tell(frozen.number, state=TrialState.FAIL)
+    # A new process draws for each trial: the number of the trial is a part of the seed.
+    study.sampler = _sampler(search, f"{search.seed} {cell.config[TRIAL]} {len(earlier)}")
+    trial = study.ask(_distributions(search.space))
+    trial.set_user_attr(_CELL, cell.id)
+    trial.set_user_attr(_NUMBER, cell.config[TRIAL])
+    return trial
+
+
+def _best(study: Any, search: SearchFacts, path: Path) -> dict[str, Any]:
+    from optuna.trial import TrialState
+
+    mine = [each for each in study.trials if each.user_attrs.get(_NUMBER, search.trials + 1) <= search.trials]
+    ended = {each.user_attrs[_CELL] for each in mine if _ended(each) or each.user_attrs.get(_OUTCOME) == "diverged"}
+    if (missing := search.trials - len(ended)) > 0:
+        raise UsageError(
+            f"{missing} of {count(search.trials, 'trial')} have not ended: run `hpcrl submit` again, which runs them and then this cell"
+        )
+    completed = [each for each in mine if each.state == TrialState.COMPLETE]
+    if not completed:
+        raise UsageError(f"{path}: no trial completed, so that there is no best one")
+    sign = -1 if next(iter(search.directions.values())) == "maximize" else 1
+    best = min(completed, key=lambda each: (sign * each.values[0], each.number))
+    return dict(best.params)
+
+
+def _ended(trial: Any) -> str | None:
+    """Return completed or pruned; None for a trial that runs, failed, or does not exist."""
+    if trial is None or not hasattr(trial, "state"):  # the trials that run have no state of their own
+        return None
+    return {"COMPLETE": "completed", "PRUNED": "pruned"}.get(trial.state.name)
+
+
+def _distributions(space: Mapping[str, Any]) -> dict[str, Any]:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found: dict[str, Any] = {}
+    for name, each in space.items():
+        if not isinstance(each, Mapping):
+            found[name] = CategoricalDistribution(tuple(each))
+            continue
+        low, high, log, step = each["low"], each["high"], each.get("log", False), each.get("step")
+        if isinstance(low, int) and isinstance(high, int):
+            found[name] = IntDistribution(low, high, log=log, step=step or 1)
+        else:
+            found[name] = FloatDistribution(low, high, log=log, step=step)
+    return found
+
+
+def _sampler(search: SearchFacts, what: str) -> Any:
+    import warnings
+
+    from optuna import samplers
+
+    seed = int.from_bytes(hashlib.sha256(what.encode()).digest()[:4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `constant_liar` is called experimental
+        makers = {
+            "tpe": lambda: samplers.TPESampler(seed=seed, constant_liar=True),
+            "random": lambda: samplers.RandomSampler(seed=seed),
+            "nsga2": lambda: samplers.NSGAIISampler(seed=seed),
+        }
+        return makers[search.sampler]()
+
+
+def _pruner(name: str) -> Any:
+    from optuna import pruners
+
+    makers = {
+        "none": pruners.NopPruner,
+        "median": pruners.MedianPruner,
+        "hyperband": pruners.HyperbandPruner,
+        "halving": pruners.SuccessiveHalvingPruner,
+    }
+    return makers[name]()
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _is(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,50 @@
+"""A search for hyperparameters as the plan has it: its settings, and the keys of its cells.
+
+A search has one cell for each trial, whose hyperparameters are drawn when it starts, and then one cell for each seed of the study with
+the best trial's hyperparameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# The key of a cell that says what it is, and its values.
+ROLE, TRIAL, BEST = "search", "trial", "best"
+TRIALS = "trials"  # the number of trials that the best one was chosen from
+KEYS = (ROLE, TRIAL, TRIALS)
+# The directory of a plan with the journals of its searches: one file for each combination of the other axes.
+FOLDER = "searches"
+# What the trials of built-in training are compared by, and the usual direction.
+OBJECTIVES = {
+    "final_score": "maximize",
+    "best_score": "maximize",
+    "mean_score": "maximize",
+    "training_time": "minimize",
+}
+
+
+@dataclass(frozen=True)
+class SearchFacts:
+    """What a cell and the report need of a search. `space`: name -> the values, or `low`, `high`, `log` and `step`."""
+
+    trials: int
+    space: Mapping[str, Any]
+    directions: Mapping[str, str]
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = 0
+
+
+def setting_of(config: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the study's own axes set in a cell: all cells of one search have the same."""
+    return {name: value for name, value in config.items() if name not in (*KEYS, "seed", *space)}
+
+
+def journal_name(config: Mapping[str, Any], resources: Mapping[str, Any], search: SearchFacts) -> str:
+    """Return the name of the file with the trials of a cell's search."""
+    what = [setting_of(config, search.space), dict(resources), vars(search) | {"trials": None}]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12] + ".journal"

@@ -1,0 +1,202 @@
+"""A search for hyperparameters in a study: the space, the sampler and the pruner, all of them Optuna's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from hpcrl.catalogue import fields
+from hpcrl.errors import suggestion, written
+from hpcrl.searches import BEST, KEYS, OBJECTIVES, ROLE, TRIAL, TRIALS
+from hpcrl.spec.axes import MAX_CELLS, Option
+from hpcrl.spec.explain import Key
+from hpcrl.spec.resources import Model, Scalar
+
+if TYPE_CHECKING:
+    from hpcrl.spec.study import Study
+
+_CORNERS = 4096  # largest number of extreme points of a space that are checked
+_Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class Range(Model):
+    """Numbers from `low` to `high`, both included: whole ones if both are whole."""
+
+    low: _Number
+    high: _Number
+    log: bool = Field(False, description="whether the logarithm is drawn")
+    step: _Number | None = None
+
+    @property
+    def whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def faults(self) -> Iterator[tuple[Key, str]]:
+        if self.low >= self.high:
+            yield (), f"expected `low` below `high`, got {self.low} and {self.high}"
+        if self.log and self.low <= 0:
+            yield ("low",), f"expected a number greater than 0, because `log` is true, got {self.low}"
+        if self.step is None:
+            return
+        if self.log:
+            yield ("step",), "a range with `log` has no `step`: remove one of the two"
+        if self.step <= 0:
+            yield ("step",), f"expected a number greater than 0, got {self.step}"
+        elif self.whole and not isinstance(self.step, int):
+            yield ("step",), f"expected a whole number, as `low` and `high` are, got {self.step}"
+        elif not math.isclose((span := (self.high - self.low) / self.step), round(span), abs_tol=1e-9):
+            yield ("step",), f"expected a divisor of {self.high - self.low:g}, which is `high` - `low`, got {self.step}"
+
+    def ends(self) -> tuple[Scalar, ...]:
+        return self.low, self.high
+
+
+class Search(Model):
+    """A search: `trials` cells that draw hyperparameters, then cells of the best ones on the study's seeds."""
+
+    trials: int = Field(ge=1, le=MAX_CELLS, strict=True, description="number of trials")
+    space: dict[str, tuple[Scalar, ...] | Range] = Field(
+        min_length=1, description="name: a list of values, or {low, high, log, step}"
+    )
+    sampler: Literal["tpe", "random", "nsga2"] = Field("tpe", description="Optuna's sampler")
+    pruner: Literal["none", "median", "hyperband", "halving"] = Field(
+        "none", description="Optuna's pruner, which ends trials early by their evaluations"
+    )
+    directions: dict[str, Literal["maximize", "minimize"]] | None = Field(
+        None,
+        min_length=1,
+        description="objective: maximize or minimize; of built-in training final_score, best_score, mean_score (of all evaluations) or "
+        "training_time; of a command a reported value. Of several, the first chooses among the best; default: final_score, or the study's score",
+    )
+    seed: int = Field(
+        0, ge=0, lt=2**63, strict=True, description="seed of the sampler and of the trials; none of `seeds`"
+    )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the cells' ids depend on: with more trials, the earlier ones stay."""
+        return self.model_dump(mode="json", exclude_none=True, exclude={"trials"})
+
+    def options(self) -> list[Option]:
+        """Return the axis of the trials, with the cells of the best one at its end."""
+        paths: dict[str, Key] = {name: ("search", "trials") for name in KEYS}
+        trials = [{ROLE: TRIAL, TRIAL: number} for number in range(1, self.trials + 1)]
+        return [Option(values, paths) for values in (*trials, {ROLE: BEST, TRIALS: self.trials})]
+
+
+def seeds_of(study: Study, point: Mapping[str, Any]) -> Sequence[int]:
+    """Return the seeds of a point of the matrix: a trial has that of the search."""
+    return (study.search.seed,) if study.search and point.get(ROLE) == TRIAL else study.seeds
+
+
+def directions_of(study: Study) -> dict[str, str]:
+    """Return the objectives of a study's search with their directions."""
+    if study.search is None:
+        return {}
+    if study.search.directions:
+        return dict(study.search.directions)
+    if study.workload.trains:
+        return {"final_score": OBJECTIVES["final_score"]}
+    return {study.score or "return": "minimize" if study.better == "lower" else "maximize"}
+
+
+def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
+    """Give the faults of a study's search."""
+    search = study.search
+    if search is None:
+        return
+    keys = study.factors() - set(KEYS)
+    for name in sorted(set(KEYS) & {key for axis in study.axes for key in (axis,)}):
+        yield ("axes", name), f"`{name}` is a key of the search: choose another name"
+    for name, values in search.space.items():
+        at: Key = ("search", "space", name)
+        if name in keys:
+            yield at, f"{name} is set by an axis, too: remove one of the two"
+        elif isinstance(values, Range):
+            yield from (((*at, *below), text) for below, text in values.faults())
+        elif len(values) < 2:
+            yield at, "expected at least two values"
+        elif len({repr(value) for value in values}) < len(values):
+            yield at, "repeats a value"
+        elif any(isinstance(value, list | tuple | dict) for value in values):
+            yield at, "expected numbers, texts, true or false as values"
+    if search.seed in study.seeds:
+        yield (
+            ("search", "seed"),
+            f"{search.seed} is one of the study's seeds, on which the best trial runs anew: choose another",
+        )
+    if study.resources.tasks not in (None, 1) or keys & {"tasks", "topology", "actors", "parallelism"}:
+        yield ("search",), "trials have one rank: remove `tasks`, `parallelism` and topologies"
+    yield from _objective_faults(study, search)
+    yield from _of_training(study, search) if study.workload.trains else _of_commands(study, search)
+
+
+def _objective_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    names = list(search.directions or {})
+    if study.workload.trains:
+        for name in names:
+            if name not in OBJECTIVES:
+                yield ("search", "directions", name), f"no objective {name!r}; {suggestion(name, OBJECTIVES)}"
+    if len(names) > 1 and search.pruner != "none":
+        yield ("search", "pruner"), "a pruner needs one objective: name one in `directions`, or remove `pruner`"
+    if len(directions_of(study)) == 1 and search.sampler == "nsga2":
+        yield ("search", "sampler"), "nsga2 is for several objectives: use tpe"
+
+
+def _of_commands(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    for name in search.space:
+        if name not in study.workload.placeholders():
+            yield ("search", "space", name), f"no part of the workload has {{{name}}}: write it into `command` or `env`"
+    if search.pruner != "none":
+        yield ("search", "pruner"), "a pruner needs the evaluations of built-in training: remove it"
+
+
+def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    found = study.algorithms()
+    settled = False
+    for name, values in search.space.items():
+        at: Key = ("search", "space", name)
+        if name in study.workload.hyperparameters:
+            yield at, f"{name} is set in `workload.hyperparameters`, too: remove one of the two"
+        for algorithm in found:
+            known = fields.names(algorithm.settings)
+            if name not in known:
+                settled = True
+                yield at, f"{algorithm.title} has no hyperparameter {name!r}; {suggestion(name, known)}"
+                break
+            for value in values.ends() if isinstance(values, Range) else values:
+                if wrong := fields.fault(algorithm.settings, name, value):
+                    settled = True
+                    yield at, wrong
+                    break
+    if settled:
+        return
+    yield from _corner_faults(study, search)
+    for algorithm in found:
+        settings = {**study.known_hyperparameters(algorithm)}
+        total, interval = settings.get("total_steps", 0), settings.get("evaluation_interval", 1)
+        if search.pruner != "none" and interval * 2 > total and "total_steps" not in search.space:
+            yield (
+                ("search", "pruner"),
+                f"a trial of {total:,} steps is evaluated once, at its end (`evaluation_interval` {interval:,}), so that nothing can be pruned",
+            )
+
+
+def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    """Give the extreme points of the space whose settings are valid alone, but not together."""
+    ends = {name: each.ends() if isinstance(each, Range) else each for name, each in search.space.items()}
+    told: set[str] = set()
+    for algorithm in study.algorithms():
+        names = fields.names(algorithm.settings)
+        given = {name: value for name, value in study.workload.hyperparameters.items() if name in names}
+        for values in itertools.islice(itertools.product(*ends.values()), _CORNERS):
+            point = dict(zip(ends, values, strict=True))
+            settings = fields.check(algorithm.name, algorithm.settings, {**given, **point})
+            if (wrong := algorithm.fault(settings, 1)) and wrong[0] not in told:
+                told.add(wrong[0])
+                shown = ", ".join(f"{name}: {written(value)}" for name, value in point.items())
+                at: Key = ("search", "space", wrong[0]) if wrong[0] in point else ("search", "space")
+                yield at, f"{wrong[1]} (at {shown}): narrow the space"

@@ -1,0 +1,192 @@
+"""Trials of a search as cells: drawn in their processes, told to one journal, exactly one of each cell ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from hpcrl.formats.plan import read_cells, read_plan
+from hpcrl.formats.record import read_frames
+from hpcrl.searches import FOLDER
+from tests.builders import command_study, dqn_study, planned, run_task
+
+SPACE: dict[str, Any] = {
+    "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+    "batch_size": {"low": 16, "high": 64, "step": 16},
+    "double": [True, False],
+}
+# Its objective is known: -(x - 3)^2, and y does nothing.
+PROGRAM = "import hpcrl; hpcrl.log(loss=({x} - 3) ** 2 + 0 * len('{y}'))"
+
+
+def command_search(**changes: Any) -> dict[str, Any]:
+    space = {"x": {"low": 0.0, "high": 10.0}, "y": ["a", "b"]}
+    search = {"trials": 4, "space": space, **changes}
+    return command_study(
+        [sys.executable, "-c", PROGRAM], axes={}, search=search, score="loss", better="lower", seeds=[1, 2]
+    )
+
+
+def trials(plan: Path) -> list[Any]:
+    (journal,) = (plan / FOLDER).iterdir()
+    storage = JournalStorage(JournalFileBackend(str(journal)))
+    return optuna.load_study(study_name="search", storage=storage).trials
+
+
+def run_all(plan: Path, job: str | None = None) -> None:
+    for each in read_plan(plan).cell_jobs():
+        for task in range(each.count if job in (None, each.name) else 0):
+            run_task(plan, each.name, task)
+
+
+def last(plan: Path, cell: str) -> dict[str, Any]:
+    newest = max((plan / "records").glob(f"{cell}*"), key=lambda path: path.stat().st_mtime_ns)
+    frames = {frame.kind: frame.payload for frame in read_frames(newest)}
+    return {**frames["header"], **frames.get("footer", {})}
+
+
+def test_the_best_trial_runs_anew_on_seeds_that_no_trial_saw(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    run_all(plan)
+    ended = trials(plan)
+    assert [each.state for each in ended] == [TrialState.COMPLETE] * 4
+    best = min(ended, key=lambda each: each.value)
+    assert best.value == pytest.approx((best.params["x"] - 3) ** 2)
+    cells = list(read_cells(plan))
+    runs = [(cell.config, last(plan, cell.id)) for cell in cells]
+    assert [config["seed"] for config, _ in runs] == [0, 0, 0, 0, 1, 2]
+    assert [footer["drawn"] for config, footer in runs if config["search"] == "best"] == [best.params] * 2
+    assert [footer["outcome"] for _, footer in runs] == ["completed"] * 6
+
+
+def test_the_best_waits_for_every_trial(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    of_trials, of_best = read_plan(plan).cell_jobs()
+    assert (of_trials.wave, of_best.wave) == (0, 1)
+    for task in range(3):
+        run_task(plan, of_trials.name, task)
+    assert run_task(plan, of_best.name).returncode == 1
+    cell = next(iter(read_cells(plan, of_best)))
+    assert last(plan, cell.id)["reason"].startswith("1 of 4 trials have not ended: run `hpcrl submit` again")
+
+
+def test_one_worker_and_a_fixed_seed_give_the_same_trials(tmp_path: Path) -> None:
+    drawn = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 7)):
+        plan = planned(tmp_path / name, command_search(seed=seed))
+        run_all(plan)
+        drawn.append([(each.params, each.value) for each in trials(plan)])
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({params["x"] for params, _ in drawn[0]}) == 4  # each process draws other numbers
+
+
+def test_workers_at_once_end_exactly_the_trials_that_were_asked_for(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search(trials=12))
+    job = read_plan(plan).cell_jobs()[0]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda task: run_task(plan, job.name, task), range(12)))
+    ended = trials(plan)
+    assert [each.state for each in ended] == [TrialState.COMPLETE] * 12
+    assert sorted(each.user_attrs["number"] for each in ended) == list(range(1, 13))
+
+
+def test_a_killed_trial_counts_as_failed_and_its_cell_draws_another(tmp_path: Path) -> None:
+    program = (
+        "import os, time, hpcrl\nwhile os.path.exists('wait'): time.sleep(.05)\nhpcrl.log(loss={x} + 0 * len('{y}'))"
+    )
+    study = command_search()
+    study["workload"]["command"] = [sys.executable, "-c", program]
+    plan = planned(tmp_path / "p", study)
+    wait = tmp_path / "p-study" / "wait"
+    wait.touch()
+    job = read_plan(plan).cell_jobs()[0]
+    command = [sys.executable, "-m", "hpcrl.run", str(plan), "--job", job.name, "--index", "0"]
+    environment = os.environ | {"PYTHONPATH": str(plan / "worker.zip")}
+    with subprocess.Popen(command, env=environment, start_new_session=True) as killed:
+        until = time.monotonic() + 60
+        while not list(plan.glob("searches/*.journal")) or not trials(plan) or not list(plan.glob("records/*")):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        os.killpg(killed.pid, signal.SIGKILL)
+    wait.unlink()
+    run_all(plan)
+    ended = trials(plan)
+    assert [each.state for each in ended] == [TrialState.FAIL] + [TrialState.COMPLETE] * 4
+    assert [each.user_attrs["number"] for each in ended] == [1, 1, 2, 3, 4]
+    assert ended[0].params != ended[1].params
+
+
+def test_a_trial_that_had_ended_before_its_record_was_complete_runs_again_as_it_was(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    job = read_plan(plan).cell_jobs()[0]
+    run_task(plan, job.name)
+    first = trials(plan)
+    run_task(plan, job.name)
+    assert [(each.params, each.value) for each in trials(plan)] == [(each.params, each.value) for each in first]
+    assert [each.state for each in trials(plan)] == [TrialState.COMPLETE]
+
+
+def test_pruned_trials_are_rows_of_their_own_and_are_done(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 9, "pruner": "median", "sampler": "random", "space": SPACE}, seeds=[1])
+    study["workload"]["hyperparameters"] |= {"total_steps": 2000, "evaluation_interval": 250}
+    plan = planned(tmp_path / "p", study)
+    run_all(plan, read_plan(plan).cell_jobs()[0].name)
+    cells = [last(plan, cell.id) for cell in read_cells(plan, read_plan(plan).cell_jobs()[0])]
+    outcomes = [each["outcome"] for each in cells]
+    states = {"completed": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+    assert [each.state for each in trials(plan)] == [states[each] for each in outcomes]
+    pruned = [each for each in cells if each["outcome"] == "pruned"]
+    assert pruned, "nine random trials, of which the median prunes the worse half after the fifth"
+    assert {each["steps"] < 2000 for each in pruned} == {True}
+    assert {each["reason"].split(" after ")[0] for each in pruned} == {"pruned by median"}
+    assert not list(plan.glob("checkpoints/*.npz"))
+
+
+@pytest.mark.parametrize(("value", "reason"), [("float('nan')", "is nan"), (None, "was not reported")])
+def test_an_objective_that_is_no_number_is_a_failed_trial(tmp_path: Path, value: str | None, reason: str) -> None:
+    study = command_search()
+    call = f"hpcrl.log(loss={value})" if value else "hpcrl.log(other=1)"
+    study["workload"]["command"] = [sys.executable, "-c", f"import hpcrl; '{{x}}{{y}}'; {call}"]
+    plan = planned(tmp_path / "p", study)
+    job = read_plan(plan).cell_jobs()[0]
+    assert run_task(plan, job.name).returncode == 1
+    footer = last(plan, next(iter(read_cells(plan))).id)
+    assert (footer["outcome"], footer["reason"]) == ("failed", f"the objective loss {reason}")
+    assert [each.state for each in trials(plan)] == [TrialState.FAIL]
+
+
+@pytest.mark.parametrize("content", [b"\0\1\2", b'{"op_code": 0}\n', b"[]\n"])
+def test_a_damaged_journal_ends_the_cell_with_one_sentence(tmp_path: Path, content: bytes) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    job = read_plan(plan).cell_jobs()[0]
+    run_task(plan, job.name)
+    (journal,) = (plan / FOLDER).iterdir()
+    journal.write_bytes(content)
+    done = run_task(plan, job.name, 1)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    footer = last(plan, list(read_cells(plan))[1].id)
+    assert f"{journal.name}: is damaged" in footer["reason"]
+
+
+def test_more_trials_continue_the_search(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    run_all(plan)
+    ids = [json.loads(line)["id"] for line in (plan / "cells.jsonl").read_text().splitlines()]
+    more = planned(tmp_path / "q", command_search(trials=6))
+    again = [json.loads(line)["id"] for line in (more / "cells.jsonl").read_text().splitlines()]
+    assert again[:4] == ids[:4]
+    assert not set(again[4:]) & set(ids)

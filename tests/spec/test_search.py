@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import read_cells, read_plan
+from hpcrl.spec.library import Library
+from tests.builders import command_study, dqn_study, planned, write_yaml
+
+RATE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ({"trials": 0}, "search.trials: expected a number of at least 1, got 0"),
+        ({"space": {}}, "search.space: "),
+        ({"space": {"learning_rate": {"low": 1.0, "high": 0.1}}}, "expected `low` below `high`, got 1.0 and 0.1"),
+        ({"space": {"learning_rate": {"low": 0, "high": 0.1, "log": True}}}, "because `log` is true, got 0"),
+        ({"space": {"batch_size": {"low": 16, "high": 64, "step": 5}}}, "expected a divisor of 48"),
+        ({"space": {"batch_size": {"low": 16, "high": 64, "step": 0}}}, "step: expected a number greater than 0"),
+        ({"space": {"batch_size": {"low": 16, "high": 64, "step": 1.5}}}, "step: expected a whole number"),
+        ({"space": {"batch_size": {"low": 16, "high": 64, "step": 16, "log": True}}}, "with `log` has no `step`"),
+        ({"space": {"batch_size": {"low": 0, "high": 64}}}, "batch_size: expected a whole number from 1"),
+        ({"space": {"batch_size": {"low": 1.5, "high": 64.0}}}, "batch_size: expected a whole number from 1"),
+        ({"space": {"double": [True]}}, "double: expected at least two values"),
+        ({"space": {"double": [True, True]}}, "double: repeats a value"),
+        (
+            {"space": {"learning_rat": [0.1, 0.2]}},
+            "DQN has no hyperparameter 'learning_rat'; did you mean 'learning_rate'?",
+        ),
+        ({"space": {"batch_size": {"low": 16, "high": 200_000}}}, "expected at most buffer_size"),
+        ({"space": {"hidden": [16, 32]}}, "hidden: "),
+        ({"sampler": "grid"}, "search.sampler: "),
+        ({"directions": {"final_scor": "maximize"}}, "no objective 'final_scor'; did you mean 'final_score'?"),
+        ({"directions": {"final_score": "up"}}, "search.directions.final_score: "),
+        (
+            {"pruner": "median", "directions": {"final_score": "maximize", "training_time": "minimize"}},
+            "a pruner needs one objective",
+        ),
+        ({"sampler": "nsga2"}, "nsga2 is for several objectives: use tpe"),
+        ({"seed": 1}, "search.seed: 1 is one of the study's seeds"),
+    ],
+)
+def test_a_wrong_search_is_refused_with_file_and_line(tmp_path: Path, search: dict[str, Any], said: str) -> None:
+    file = write_yaml(tmp_path / "study.yaml", dqn_study(search={"trials": 3, "space": RATE, **search}))
+    with pytest.raises(UsageError) as refused:
+        Library().study(str(file))
+    assert said in str(refused.value)
+    assert f"{file}:" in str(refused.value)
+
+
+def test_a_pruner_without_evaluations_is_refused(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE, "pruner": "hyperband"})
+    study["workload"]["hyperparameters"]["evaluation_interval"] = 1500
+    file = write_yaml(tmp_path / "study.yaml", study)
+    with pytest.raises(UsageError, match=r"evaluated once, at its end .* so that nothing can be pruned"):
+        Library().study(str(file))
+    command = command_study(["echo", "{x}"], axes={}, search={"trials": 3, "space": {"x": [1, 2]}, "pruner": "median"})
+    with pytest.raises(UsageError, match="a pruner needs the evaluations of built-in training"):
+        Library().study(str(write_yaml(tmp_path / "command.yaml", command)))
+
+
+def test_a_key_is_set_in_one_place_only(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE})
+    study["axes"]["learning_rate"] = [0.1, 0.2]
+    with pytest.raises(UsageError, match="learning_rate is set by an axis, too"):
+        Library().study(str(write_yaml(tmp_path / "a.yaml", study)))
+    study = dqn_study(search={"trials": 3, "space": RATE})
+    study["workload"]["hyperparameters"]["learning_rate"] = 0.1
+    with pytest.raises(UsageError, match=r"learning_rate is set in `workload.hyperparameters`, too"):
+        Library().study(str(write_yaml(tmp_path / "b.yaml", study)))
+    command = command_study(["echo", "{y}"], axes={}, search={"trials": 3, "space": {"x": [1, 2], "y": [1, 2]}})
+    with pytest.raises(UsageError, match=r"no part of the workload has \{x\}"):
+        Library().study(str(write_yaml(tmp_path / "c.yaml", command)))
+
+
+def test_trials_have_one_rank(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE}, resources={"tasks": 2, "parallelism": "horovod"})
+    with pytest.raises(UsageError, match="trials have one rank"):
+        Library().study(str(write_yaml(tmp_path / "study.yaml", study)))
+
+
+def test_each_search_has_its_trials_and_then_its_best_on_every_seed(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE}, seeds=[1, 2])
+    study["axes"]["gamma"] = [0.9, 0.99]
+    plan = planned(tmp_path / "p", study)
+    cells = [
+        [(cell.config["gamma"], cell.config["search"], cell.config["seed"]) for cell in read_cells(plan, job)]
+        for job in read_plan(plan).cell_jobs()
+    ]
+    assert cells == [
+        [(gamma, "trial", 0) for gamma in (0.9, 0.99) for _ in range(3)],
+        [(gamma, "best", seed) for gamma in (0.9, 0.99) for seed in (1, 2)],
+    ]
