@@ -124,7 +124,8 @@ def _collect(
                 report(seen, total)
         index["studies"] |= {
             plan.study.name: {
-                name: plan.study.given.get(name) for name in ("title", "goal", "paper", "score", "better", "scaling")
+                name: plan.study.given.get(name)
+                for name in ("title", "goal", "paper", "score", "better", "scaling", "search")
             }
             for _, plan in opened
         }

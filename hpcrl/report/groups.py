@@ -14,12 +14,13 @@ from hpcrl.formats.labels import SETTLING
 from hpcrl.formats.runs import goal_wall_time, machines
 from hpcrl.report.design import colours, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
+from hpcrl.searches import ROLE
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
 _OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
-_FIRST = ("algorithm", "framework", "execution", "topology")  # in names, by their value alone
+_FIRST = ("algorithm", "framework", "execution", "topology", ROLE)  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 
 

@@ -23,6 +23,7 @@ from hpcrl.report.groups import Line, lines
 from hpcrl.report.machines import in_one_line, measuring, provenance
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
+from hpcrl.report.search import search_of
 from hpcrl.report.summary import sentences
 from hpcrl.spec.library import Library
 
@@ -39,6 +40,7 @@ class Section:
     Args:
         compared: what was compared, in one sentence; ran_on: the machines; failed: cells that did not complete or were not run.
         scaling: gain and cost of more cores, in sentences; series: the same as numbers.
+        search: the trials of a search for hyperparameters, in sentences.
         claims: the claims of the paper with the measurements; empty for a study without known claims.
     """
 
@@ -55,6 +57,7 @@ class Section:
     sentences: list[str]
     scaling: list[str]
     series: list[Series]
+    search: list[str]
     advice: list[str]
     figures: Figures
     problems: list[dict[str, Any]]
@@ -76,6 +79,7 @@ def make_section(
     study: dict[str, Any],
     library: Library,
     grid_intensity: float | None = None,
+    trials: pd.DataFrame | None = None,
 ) -> Section:
     """Sum up one study.
 
@@ -85,12 +89,14 @@ def make_section(
         study: its entry in the dataset's index.
         library: the search path for claims of papers.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
+        trials: attempts of the study as the dataset has them, for its search.
     """
+    searched = None if trials is None else search_of(trials, tables["episodes"], study)
     score = score_of(study, rows, tables["episodes"])
     series = scaling(rows, sizes(study))
     compared = lines(rows)
     axes = axes_of(rows)
-    drawn = figures(rows, **tables, study=study, score=score, series=series)
+    drawn = figures(rows, **tables, study=study, score=score, series=series, searched=searched)
     bad = rows[rows["outcome"] != "completed"]
     columns = ["cluster", "what", "where", "seed", "outcome", "reason", "cell"]
     return Section(
@@ -109,6 +115,7 @@ def make_section(
         sentences=sentences(rows, score),
         scaling=in_words(series, most=MOST_SERIES),
         series=series,
+        search=searched.sentences if searched else [],
         advice=advice(rows, score.trains),
         figures=drawn,
         problems=[

@@ -24,6 +24,7 @@ from hpcrl.report.page import render
 from hpcrl.report.renderer import FORMATS, Renderer, RendererError
 from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
+from hpcrl.report.search import without_trials
 from hpcrl.report.sections import Section, make_section
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
@@ -159,7 +160,7 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
         cells = cells[cells["study"] == study]
     if cells.empty:
         raise UsageError(f"{dataset}: holds no attempt yet: run cells, then hpcrl collect")
-    return with_groups(cells)
+    return with_groups(without_trials(cells, read_index(dataset)["studies"]))
 
 
 def make_sections(
@@ -168,8 +169,11 @@ def make_sections(
     """Sum up each study of a dataset; `cells` are those of :func:`read_cells`."""
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
     studies = read_index(dataset)["studies"]
+    searched = {name for name, facts in studies.items() if facts.get("search")}
+    attempts = load_table(dataset, "cells") if searched & set(cells["study"]) else None
     for key, rows in cells.groupby("study", sort=True):
-        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity)
+        trials = attempts[attempts["study"] == key] if attempts is not None and key in searched else None
+        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity, trials)
 
 
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str], renderer: Renderer) -> str:

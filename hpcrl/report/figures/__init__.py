@@ -10,28 +10,30 @@ import pandas as pd
 
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
-from hpcrl.report.figures import axes, learning, papers, scaling, statistics, times, usage
+from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, usage
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers.data import PaperData
 from hpcrl.report.scaling import Series, sizes
 from hpcrl.report.score import Score
+from hpcrl.report.search import Search
 
 _CORES = ("cores", "ranks", "nodes")  # axes that are made of numbers of cores
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one study: hpcrl's own, those of scaling, those of its paper, and empty ones; `head` is on the first screen."""
+    """The figures of one study: hpcrl's own, those of scaling, of its search and of its paper, and empty ones; `head` is on the first screen."""
 
     head: Figure | None
     own: list[Figure]
     scaling: list[Figure]
+    search: list[Figure]
     paper: list[Figure]
     empty: list[tuple[str, str]]
 
     @property
     def every(self) -> list[Figure]:
-        return [*self.own, *self.scaling, *self.paper]
+        return [*self.own, *self.scaling, *self.search, *self.paper]
 
 
 def figures(
@@ -42,6 +44,7 @@ def figures(
     study: dict[str, object],
     score: Score | None = None,
     series: Sequence[Series] = (),
+    searched: Search | None = None,
 ) -> Figures:
     """Draw every figure for which one study has data.
 
@@ -50,6 +53,7 @@ def figures(
             the dataset's.
         study: its `goal` and `paper`, each None if it has none.
         series: of strong and weak scaling.
+        searched: the trials of a search for hyperparameters.
     """
     score = score or Score()
     if "shared" not in rows:
@@ -77,7 +81,8 @@ def figures(
         ours = [_of_repeats(each) for each in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)
     answers = scaled if scaled and not score.trains else ours
-    return Figures(next(iter(answers), None), ours, scaled, paper.drawn, paper.empty)
+    trials = search.figures(searched, episodes) if searched else []
+    return Figures(next(iter(answers), None), ours, scaled, trials, paper.drawn, paper.empty)
 
 
 def _told(figure: Figure, rule: str) -> Figure:

@@ -1,0 +1,182 @@
+"""The trials of a search for hyperparameters: what they drew, how they ended, which parameter mattered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from hpcrl.formats.labels import label
+from hpcrl.report.design import counted, display, spread
+from hpcrl.searches import BEST, ROLE, TRIAL, TRIALS, setting_of
+
+_FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
+_LEAST_TRIALS = 5  # completed ones, below which an importance means nothing
+
+
+@dataclass(frozen=True)
+class Search:
+    """The trials of one study's searches.
+
+    Args:
+        trials: one row for each trial: `search` (which of the study's searches), `trial`, `outcome`, `value` (of the objective), `cell`, and a column
+            for each parameter.
+        importance: share of the objective's variation by search and parameter (PED-ANOVA).
+    """
+
+    trials: pd.DataFrame
+    objective: str
+    maximised: bool
+    parameters: list[str]
+    sentences: list[str]
+    importance: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def best(self, trials: pd.DataFrame) -> Any:
+        """Return the best completed trial of some, as the search chose it; None if none completed."""
+        done = trials[(trials["outcome"] == "completed") & trials["value"].notna()]
+        if done.empty:
+            return None
+        return done.sort_values(["value", "trial"], ascending=[not self.maximised, True]).iloc[0]
+
+
+def is_trial(cells: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which attempts are trials of a search."""
+    return cells["config"].map(lambda text: json.loads(text).get(ROLE) == TRIAL).astype(bool)
+
+
+def without_trials(cells: pd.DataFrame, studies: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Leave out the trials of the studies that have other cells: the runs of the best trial are the result, and are named so.
+
+    Args:
+        studies: the entries of the dataset's index.
+    """
+    searched = {name for name, study in studies.items() if study.get("search")}
+    if not searched & set(cells["study"]):
+        return cells
+    trials = is_trial(cells)
+    others = set(cells.loc[~trials, "study"])
+    kept = cells[~(trials & cells["study"].isin(others))]
+    configs = [_named(text, studies[name]) for text, name in zip(kept["config"], kept["study"], strict=True)]
+    return kept.assign(config=configs)
+
+
+def _named(text: str, study: Mapping[str, Any]) -> str:
+    """Return the configuration of a run of the best trial without the values that were drawn."""
+    config, search = json.loads(text), study.get("search") or {}
+    if config.get(ROLE) != BEST:
+        return text
+    setting = setting_of(config, search.get("space") or {})
+    said = f"best of {counted(int(config.get(TRIALS) or 0), 'trial')}"
+    return json.dumps({**setting, ROLE: said, "seed": config.get("seed")}, sort_keys=True)
+
+
+def search_of(cells: pd.DataFrame, episodes: pd.DataFrame, study: Mapping[str, Any]) -> Search | None:
+    """Return the searches of a study; None if it has no trial.
+
+    Args:
+        cells: the attempts of the study.
+        study: its entry in the dataset's index.
+    """
+    facts = study.get("search") or {}
+    directions = facts.get("directions") or {}
+    rows = cells[is_trial(cells) & cells["latest"].astype(bool)]
+    if rows.empty or not directions:
+        return None
+    objective, direction = next(iter(directions.items()))
+    configs = [json.loads(text) for text in rows["config"]]
+    parameters = [name for name in facts.get("space", {}) if any(name in config for config in configs)]
+    trials = pd.DataFrame({name: [config.get(name) for config in configs] for name in parameters}, index=rows.index)
+    trials["search"] = [_name(setting_of(config, facts.get("space", {}))) for config in configs]
+    trials["trial"] = [config.get(TRIAL) for config in configs]
+    trials["outcome"], trials["cell"] = rows["outcome"], rows["cell"]
+    trials["value"] = _values(rows, episodes, objective)
+    trials = trials.sort_values(["search", "trial"]).reset_index(drop=True)
+    found = Search(trials, objective, direction == "maximize", parameters, [])
+    found.sentences.extend(_sentences(found, facts))
+    return Search(**{**vars(found), "importance": _importance(found)})
+
+
+def evaluations_of(episodes: pd.DataFrame) -> pd.DataFrame:
+    """Return the returns of the evaluations during training."""
+    return episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
+
+
+def _values(rows: pd.DataFrame, episodes: pd.DataFrame, objective: str) -> pd.Series[float]:
+    """Return the objective of each trial that completed. Values that a command reports are scores of the dataset."""
+    if objective == "mean_score":
+        means = evaluations_of(episodes).groupby(["plan", "cell", "attempt"])["value"].mean()
+        keys = pd.MultiIndex.from_frame(rows[["plan", "cell", "attempt"]])
+        values = pd.Series(means.reindex(keys).to_numpy(float), rows.index)
+    else:
+        column = objective if objective in ("best_score", "training_time") else "final_score"
+        values = rows[column].astype(float)
+    return values.where(rows["outcome"] == "completed")
+
+
+def _name(setting: Mapping[str, Any]) -> str:
+    first = [setting[name] for name in _FIRST if name in setting]
+    others = {name: value for name, value in setting.items() if name not in _FIRST}
+    return " ".join([*map(display, first), *([label(others)] if others else [])])
+
+
+def _sentences(search: Search, facts: Mapping[str, Any]) -> list[str]:
+    how = f"sampler {facts.get('sampler', 'tpe')}, pruner {facts.get('pruner', 'none')}"
+    texts = []
+    for key, trials in search.trials.groupby("search", sort=True):
+        name = f"{key!s}: " if key else ""
+        outcomes = spread({str(key): int(number) for key, number in trials["outcome"].value_counts().items()})
+        text = f"{name}{counted(len(trials), 'trial')} ({outcomes}; {how})."
+        best = search.best(trials)
+        if best is None:
+            text += " None completed."
+        else:
+            drawn = ", ".join(f"{each.replace('_', ' ')} {_shown(best[each])}" for each in search.parameters)
+            text += (
+                f" The best one is trial {best['trial']} with {drawn}. Its {search.objective.replace('_', ' ')} was {best['value']:,.4g}, which is the best "
+                "of many and so better than it will be again: the comparison has its runs on other seeds."
+            )
+        texts.append(text)
+    return texts
+
+
+def _shown(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value
+    return str(value).lower() if isinstance(value, str | bool) else f"{value:.4g}"
+
+
+def _importance(search: Search) -> pd.DataFrame:
+    """Return the importance of each parameter by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255); empty without Optuna."""
+    try:
+        import optuna
+    except ImportError:
+        return pd.DataFrame()
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    rows = []
+    for name, trials in search.trials.groupby("search", sort=True):
+        done = trials[trials["value"].notna()]
+        if len(done) < _LEAST_TRIALS:
+            continue
+        varied = [each for each in search.parameters if done[each].nunique() > 1]
+        study = optuna.create_study(direction="maximize" if search.maximised else "minimize")
+        kinds = {each: _distribution(done[each]) for each in varied}
+        for _, row in done.iterrows():
+            drawn = {each: row[each].item() if hasattr(row[each], "item") else row[each] for each in varied}
+            study.add_trial(optuna.create_trial(params=drawn, distributions=kinds, value=float(row["value"])))
+        if varied and done["value"].nunique() > 1:
+            shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=varied)
+            rows += [{"search": name, "parameter": each, "importance": share} for each, share in shares.items()]
+    return pd.DataFrame(rows)
+
+
+def _distribution(values: pd.Series[Any]) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if values.map(lambda value: isinstance(value, str | bool)).any():
+        return CategoricalDistribution(sorted(set(values), key=str))
+    low, high = float(values.min()), float(values.max())
+    return FloatDistribution(low, high, log=low > 0 and high / low > 50)

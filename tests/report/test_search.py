@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+from hpcrl.collect.merge import collect
+from hpcrl.formats.plan import read_plan
+from hpcrl.formats.tables import load_table, read_index
+from hpcrl.report.figures import search as figures
+from hpcrl.report.search import search_of
+from hpcrl.report.write import make_sections, read_cells
+from hpcrl.slurm.client import Slurm
+from hpcrl.spec.library import Library
+from tests.builders import cells_of, dqn_study, planned, write_record
+
+SPACE: dict[str, Any] = {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}, "double": [True, False]}
+RATES = [0.0001, 0.001, 0.002, 0.01, 0.05, 0.1, 0.0005, 0.02]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """Eight trials, of which the last was pruned, and the best one (0.01, trial 4) on two seeds."""
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 8, "space": SPACE}, seeds=[1, 2]))
+    assert len(read_plan(plan).cell_jobs()) == 2
+    for number, cell in enumerate(cells_of(plan)):
+        trial = number < 8
+        rate = RATES[number] if trial else 0.01
+        drawn = {"learning_rate": rate, "double": number % 2 == 0}
+        score = 100 - 1000 * abs(rate - 0.01) if trial else 42.0
+        outcome = "pruned" if number == 7 else "completed"
+        write_record(plan, cell, outcome=outcome, header={"drawn": drawn}, final_score=None if number == 7 else score)
+    collect([plan], tmp_path / "d", Slurm())
+    return tmp_path / "d"
+
+
+def test_only_the_runs_of_the_best_trial_on_other_seeds_are_compared(dataset: Path) -> None:
+    rows = read_cells(dataset, None)
+    assert sorted(rows["seed"]) == [1, 2]
+    assert set(rows["final_score"]) == {42.0}
+    (section,) = make_sections(dataset, rows, Library())
+    assert [line.what for line in section.lines] == ["NumPy eager best of 8 trials"]
+    (said,) = section.search
+    assert said.startswith("NumPy eager: 8 trials (7 completed, 1 pruned; sampler tpe, pruner none).")
+    assert "trial 4 with double false, learning rate 0.01. Its final score was 100" in said
+
+
+def test_importance_is_that_of_optuna_for_the_same_trials(dataset: Path) -> None:
+    found = search_of(
+        load_table(dataset, "cells"), load_table(dataset, "episodes"), read_index(dataset)["studies"]["short"]
+    )
+    assert found is not None
+    study = optuna.create_study(direction="maximize")
+    kinds = {
+        "learning_rate": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True),
+        "double": optuna.distributions.CategoricalDistribution([False, True]),
+    }
+    for number, rate in enumerate(RATES[:7]):
+        params = {"learning_rate": rate, "double": number % 2 == 0}
+        value = 100 - 1000 * abs(rate - 0.01)
+        study.add_trial(optuna.create_trial(params=params, distributions=kinds, value=value))
+    wanted = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=["learning_rate", "double"])
+    assert dict(zip(found.importance["parameter"], found.importance["importance"], strict=True)) == pytest.approx(
+        wanted
+    )
+
+
+def test_every_figure_has_the_values_of_the_trials(dataset: Path) -> None:
+    episodes = load_table(dataset, "episodes")
+    found = search_of(load_table(dataset, "cells"), episodes, read_index(dataset)["studies"]["short"])
+    assert found is not None
+    drawn = {figure.name: figure for figure in figures.figures(found, episodes)}
+    assert set(drawn) >= {"search-history", "search-parameters", "search-parallel", "search-map", "search-importance"}
+    (history,) = drawn["search-history"].panels
+    assert history.values["trial"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert history.values["best so far"].tolist() == pytest.approx([90.1, 91, 92, 100, 100, 100, 100])
+
+
+def test_trials_without_a_best_run_are_compared_themselves(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
+    for cell in cells_of(plan)[:2]:
+        write_record(plan, cell, header={"drawn": {"learning_rate": 0.1, "double": True}}, final_score=1.0)
+    collect([plan], tmp_path / "d", Slurm())
+    rows: pd.DataFrame = read_cells(tmp_path / "d", None)
+    assert [json.loads(text)["trial"] for text in rows["config"]] == [1, 2]
