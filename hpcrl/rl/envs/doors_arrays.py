@@ -37,7 +37,7 @@ class DoorsArrays:
         self._tried = made.tried.ravel() if reward_bumping else None
         self._rows = np.arange(count) * size**2  # where the grid of each environment begins
 
-    def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
+    def reset(self, seeds: Sequence[int]) -> NDArray[Any]:
         self._random = [np.random.default_rng(seed) for seed in seeds]
         self._starts = np.empty((self.count, _DRAWN, 2), np.int64)
         self._used = np.full(self.count, _DRAWN)
