@@ -203,7 +203,7 @@ def test_environments_that_jax_does_not_have_are_not_compiled(tmp_path: Path, ax
     study = dqn_study(axes={"framework": ["jax"], **axes})
     ((key, (_, value)),) = axes.items()
     rule = f"leave it out with `exclude: [{{framework: jax, {key}: {value}}}]`"
-    told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, MountainCar-v0"
+    told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, Doors-v0, MountainCar-v0"
     for environment in ("Acrobot-v1", "mine.package:Maze-v0"):
         study["workload"] = {"algorithm": "ppo", "environment": environment}
         assert f"axes.{key}.1: {told.format(environment)}: {rule}" in fault_of(tmp_path, study)

@@ -116,9 +116,9 @@ class Doors(gymnasium.Env):
         return self._grid.copy(), self._info()
 
     def step(self, action: int) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        grid, place, goal = self._grid, self._place, self._goal
-        if grid is None:
+        if (grid := self._grid) is None:
             raise gymnasium.error.ResetNeeded("doors: call reset before step")
+        place, goal = self._place, self._goal
         after, rewarded = self._after[place][action], self._rewarded[place][action]
         distances = self._distances
         grid[place], grid[after] = FREE, AGENT
