@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrl.catalogue.fields import check, flag, integer
+from hpcrl.catalogue.fields import check, flag, integer, names
 from hpcrl.errors import UsageError
 
 
@@ -66,7 +66,7 @@ def _box_slider(size: int) -> OwnEnvironment:
 def _doors(options: DoorsOptions) -> OwnEnvironment:
     if options.doors > options.size:
         raise UsageError(f"Doors-v0: doors: expected at most size, which is {options.size}, got {options.doors}")
-    arguments = {name: getattr(options, name) for name in ("size", "doors", "same_column", "reward_bumping")}
+    arguments = {name: getattr(options, name) for name in names(DoorsOptions) if name != "extra_step"}
     return OwnEnvironment(
         entry="hpcrl.rl.envs.doors:Doors",
         arguments=arguments,
@@ -86,3 +86,9 @@ OWN_ENVIRONMENTS = {
     "BoxSlider64-v0": _box_slider(64),
     "Doors-v0": _doors(DoorsOptions()),
 }
+
+
+def option_names(environment: str | None, given: Iterable[str]) -> set[str]:
+    """Return the options that axes of a study may have: those of an environment of hpcrl, and those `given` in the workload."""
+    own = OWN_ENVIRONMENTS.get(environment or "")
+    return {*given, *(names(own.options) if own and own.options else ())}
