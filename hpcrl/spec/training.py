@@ -265,6 +265,10 @@ def _cannot(
             yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
         elif with_options:
             yield key, ("framework",), f"{framework.title} has {environment} as a compiled program without options"
+    own = OWN_ENVIRONMENTS.get(environment)
+    if stepping == "arrays" and execution != "fused" and not (own and own.arrays):
+        there = ", ".join(name for name, each in OWN_ENVIRONMENTS.items() if each.arrays)
+        yield "stepping", (), f"there is no {environment} as NumPy arrays, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):

@@ -191,11 +191,20 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     study = dqn_study(axes={"framework": ["jax", "torch"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
     rule = "leave it out with `exclude: [{framework: torch, stepping: compiled}]`"
-    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, got 'compiled': {rule}"
+    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, arrays, got 'compiled': {rule}"
     assert expected in fault_of(tmp_path, study)
     study["axes"] = {"framework": ["torch"]}
     study["workload"]["hyperparameters"] = {"stepping": "compiled"}
     assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
+
+
+def test_only_doors_are_many_in_arrays(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["numpy"], "stepping": ["sync", "arrays"]})
+    study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
+    expected = "axes.stepping.1: there is no CartPole-v1 as NumPy arrays, only Doors-v0: leave it out with `exclude: [{stepping: arrays}]`"
+    assert expected in fault_of(tmp_path, study)
+    study["workload"]["environment"] = "Doors-v0"
+    LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 
 
 @pytest.mark.parametrize("axes", [{"execution": ["lazy", "fused"]}, {"stepping": ["sync", "compiled"]}])
