@@ -198,6 +198,17 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
 
 
+def test_dqn_in_a_fused_mode_has_one_environment(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["jax"], "execution": ["lazy", "fused"], "environments": [1, 4]})
+    told = "axes.environments.1: fused has the environment in the learner's program: environments does not apply"
+    rule = "leave it out with `exclude: [{execution: fused, environments: 4}]`"
+    assert f"{told}: {rule}" in fault_of(tmp_path, study)
+    study["axes"]["environments"] = [1, 4, 5]
+    study["exclude"] = [{"execution": "fused"}]
+    told = "train_interval 256: expected a multiple of environments, which is 5"
+    assert told in fault_of(tmp_path, study)
+
+
 def test_only_doors_are_many_in_arrays(tmp_path: Path) -> None:
     study = dqn_study(axes={"framework": ["numpy"], "stepping": ["sync", "arrays"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
