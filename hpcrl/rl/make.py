@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -118,16 +119,21 @@ def make_exploration(
 
 
 def _flat(make_environment: Callable[[], Any]) -> Callable[[], Any]:
-    def make() -> Any:
-        environment = make_environment()
-        return Flat(environment) if kind_of(environment.observation_space) == "image" else environment
+    return partial(_made_flat, make_environment)  # not a closure: processes of environments get it pickled
 
-    return make
+
+def _made_flat(make_environment: Callable[[], Any]) -> Any:
+    environment = make_environment()
+    return Flat(environment) if kind_of(environment.observation_space) == "image" else environment
 
 
 def _slowed(make_environment: Callable[[], Any], settings: Any) -> Callable[[], Any]:
     latency = getattr(settings, "step_latency", 0.0)
-    return (lambda: Slow(make_environment(), latency)) if latency else make_environment
+    return partial(_made_slow, make_environment, latency) if latency else make_environment
+
+
+def _made_slow(make_environment: Callable[[], Any], latency: float) -> Any:
+    return Slow(make_environment(), latency)
 
 
 def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:

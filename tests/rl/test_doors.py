@@ -75,6 +75,14 @@ def test_the_field_has_a_wall_with_doors_an_agent_and_a_goal() -> None:
     assert facts["distance"] == pytest.approx(np.hypot(14, 3))
 
 
+@pytest.mark.parametrize(
+    ("size", "doors", "columns"), [(15, 3, [0, 5, 10]), (8, 3, [0, 2, 4]), (10, 4, [0, 2, 4, 6]), (9, 1, [0]), (4, 4, [0, 1, 2, 3])]
+)  # fmt: skip
+def test_a_wall_has_as_many_doors_as_asked_for(size: int, doors: int, columns: list[int]) -> None:
+    grid, _ = Doors(size, doors).reset(seed=0)
+    assert np.flatnonzero(grid.reshape(size, size)[size // 2] == FREE).tolist() == columns
+
+
 def test_wall_and_border_stop_the_agent() -> None:
     environment = begun(0, 2, size=5, doors=2)  # the wall is row 2, with doors at 0 and 2
     rewards, places = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from hpcrl.rl.runs import Run
 from hpcrl.rl.train import train
 from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Counter, Rank, Reports, dqn
+from tests.rl.builders import Brighter, Counter, Rank, Reports, dqn
 from tests.rl.test_loop import Watched
 
 SMALL = Settings(
@@ -33,9 +34,9 @@ SMALL = Settings(
 make_doors = partial(gymnasium_environment, "Doors-v0", 30, {"size": 5})
 
 
-def trained(settings: Settings) -> tuple[Training, Reports]:
+def trained(settings: Settings, make: Callable[[], Any] = make_doors) -> tuple[Training, Reports]:
     reports = Reports()
-    training = make_training("dqn", settings, "numpy", "eager", make_doors, Run(1, reports, PhaseClock()))
+    training = make_training("dqn", settings, "numpy", "eager", make, Run(1, reports, PhaseClock()))
     train(training)
     return training, reports
 
@@ -54,7 +55,20 @@ def test_one_environment_is_explored_as_by_the_loop_of_a_single_one() -> None:
 
 
 def test_all_ways_of_stepping_are_the_same_training() -> None:
-    assert_same(*(trained(replace(SMALL, environments=8, stepping=stepping)) for stepping in ("sync", "arrays")))
+    sync, *others = (
+        trained(replace(SMALL, environments=8, stepping=stepping)) for stepping in ("sync", "processes", "arrays")
+    )
+    for other in others:
+        assert_same(sync, other)
+
+
+def test_images_are_stepped_together_too() -> None:
+    settings = replace(SMALL, environments=4, filters=(2,), total_steps=240, train_interval=48, updates=1, batch_size=4)
+    sync, processes = (trained(replace(settings, stepping=stepping), Brighter) for stepping in ("sync", "processes"))
+    assert_same(sync, processes)
+    assert isinstance(sync[0].loop, OffPolicyLoop)
+    stored = sync[0].loop._updates.memory.state()["observations"]
+    assert stored.dtype == np.uint8 and stored.shape == (240, 36 * 36) and stored.max() > 150
 
 
 def test_transitions_are_those_of_their_own_environment() -> None:

@@ -307,17 +307,18 @@ def test_processes_step_as_one_process_does() -> None:
     assert ends > 5 and cuts > 0
 
 
-def test_the_same_environments_as_arrays_are_the_same_training() -> None:
+def test_all_ways_of_stepping_are_the_same_training() -> None:
     make = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
     made = [
         make_training(
             "ppo", replace(SMALL, stepping=stepping), "numpy", "eager", make, RunOfTraining(1, Reports(), PhaseClock())
         )
-        for stepping in ("sync", "arrays")
+        for stepping in ("sync", "processes", "arrays")
     ]
-    results = [train(each) for each in made]
-    assert results[0] == results[1] and results[0].episodes > 20
-    assert same(*(each.learner.state() for each in made))
+    first, *others = [(train(each), each.learner.state()) for each in made]
+    for result, weights in others:
+        assert result == first[0] and same(weights, first[1])
+    assert first[0].episodes > 20
 
 
 def test_environments_that_are_not_there_as_arrays_are_named() -> None:
