@@ -29,7 +29,9 @@ def world(size: int = 15, doors: int = 3, same_column: bool = False, reward_bump
         return jnp.where(places == first_row + agent, float(AGENT), grid)
 
     def step(state: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        place, goal = jnp.argmax(state == AGENT), jnp.argmax(state[:size] == GOAL)
+        # One cell each: a sum finds it faster than argmax.
+        place = jnp.where(state == AGENT, places, 0).sum()
+        goal = jnp.where(state[:size] == GOAL, places[:size], 0).sum()
         after = jnp.asarray(made.after)[place, action]
         distances = jnp.asarray(made.distances)
         reward = distances[place, goal] - distances[jnp.asarray(rewarded)[place, action], goal]
