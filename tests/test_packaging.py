@@ -20,7 +20,7 @@ from hpcrl.formats.version import full_version
 from tests.builders import cells_of, command_study, planned, write_record
 
 ROOT = Path(__file__).parents[1]
-OF_REPORT = ("altair", "duckdb", "scipy", "vl_convert")
+OF_REPORT = ("altair", "duckdb", "optuna", "scipy", "vl_convert")
 
 
 def hpcrl_without(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -96,24 +96,24 @@ def fault(settings: type[Any], name: str, value: Any) -> str | None:
     return f"expected {rule.expected()}, got {written(value)} (default {default})"
 
 
-def faults(settings: type[Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def faults(settings: type[Any], values: Mapping[str, Any], what: str = "hyperparameter") -> Iterator[tuple[str, str]]:
     """Give the name and the error of each invalid value: unknown name, wrong type, out of range, NaN, unknown choice."""
     known = names(settings)
     for name, value in values.items():
         if name not in known:
-            yield name, f"no hyperparameter {name!r}; {suggestion(name, known)}"
+            yield name, f"no {what} {name!r}; {suggestion(name, known)}"
         elif wrong := fault(settings, name, value):
             yield name, wrong
 
 
-def check(algorithm: str, settings: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Return the settings with these values.
+def check(owner: str, settings: type[Settings], values: Mapping[str, Any], what: str = "hyperparameter") -> Settings:
+    """Return the settings of an algorithm, or of another `owner`, with these values; `what` they are is said in errors.
 
     Raises:
         UsageError: a name is unknown or a value is invalid.
     """
-    for name, wrong in faults(settings, values):
-        unknown = wrong.startswith("no hyperparameter")
-        raise UsageError(f"{algorithm}: {wrong}" if unknown else f"{algorithm}: {name}: {wrong}")
+    for name, wrong in faults(settings, values, what):
+        unknown = wrong.startswith(f"no {what}")
+        raise UsageError(f"{owner}: {wrong}" if unknown else f"{owner}: {name}: {wrong}")
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return settings(**{**values, **lists})

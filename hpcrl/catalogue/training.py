@@ -101,6 +101,7 @@ class OffPolicySettings(CountingSettings):
 
 # Off-policy settings that a loop without Python between its steps does not have, and their values there.
 NOT_FUSED: dict[str, Any] = {
+    "environments": 1,
     "topology": "sequential",
     "step_latency": 0,
     "train_unit": "steps",
@@ -146,6 +147,31 @@ def is_over(settings: Any, step: int, episodes: int) -> bool:
     """Tell whether a training has taken its last environment step or ended its last episode."""
     total: int = getattr(settings, "total_episodes", 0)
     return bool(step >= settings.total_steps or 0 < total <= episodes)
+
+
+def has_many(settings: Any) -> bool:
+    """Tell whether an off-policy learner explores in environments that step together."""
+    return getattr(settings, "environments", 1) > 1 or getattr(settings, "stepping", "sync") != "sync"
+
+
+def many_fault(settings: Any, ranks: int) -> tuple[str, str] | None:
+    """Return the setting with which an off-policy learner cannot explore in environments that step together, and why."""
+    if not has_many(settings):
+        return None
+    together = f"environments: {settings.environments}, stepping: {settings.stepping}"
+    alone = {"topology": TOPOLOGIES[0], "train_unit": "steps", "epsilon_decay": 0}
+    for name, value in alone.items():
+        if getattr(settings, name) != value:
+            return name, f"{getattr(settings, name)}: does not apply to environments that step together ({together})"
+    if settings.step_latency and settings.stepping not in ("sync", "processes"):
+        return "step_latency", f"{settings.step_latency}: needs stepping sync or processes, got {settings.stepping}"
+    if settings.environments % ranks:
+        return "environments", f"{ranks} ranks cannot share {settings.environments}: expected a multiple of {ranks}"
+    if settings.train_interval % settings.environments:
+        return "train_interval", (
+            f"{settings.train_interval}: expected a multiple of environments, which is {settings.environments}"
+        )
+    return None
 
 
 def has_actors(settings: object) -> bool:

@@ -75,7 +75,7 @@ def cli() -> None:
 
 
 # Packages that only `report` and `query` need: the extra `report` in pyproject.toml.
-_OF_REPORT = frozenset({"altair", "duckdb", "scipy", "vl_convert"})
+_OF_REPORT = frozenset({"altair", "duckdb", "optuna", "scipy", "vl_convert"})
 
 
 def main() -> None:

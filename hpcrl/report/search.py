@@ -148,11 +148,8 @@ def _shown(value: Any) -> str:
 
 
 def _importance(search: Search) -> pd.DataFrame:
-    """Return the importance of each parameter by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255); empty without Optuna."""
-    try:
-        import optuna
-    except ImportError:
-        return pd.DataFrame()
+    """Return the importance of each parameter by PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255); empty with few trials."""
+    import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

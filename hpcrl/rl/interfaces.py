@@ -27,6 +27,8 @@ Observations = NDArray[Any]
 Act = Callable[[Observations], NDArray[np.int64]]
 # The action to explore with, from an observation (inputs,), the environment step, and this explorer's ended episodes.
 Choose = Callable[[Observations, int, int], int]
+# The actions (n,) to explore with, from observations (n, inputs) and the environment step.
+ChooseMany = Callable[[Observations, int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrl.catalogue.environments import option_names
 from hpcrl.catalogue.fields import check, names
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.catalogue.training import has_actors
@@ -76,7 +77,12 @@ def train_cell(
     if (acts or parallelism != "none") and group.ranks != asked.tasks:
         raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
 
-    make_environment = partial(gymnasium_environment, workload["environment"], workload.get("max_episode_steps"))
+    make_environment = partial(
+        gymnasium_environment,
+        workload["environment"],
+        workload.get("max_episode_steps"),
+        _options_of(workload, config, settings),
+    )
     world = join(group) if acts else None
     collective = make_collective(framework, parallelism, group, clock)
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world)
@@ -124,6 +130,13 @@ def _settings_of(workload: dict[str, Any], config: dict[str, Any]) -> tuple[str,
     known = names(algorithm.settings)
     values = dict(workload.get("hyperparameters", {})) | {key: value for key, value in config.items() if key in known}
     return algorithm.name, check(algorithm.name, algorithm.settings, values)
+
+
+def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the options of a cell's environment. An axis that is a hyperparameter is no option."""
+    given: dict[str, Any] = workload.get("environment_options") or {}
+    axes = option_names(workload["environment"], given) - set(names(type(settings)))
+    return given | {key: value for key, value in config.items() if key in axes}
 
 
 def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:

@@ -21,12 +21,14 @@ def reward_range(name: str) -> tuple[float, float] | None:
 
 
 @cache
-def environment_fault(name: str, algorithm: str, actions: str, observations: tuple[str, ...]) -> str | None:
-    """Say why an algorithm cannot learn an environment; None if it can, or if that is not known here.
+def environment_fault(
+    name: str, options: tuple[tuple[str, Any], ...], algorithm: str, actions: str, observations: tuple[str, ...]
+) -> str | None:
+    """Say why an algorithm cannot learn an environment with these options; None if it can, or if that is not known here.
 
     An id such as ``module:Name-v0`` is checked in the cell only, because a look-up would import the module.
     """
-    if not _is_known_here(name):
+    if not is_known_here(name):
         return None
     from gymnasium.envs.registration import registry
 
@@ -38,7 +40,7 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: tup
                 f"there is no environment {name!r}; {suggestion(name, known)} Write an environment of another package as "
                 "module:Name-v0"
             )
-    spaces = _spaces(name)
+    spaces = _spaces(name, options)
     if spaces is None:
         return None
     kind, observed = spaces
@@ -51,16 +53,17 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: tup
 
 def image_side(name: str) -> int | None:
     """Return the side of the square images that an environment shows; None if it shows none, or if that is not known here."""
-    spaces = _spaces(name) if _is_known_here(name) else None
+    spaces = _spaces(name) if is_known_here(name) else None
     return spaces[1].shape[0] if spaces and kind_of(spaces[1]) == "image" else None
 
 
-def _is_known_here(name: str) -> bool:
+def is_known_here(name: str) -> bool:
+    """Tell whether Gymnasium can be asked for an environment here."""
     return ":" not in name and find_spec("gymnasium") is not None
 
 
 @cache
-def _spaces(name: str) -> tuple[str, Any] | None:
+def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, Any] | None:
     """Return the kind of actions and the space of observations; None if the environment cannot be created here."""
     if own := OWN_ENVIRONMENTS.get(name):
         return "discrete", own
@@ -68,7 +71,7 @@ def _spaces(name: str) -> tuple[str, Any] | None:
 
     with without_warnings():
         try:
-            environment = gymnasium.make(name)
+            environment = gymnasium.make(name, **dict(options))
         except Exception:  # a package is missing here, or it fails for another reason: the cell will report it
             return None
         space, observed = environment.action_space, environment.observation_space

@@ -90,6 +90,9 @@ class Workload(Model):
 
     algorithm: Name | None = Field(None, description="an algorithm of `hpcrl algorithm list`; or make it an axis")
     environment: str | None = Field(None, description="a Gymnasium environment id")
+    environment_options: dict[str, Any] | None = Field(
+        None, min_length=1, description="options of the environment; an axis of the same name replaces one"
+    )
     max_episode_steps: int | None = Field(None, ge=1, strict=True)
     hyperparameters: dict[str, Any] = Field(
         {}, description="settings of the algorithm; an axis of the same name replaces one"
@@ -166,6 +169,11 @@ class Workload(Model):
                     (key,),
                     f"`{key}` is for commands: remove it, because built-in training neither reads nor writes your files",
                 )
+        elif self.environment_options is not None:
+            yield (
+                ("environment_options",),
+                "`environment_options` is for built-in training: remove it, and pass options to the command",
+            )
         if self.metrics:
             yield from self.metrics.faults(self.start_in == "cell")
         for name, value in self.env.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
 from hpcrl.catalogue.training import NOT_FUSED, OffPolicySettings, has_actors
@@ -14,6 +15,7 @@ from hpcrl.searches import KEYS
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, image_side, reward_range
+from hpcrl.spec.options import option_faults, options_at, options_of_study, unnamed_option
 from hpcrl.spec.resources import RESOURCES
 
 if TYPE_CHECKING:
@@ -31,23 +33,39 @@ def training_faults(study: Study) -> Iterator[Fault]:
     found = study.algorithms()
     in_workload = list(_workload_faults(study, found))
     in_axes = list(_axis_faults(study, found))
-    yield from (*in_workload, *in_axes)
+    in_options = list(option_faults(study))
+    yield from (*in_workload, *in_axes, *in_options)
     if not in_axes:
         known = {path for path, _ in in_workload}
         yield from (each for each in _combination_faults(study) if each[0] not in known)
     if not in_axes and not in_workload:
         yield from _settings_faults(study)
-    for algorithm in found:
-        wrong = environment_fault(workload.environment, algorithm.title, algorithm.actions, algorithm.observations)
-        if wrong:
-            yield ("workload", "environment"), wrong
-            return
+    if not in_options:
+        yield from _environment_faults(study, workload.environment)
+
+
+def _environment_faults(study: Study, environment: str) -> Iterator[Fault]:
+    """Give the first reason for which an algorithm cannot learn the environment, at an axis of its options if there is one."""
+    names = sorted(options_of_study(study) & study.factors())
+    for values, paths in combinations(study, ("algorithm", *names)) if names else [({}, {})]:
+        options = tuple(sorted((key, value) for key, value in options_at(study, values).items() if _hashable(value)))
+        for algorithm in [study.algorithm_of(values)] if names else study.algorithms():
+            if algorithm is None:
+                continue
+            wrong = environment_fault(environment, options, algorithm.title, algorithm.actions, algorithm.observations)
+            if wrong:
+                yield next((paths[name] for name in names if name in paths), ("workload", "environment")), wrong
+                return
+
+
+def _hashable(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
 
 
 def training_notes(study: Study) -> list[str]:
     """Return what the planner of a training study should know, one sentence each, without the full stop."""
     rewards = reward_range(study.workload.environment or "") if study.workload.trains else None
-    if rewards is None:
+    if rewards is None or options_at(study, {}):
         return []
     names = {name for each in study.algorithms() for name in fields.names(each.settings)}
     found: dict[str, None] = {}
@@ -106,6 +124,7 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         *settings,
         *study.workload.placeholders(),
     }
+    known |= options_of_study(study)
     if study.computed:
         from hpcrl.spec.computed import names_in
 
@@ -119,7 +138,9 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             at = path if isinstance(path[-1], str) else path[:-1]
             if found and at not in told:
                 told.add(at)
-                yield at, f"no hyperparameter or resource {key!r}; {suggestion(key, known)}"
+                what = "hyperparameter, resource or option" if options_of_study(study) else "hyperparameter or resource"
+                unnamed = unnamed_option(study.workload.environment or "", key)
+                yield at, unnamed or f"no {what} {key!r}; {suggestion(key, known)}"
         elif key == "framework" and value not in frameworks():
             yield path, f"no framework {written(value)}; {suggestion(str(value), frameworks())}"
         elif key == "execution" and value not in modes():
@@ -158,7 +179,9 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
                 told.add(at)
                 yield at, _not_of_all(algorithm, owners[key], key)
         given = {**study.workload.hyperparameters, **values}
-        for key, others, wrong in _cannot(algorithm, framework, study.workload.environment or "", given):
+        with_options = study.workload.environment not in OWN_ENVIRONMENTS and bool(options_at(study, values))
+        environment = study.workload.environment or ""
+        for key, others, wrong in _cannot(algorithm, framework, environment, with_options, given):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             place = (
@@ -221,7 +244,7 @@ def _has_compiled(framework: Framework, environment: str) -> bool:
 
 
 def _cannot(
-    algorithm: Algorithm, framework: Framework, environment: str, values: dict[str, Any]
+    algorithm: Algorithm, framework: Framework, environment: str, with_options: bool, values: dict[str, Any]
 ) -> Iterator[Impossible]:
     execution, parallelism = values["execution"], values["parallelism"]
     if framework.name not in algorithm.frameworks:
@@ -246,9 +269,17 @@ def _cannot(
         )
     compiled = [("execution", "fused", framework.modes)] if algorithm.fused else []
     for key, value, possible in (*compiled, ("stepping", "compiled", framework.stepping)):
-        if values.get(key) == value and value in possible and not _has_compiled(framework, environment):
+        if values.get(key) != value or value not in possible:
+            continue
+        if not _has_compiled(framework, environment):
             there = ", ".join(framework.environments)
             yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
+        elif with_options:
+            yield key, ("framework",), f"{framework.title} has {environment} as a compiled program without options"
+    own = OWN_ENVIRONMENTS.get(environment)
+    if stepping == "arrays" and execution != "fused" and not (own and own.arrays):
+        there = ", ".join(name for name, each in OWN_ENVIRONMENTS.items() if each.arrays)
+        yield "stepping", (), f"there is no {environment} as NumPy arrays, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):

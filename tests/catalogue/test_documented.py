@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import CountingSettings
 from hpcrl.errors import written
@@ -31,6 +32,15 @@ def test_the_guide_has_each_hyperparameter_with_its_default(name: str) -> None:
             assert defaults.pop(field.name) == (default if isinstance(default, str) else written(default)), field.name
     assert defaults == {}
     assert len(section) > 500
+
+
+def test_the_guide_has_each_option_of_an_environment_with_its_default() -> None:
+    described = OWN_ENVIRONMENTS["Doors-v0"]
+    assert described.options is not None
+    section = GUIDE.partition("\n## Doors\n")[2].partition("\n## ")[0]
+    defaults = dict(re.findall(r"\n\| `(\w+)` \| (\S+) \|", section))
+    assert defaults == {field.name: written(field.default) for field in fields(described.options)}
+    assert f"{described.shape[0]} numbers" in section and f"after {described.limit} steps" in section
 
 
 def test_the_command_line_shows_them(hpcrl: Callable[..., Shown]) -> None:

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.ppo import Settings, fault
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.envs.probes import Probe
 from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.rl.interfaces import Algorithm, Arrays, Space, Weights
 from hpcrl.rl.loops.scales import Scales
-from hpcrl.rl.make import assemble
+from hpcrl.rl.make import assemble, make_training
 from hpcrl.rl.runs import Result
 from hpcrl.rl.runs import Run as RunOfTraining
 from hpcrl.rl.specification import ppo as specification
@@ -305,6 +305,25 @@ def test_processes_step_as_one_process_does() -> None:
     finally:
         processes.close()
     assert ends > 5 and cuts > 0
+
+
+def test_all_ways_of_stepping_are_the_same_training() -> None:
+    make = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
+    made = [
+        make_training(
+            "ppo", replace(SMALL, stepping=stepping), "numpy", "eager", make, RunOfTraining(1, Reports(), PhaseClock())
+        )
+        for stepping in ("sync", "processes", "arrays")
+    ]
+    first, *others = [(train(each), each.learner.state()) for each in made]
+    for result, weights in others:
+        assert result == first[0] and same(weights, first[1])
+    assert first[0].episodes > 20
+
+
+def test_environments_that_are_not_there_as_arrays_are_named() -> None:
+    with pytest.raises(UsageError, match="stepping arrays: there is no CartPole-v1 as NumPy arrays, only Doors-v0"):
+        make_vector("arrays", partial(gymnasium_environment, "CartPole-v1", None), 2)
 
 
 def test_an_environment_that_fails_in_its_process_is_told() -> None:

@@ -11,6 +11,7 @@ from hpcrl.formats.facts import Asked
 from hpcrl.formats.record import read_frames
 from hpcrl.placeholders import fill
 from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.run import training
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
@@ -57,7 +58,9 @@ WORKLOAD: dict[str, Any] = {
 class Trained:
     """A NumPy cell, trained here."""
 
-    def __init__(self, directory: Path, goal: float | None = None, **config: Any) -> None:
+    def __init__(
+        self, directory: Path, goal: float | None = None, workload: dict[str, Any] = WORKLOAD, **config: Any
+    ) -> None:
         directory.mkdir()
         self.clock = PhaseClock()
         recorder = Recorder(directory / "a.rec", self.clock)
@@ -69,7 +72,7 @@ class Trained:
             return next(asked) > 1_000  # more steps than any of these cells takes
 
         ended = training.train_cell(
-            WORKLOAD, values, Asked(1, 1024, 60), goal, recorder, self.clock, stop, directory / "c.npz", Group()
+            workload, values, Asked(1, 1024, 60), goal, recorder, self.clock, stop, directory / "c.npz", Group()
         )
         recorder.footer(ended.outcome, ended.reason, ended.facts)
         self.facts = ended.facts
@@ -96,6 +99,25 @@ def test_a_cell_steps_its_environments_in_processes(tmp_path: Path) -> None:
     assert one.facts["steps"] == other.facts["steps"] == 300
     assert len(one.episodes) > 30
     np.testing.assert_array_equal(one.episodes[:, [0, 2, 3]], other.episodes[:, [0, 2, 3]])
+
+
+def test_the_environment_has_the_options_of_its_study_and_its_own_axes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    def made(*arguments: Any) -> Any:
+        environment = gymnasium_environment(*arguments)
+        sizes.append(environment.observation_space.shape[0])
+        return environment
+
+    monkeypatch.setattr(training, "gymnasium_environment", made)
+    workload = WORKLOAD | {"environment": "Doors-v0", "environment_options": {"size": 3, "extra_step": True}}
+    plain = Trained(tmp_path / "plain", workload=workload)
+    assert set(sizes) == {9} and plain.episodes[:, 3].max() == 8
+    sizes.clear()
+    other = Trained(tmp_path / "other", workload=workload, extra_step=False, size=5)
+    assert set(sizes) == {25} and other.episodes[:, 3].max() == 7
 
 
 def test_two_seeds_are_two_cells(tmp_path: Path) -> None:

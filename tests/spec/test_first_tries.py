@@ -165,7 +165,9 @@ def test_a_setting_of_a_wrong_kind_is_one_fault(tmp_path: Path) -> None:
     study = dqn_study()
     study["workload"] |= {"algorithm": "ppo", "hyperparameters": {"stepping": ["compiled"]}}
     (found,) = faults(tmp_path, study)
-    assert found.startswith("workload.hyperparameters.stepping: expected sync or processes or compiled, got [")
+    assert found.startswith(
+        "workload.hyperparameters.stepping: expected sync or processes or arrays or compiled, got ["
+    )
 
 
 def test_a_long_value_is_cut(tmp_path: Path) -> None:

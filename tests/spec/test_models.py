@@ -191,11 +191,31 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     study = dqn_study(axes={"framework": ["jax", "torch"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
     rule = "leave it out with `exclude: [{framework: torch, stepping: compiled}]`"
-    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, got 'compiled': {rule}"
+    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, arrays, got 'compiled': {rule}"
     assert expected in fault_of(tmp_path, study)
     study["axes"] = {"framework": ["torch"]}
     study["workload"]["hyperparameters"] = {"stepping": "compiled"}
     assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
+
+
+def test_dqn_in_a_fused_mode_has_one_environment(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["jax"], "execution": ["lazy", "fused"], "environments": [1, 4]})
+    told = "axes.environments.1: fused has the environment in the learner's program: environments does not apply"
+    rule = "leave it out with `exclude: [{execution: fused, environments: 4}]`"
+    assert f"{told}: {rule}" in fault_of(tmp_path, study)
+    study["axes"]["environments"] = [1, 4, 5]
+    study["exclude"] = [{"execution": "fused"}]
+    told = "train_interval 256: expected a multiple of environments, which is 5"
+    assert told in fault_of(tmp_path, study)
+
+
+def test_only_doors_are_many_in_arrays(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["numpy"], "stepping": ["sync", "arrays"]})
+    study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
+    expected = "axes.stepping.1: there is no CartPole-v1 as NumPy arrays, only Doors-v0: leave it out with `exclude: [{stepping: arrays}]`"
+    assert expected in fault_of(tmp_path, study)
+    study["workload"]["environment"] = "Doors-v0"
+    LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 
 
 @pytest.mark.parametrize("axes", [{"execution": ["lazy", "fused"]}, {"stepping": ["sync", "compiled"]}])
@@ -203,7 +223,7 @@ def test_environments_that_jax_does_not_have_are_not_compiled(tmp_path: Path, ax
     study = dqn_study(axes={"framework": ["jax"], **axes})
     ((key, (_, value)),) = axes.items()
     rule = f"leave it out with `exclude: [{{framework: jax, {key}: {value}}}]`"
-    told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, MountainCar-v0"
+    told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, Doors-v0, MountainCar-v0"
     for environment in ("Acrobot-v1", "mine.package:Maze-v0"):
         study["workload"] = {"algorithm": "ppo", "environment": environment}
         assert f"axes.{key}.1: {told.format(environment)}: {rule}" in fault_of(tmp_path, study)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, integers
+from hpcrl.catalogue.fields import choice, flag, integer, integers
 from hpcrl.catalogue.images import filters_fault
-from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
+from hpcrl.catalogue.training import OffPolicySettings, many_fault, off_policy_fault
 
 TITLE = "DQN"
 FAMILY = "off_policy"
@@ -22,11 +22,15 @@ FUSED = True
 
 @dataclass(frozen=True)
 class Settings(OffPolicySettings):
-    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
+    """Hyperparameters. Steps, batch and environments are totals over all ranks: each rank takes its share.
 
+    It explores in `environments` that step together, in the way `stepping`. Each has its own coin for epsilon, or all have a `shared_coin`.
     With images the network begins with one convolution for each number of `filters`; vectors ignore them.
     """
 
+    environments: int = integer(1, 1, 100_000)
+    stepping: str = choice("sync", "processes", "arrays", "compiled")
+    shared_coin: bool = flag(False)
     loss: str = choice("huber", "mse")
     filters: tuple[int, ...] = integers((32, 64, 64))
 
@@ -35,4 +39,4 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
     """Return the setting with which `ranks` ranks cannot learn, and why; None if they can."""
     if wrong := filters_fault(settings.filters):
         return "filters", wrong
-    return off_policy_fault(settings, ranks)
+    return many_fault(settings, ranks) or off_policy_fault(settings, ranks)

@@ -43,7 +43,7 @@ class Settings(TrainingSettings):
     normalize_observations: bool = flag(False)
     normalize_rewards: bool = flag(False)
     environments: int = integer(8, 1, 100_000)
-    stepping: str = choice("sync", "processes", "compiled")
+    stepping: str = choice("sync", "processes", "arrays", "compiled")
     rollout_steps: int = integer(32)
     minibatch_size: int = integer(256)
     epochs: int = integer(20)

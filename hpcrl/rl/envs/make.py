@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
 
 
-def gymnasium_environment(name: str, max_episode_steps: int | None) -> Any:
+def gymnasium_environment(name: str, max_episode_steps: int | None, options: Mapping[str, Any] | None = None) -> Any:
     """Make a Gymnasium environment, or one of hpcrl's own; None keeps the environment's own limit of steps.
 
+    `options` are the arguments of a Gymnasium environment, or what the catalogue says of hpcrl's own.
+
     Raises:
-        UsageError: there is none of this name, or it cannot be made here.
+        UsageError: there is none of this name, it has no such option, or it cannot be made here.
     """
     import gymnasium
 
     for own, described in OWN_ENVIRONMENTS.items():
         if own not in gymnasium.registry:
-            gymnasium.register(own, described.entry, kwargs=described.options, max_episode_steps=described.limit)
+            gymnasium.register(own, described.entry, kwargs=described.arguments, max_episode_steps=described.limit)
+    arguments = dict(options or {})
+    if name in OWN_ENVIRONMENTS:
+        described = OWN_ENVIRONMENTS[name].with_options(name, arguments)
+        arguments = described.arguments
+        if described.more_steps:
+            max_episode_steps = (max_episode_steps or described.limit) + described.more_steps
     try:
-        return gymnasium.make(name, max_episode_steps=max_episode_steps)
+        return gymnasium.make(name, max_episode_steps=max_episode_steps, **arguments)
     except gymnasium.error.Error as error:
         raise UsageError(f"environment {name}: {' '.join(str(error).split())}") from None
+    except TypeError as error:
+        if not options:
+            raise
+        raise UsageError(f"environment {name}: options {', '.join(options)}: {' '.join(str(error).split())}") from None

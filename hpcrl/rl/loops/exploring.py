@@ -13,7 +13,9 @@ from hpcrl.rl.interfaces import Actor, Algorithm, Observations
 from hpcrl.rl.runs import Run
 
 # Several ranks agree on whether to stop after each interval of this many steps.
-_AGREE_INTERVAL = 256
+AGREE_INTERVAL = 256
+# Between the seeds of two environments.
+SEEDS_APART = 1_000_003
 
 
 class Store(Protocol):
@@ -50,8 +52,8 @@ class Explorer:
         count: int = 1,
     ) -> None:
         self._environment, self._run, self._store, self._told = environment, run, store, told
-        self._dtype, self._stride, self._own = algorithm.space.dtype, count, [number] if number else []
-        self._seed = run.seed + 1_000_003 * number
+        self._dtype, self.stride, self._own = algorithm.space.dtype, count, [number] if number else []
+        self._seed = run.seed + SEEDS_APART * number
         self._draw = np.random.default_rng([run.seed, 1, *self._own])
         self._choose = implementation.chooser(algorithm, actor, self._draw, run.clock.switch)
         self.step = self.episodes = 0
@@ -59,7 +61,7 @@ class Explorer:
 
     def advance(self, until: int, stop: Callable[[], bool], episodes: float = math.inf) -> bool:
         """Continue to step `until` or to the end of episode `episodes`; False if `stop` ended it earlier."""
-        environment, choose, store, stride = self._environment, self._choose, self._store, self._stride
+        environment, choose, store, stride = self._environment, self._choose, self._store, self.stride
         switch, alone, dtype = self._run.clock.switch, self._run.ranks == 1, self._dtype
         if self._observation is None:
             self._observation = environment.reset(seed=self._seed + self.step)[0].astype(dtype)
@@ -67,7 +69,7 @@ class Explorer:
         observation, step = self._observation, self.step
         while step < until and self.episodes < episodes:
             # Several ranks must stop at the same step.
-            if stop() if alone else step % _AGREE_INTERVAL < stride and any_rank(self._run.collective, stop()):
+            if stop() if alone else step % AGREE_INTERVAL < stride and any_rank(self._run.collective, stop()):
                 return False
             action = choose(observation, step, self.episodes)
             switch("env_step")
@@ -90,6 +92,9 @@ class Explorer:
             self._observation = observation
             switch("other")
         return True
+
+    def close(self) -> None:
+        """Do nothing: there are no processes."""
 
     def state(self) -> dict[str, Any]:
         """Return the state of the random stream. The episode is not continued: environments cannot be stored."""

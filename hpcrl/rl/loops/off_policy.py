@@ -5,26 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpcrl.catalogue.training import is_over
+from hpcrl.catalogue.training import has_many, is_over
 from hpcrl.rl.checkpoint import NamedArrays
-from hpcrl.rl.interfaces import Act, Algorithm, Learner
+from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.exploring import Explorer
+from hpcrl.rl.loops.exploring_many import ManyExplorer
 from hpcrl.rl.loops.updating import Updates, warm_up
 from hpcrl.rl.runs import Run
+from hpcrl.rl.vector.make import make_vector
 
 
 class OffPolicyLoop:
-    """For every framework. `step` counts the environment steps of all ranks; each rank has its own environment and replay."""
+    """For every framework. `step` counts the environment steps of all ranks; each rank has its own replay, and its own environment,
+    or its share of `many` that step together."""
 
-    def __init__(self, algorithm: Algorithm, implementation: Any, environment: Any, learner: Learner, run: Run) -> None:
-        self._settings, self._ranks = algorithm.settings, run.ranks
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        implementation: Any,
+        environment: Any,
+        learner: Learner,
+        run: Run,
+        many: VectorEnvironment | None = None,
+    ) -> None:
+        self._settings = algorithm.settings
         self._actor = make_actor(learner, algorithm)
         self.act: Act = self._actor.act
         self._updates = Updates(algorithm, implementation, learner, run, self._actor.refresh)
-        self._explorer = Explorer(
-            algorithm, implementation, environment, self._actor, run, self._updates.memory.add, run.reporter.episode,
-            run.rank, run.ranks,
+        memory: Any = self._updates.memory
+        self._explorer = (
+            Explorer(
+                algorithm, implementation, environment, self._actor, run, memory.add, run.reporter.episode, run.rank, run.ranks
+            )
+            if many is None
+            else ManyExplorer(
+                algorithm, implementation, many, self._actor, run, memory.add_many, run.reporter.episode
+            )
         )  # fmt: skip
 
     @property
@@ -61,8 +78,8 @@ class OffPolicyLoop:
         explorer, interval = self._explorer, self._settings.train_interval
         if not explorer.advance(min(until, (explorer.step // interval + 1) * interval), stop):
             return None
-        # Each rank sees only its own steps: an interval ends when a multiple of it was passed.
-        return bool(explorer.step % interval < self._ranks)
+        # Several ranks and environments step together: an interval ends when a multiple of it was reached or passed.
+        return bool(explorer.step % interval < explorer.stride)
 
     def _explore_episodes(self, until: int, stop: Callable[[], bool]) -> bool | None:
         """Do the same where intervals are counted in episodes."""
@@ -76,7 +93,7 @@ class OffPolicyLoop:
         return self._updates.measures()
 
     def close(self) -> None:
-        """Do nothing: there are no processes."""
+        self._explorer.close()
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         arrays, facts = self._updates.state()
@@ -92,5 +109,10 @@ def make_loop(
     algorithm: Algorithm, implementation: Any, make_environment: Callable[[], Any], learner: Learner, run: Run
 ) -> OffPolicyLoop:
     """Return the loop, with a learner that has compiled all of its programs."""
-    warm_up(algorithm, implementation, learner, run)
-    return OffPolicyLoop(algorithm, implementation, make_environment(), learner, run)
+    settings = algorithm.settings
+    many = None
+    if has_many(settings):
+        # Before the learner computes anything: processes of environments should not inherit its threads.
+        many = make_vector(settings.stepping, make_environment, settings.environments // run.ranks)
+    warm_up(algorithm, implementation, learner, run, many.count if many else 1)
+    return OffPolicyLoop(algorithm, implementation, None if many else make_environment(), learner, run, many)

@@ -114,10 +114,11 @@ def _can_burst(algorithm: Algorithm) -> bool:
     return algorithm.has_one_step and algorithm.sync_unit == "steps" and algorithm.settings.epochs == 1
 
 
-def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:
-    """Call every compiled shape of a learner once, and restore its state."""
+def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run, environments: int = 1) -> None:
+    """Call every compiled shape of a learner once, and restore its state. It acts in so many `environments` at once."""
     with restored(learner):
         if algorithm.settings.acting == "framework":
+            learner.act(np.zeros((environments, algorithm.space.inputs), algorithm.space.dtype))
             warm_up_acting(algorithm, implementation, learner)
         _warm_up_updates(algorithm, implementation, learner, run)
 

@@ -45,6 +45,24 @@ class Replay:
         self._next = (index + 1) % self._capacity
         self.size = min(self.size + 1, self._capacity)
 
+    def add_many(
+        self,
+        observations: Observations,
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        following: Observations,
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        """Store transitions (n, ...) over the oldest: the same as that many calls of :meth:`add`."""
+        count, capacity = len(actions), self._capacity
+        kept = slice(max(0, count - capacity), count)
+        places = (self._next + np.arange(kept.start, count)) % capacity
+        self._observations[places], self._actions[places] = observations[kept], actions[kept]
+        self._rewards[places], self._next_observations[places] = rewards[kept], following[kept]
+        self._terminated[places] = terminated[kept]
+        self._next = (self._next + count) % capacity
+        self.size = min(self.size + count, capacity)
+
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` transitions uniformly, with replacement.
 

@@ -6,6 +6,7 @@ memory; a pipe tells when.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
@@ -126,5 +127,5 @@ def _work(
 
 def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments:
     """Return `count` environments."""
-    inputs = make_environment().observation_space.shape[0]
+    inputs = math.prod(make_environment().observation_space.shape)
     return ProcessEnvironments(make_environment, count, inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from typing import Any
 
 import hpcrl.rl.envs.jax as package
@@ -11,9 +12,9 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.rl.envs.jax.world import World
 
 
-def worlds() -> dict[str, World]:
-    """Return every environment by its name."""
-    found: dict[str, World] = {}
+def worlds() -> dict[str, World | Callable[..., World]]:
+    """Return every environment by its name. One that has options is a function of them."""
+    found: dict[str, World | Callable[..., World]] = {}
     for module in pkgutil.iter_modules(package.__path__):
         if module.name != "registry":
             found |= getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "WORLDS", {})
@@ -21,13 +22,18 @@ def worlds() -> dict[str, World]:
 
 
 def world_of(environment: Any) -> tuple[World, int]:
-    """Return a Gymnasium environment in JAX, and its limit of steps.
+    """Return a Gymnasium environment in JAX, with its options, and its limit of steps.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or not with these options.
     """
     spec, known = environment.spec, worlds()
     name = spec.id if spec else type(environment).__name__
     if name not in known:
         raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, known)}")
-    return known[name], int(spec.max_episode_steps or 2**30)
+    found, limit, options = known[name], int(spec.max_episode_steps or 2**30), getattr(spec, "kwargs", {})
+    if isinstance(found, World):
+        if options:
+            raise UsageError(f"jax fused: {name} in JAX has no options, got {', '.join(options)}")
+        return found, limit
+    return found(**options), limit

@@ -1,0 +1,104 @@
+"""Check the options of a training study's environment: those of the workload, and axes of their names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hpcrl.catalogue import fields
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS, option_names
+from hpcrl.errors import UsageError, suggestion, written
+from hpcrl.spec.checks import Fault, assignments, combinations
+from hpcrl.spec.gym import is_known_here
+
+if TYPE_CHECKING:
+    from hpcrl.spec.study import Study
+
+_KINDS: tuple[tuple[Any, str], ...] = ((bool, "true or false"), ((int, float), "a number"), (str, "a text"))
+
+
+def options_of_study(study: Study) -> set[str]:
+    """Return the names of options that axes may have. A hyperparameter or resource of the same name goes before."""
+    return option_names(study.workload.environment, study.workload.environment_options or {})
+
+
+def option_faults(study: Study) -> Iterator[Fault]:
+    """Give unknown options and values of the wrong type, and options that are not possible together."""
+    environment, given = study.workload.environment or "", study.workload.environment_options or {}
+    found: list[Fault] = []
+    for name, value in given.items():
+        if wrong := _fault(environment, name, value):
+            found.append((("workload", "environment_options", name), wrong))
+    axes = options_of_study(study) - {name for each in study.algorithms() for name in fields.names(each.settings)}
+    for path, key, value in assignments(study):
+        if key in axes and (wrong := _fault(environment, key, value)):
+            found.append((path, wrong))
+    yield from found
+    own = OWN_ENVIRONMENTS.get(environment)
+    if found or own is None:
+        return
+    told = set()
+    for values, paths in combinations(study, sorted(axes)):
+        try:
+            own.with_options(environment, options_at(study, values))
+        except UsageError as error:
+            name, _, text = str(error).removeprefix(f"{environment}: ").partition(": ")
+            if name not in told:
+                told.add(name)
+                first = next(iter(given), name)
+                yield paths.get(name, ("workload", "environment_options", name if name in given else first)), text
+
+
+def options_at(study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the environment's options at a point of the matrix."""
+    names = options_of_study(study)
+    return {**(study.workload.environment_options or {}), **{key: values[key] for key in names & set(values)}}
+
+
+def unnamed_option(environment: str, key: str) -> str | None:
+    """Say how an axis becomes an option of a Gymnasium environment; None if it has no such option, or if that is not known here."""
+    if environment in OWN_ENVIRONMENTS or key not in (_defaults(environment) or {}):
+        return None
+    return f"is an option of {environment}: name its usual value in `environment_options` of the workload, too"
+
+
+def _fault(environment: str, name: str, value: Any) -> str | None:
+    if own := OWN_ENVIRONMENTS.get(environment):
+        if own.options is None:
+            return f"{environment} has no options"
+        return next((wrong for _, wrong in fields.faults(own.options, {name: value}, "option")), None)
+    defaults = _defaults(environment)
+    if defaults is None:
+        return None
+    if name not in defaults:
+        return (
+            f"no option {name!r} of {environment}; {suggestion(name, defaults)}"
+            if defaults
+            else f"{environment} has no options"
+        )
+    default = defaults[name]
+    expected = next(((kind, words) for kind, words in _KINDS if isinstance(default, kind)), None)
+    if expected is None or (isinstance(value, expected[0]) and isinstance(value, bool) == isinstance(default, bool)):
+        return None
+    return f"expected {expected[1]}, got {written(value)} (default {written(default)})"
+
+
+@cache
+def _defaults(environment: str) -> dict[str, Any] | None:
+    """Return the options of a Gymnasium environment with their defaults; None if they are not known here."""
+    if not is_known_here(environment):
+        return None
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    try:
+        entry = gymnasium.spec(environment).entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        parameters = inspect.signature(creator).parameters.values() if creator else ()
+    except Exception:  # a package is missing here, or there is no such environment, which is a fault of its own
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return {each.name: each.default for each in parameters if each.name != "render_mode"}

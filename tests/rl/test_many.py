@@ -1,0 +1,204 @@
+"""DQN in several environments that step together, seen from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcrl.catalogue.algorithms.dqn import Settings, fault
+from hpcrl.rl.algorithms.dqn import many_chooser
+from hpcrl.rl.envs.doors import AGENT, GOAL, field
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.interfaces import Space
+from hpcrl.rl.loops.off_policy import OffPolicyLoop
+from hpcrl.rl.make import Training, assemble, make_training
+from hpcrl.rl.replay.uniform import Replay
+from hpcrl.rl.runs import Run
+from hpcrl.rl.train import train
+from hpcrl.rl.weights import initial_weights
+from hpcrl.telemetry.phases import PhaseClock
+from tests.rl.builders import Brighter, Counter, Rank, Reports, dqn
+from tests.rl.test_loop import Watched
+
+SMALL = Settings(
+    total_steps=960, hidden=(16,), learning_rate=1e-2, batch_size=16, learning_starts=96, train_interval=24, updates=3,
+    target_interval=50, exploration_fraction=0.5, evaluation_interval=240, evaluation_episodes=3,
+)  # fmt: skip
+make_doors = partial(gymnasium_environment, "Doors-v0", 30, {"size": 5})
+
+
+def trained(settings: Settings, make: Callable[[], Any] = make_doors) -> tuple[Training, Reports]:
+    reports = Reports()
+    training = make_training("dqn", settings, "numpy", "eager", make, Run(1, reports, PhaseClock()))
+    train(training)
+    return training, reports
+
+
+def assert_same(first: tuple[Training, Reports], second: tuple[Training, Reports]) -> None:
+    weights, others = first[0].learner.state(), second[0].learner.state()
+    assert all(array.tobytes() == others[name].tobytes() for name, array in weights.items())
+    assert first[1].episodes == second[1].episodes and first[1].evaluations == second[1].evaluations
+    assert len(first[1].episodes) > 20
+
+
+def test_one_environment_is_explored_as_by_the_loop_of_a_single_one() -> None:
+    single = trained(SMALL)
+    assert_same(single, trained(replace(SMALL, stepping="arrays")))
+    assert_same(single, trained(replace(SMALL, stepping="arrays", shared_coin=True)))
+
+
+def test_all_ways_of_stepping_are_the_same_training() -> None:
+    sync, *others = (
+        trained(replace(SMALL, environments=8, stepping=stepping)) for stepping in ("sync", "processes", "arrays")
+    )
+    for other in others:
+        assert_same(sync, other)
+
+
+def test_images_are_stepped_together_too() -> None:
+    settings = replace(SMALL, environments=4, filters=(2,), total_steps=240, train_interval=48, updates=1, batch_size=4)
+    sync, processes = (trained(replace(settings, stepping=stepping), Brighter) for stepping in ("sync", "processes"))
+    assert_same(sync, processes)
+    assert isinstance(sync[0].loop, OffPolicyLoop)
+    stored = sync[0].loop._updates.memory.state()["observations"]
+    assert stored.dtype == np.uint8 and stored.shape == (240, 36 * 36) and stored.max() > 150
+
+
+def test_transitions_are_those_of_their_own_environment() -> None:
+    training, reports = trained(replace(SMALL, environments=8, stepping="arrays", total_steps=4800))
+    assert isinstance(training.loop, OffPolicyLoop)
+    stored, made = training.loop._updates.memory.state(), field(5, 3)
+    before, after = stored["observations"], stored["next_observations"]
+    places, goals = (before == AGENT).argmax(axis=1), (before == GOAL).argmax(axis=1)
+    wanted = made.after[places, stored["actions"]]
+    assert len(before) == 4800
+    assert ((after == AGENT).argmax(axis=1) == wanted).all()
+    assert ((after == GOAL).any(axis=1) == (wanted != goals)).all()
+    assert (stored["rewards"] == made.distances[places, goals] - made.distances[wanted, goals]).all()
+    assert (stored["terminated"] == (wanted == goals)).all()
+    ends = [length for _, _, length in reports.episodes]
+    assert 0 < stored["terminated"].sum() < len(ends) and max(ends) == 30  # some were cut off
+
+
+class Together:
+    """One training in several Counters: its learner is watched."""
+
+    def __init__(self, settings: Settings, collective: Rank | None = None, most: int = 4, **extra: Any) -> None:
+        self.environments: list[Counter] = []
+        self.reports = Reports()
+        made = dqn(settings, Space(1, 2))
+        self.learner = Watched(made, initial_weights(made, np.random.default_rng(0)))
+
+        def make_environment() -> Any:
+            self.environments.append(Counter(most))
+            return self.environments[-1]
+
+        others = [Counter(most) for _ in range(settings.evaluation_episodes)]
+        run = Run(1, self.reports, PhaseClock(), collective)
+        training = assemble(made, self.learner, make_environment, others, run, "hpcrl.rl.loops.off_policy")
+        self.result = train(training, **extra)
+
+
+@pytest.mark.parametrize("environments", [1, 2, 8, 24])
+def test_updates_come_as_often_whatever_the_number_of_environments(environments: int) -> None:
+    run = Together(replace(SMALL, environments=environments))
+    assert run.result.steps == 960
+    # Intervals end at 96, 120, ..., 960.
+    assert len(run.learner.batches) == 3 * 37
+    assert run.learner.rates[0] == pytest.approx(1e-2 * (1 - 96 / 960))
+    # A step of many environments may pass several multiples: the copy moves once.
+    assert run.learner.syncs == 960 // 50
+    assert run.result.episodes == 960 // 4 and {length for _, _, length in run.reports.episodes} == {4}
+    assert [len(each.actions) for each in run.environments] == [960 // environments] * environments
+
+
+def test_ranks_share_the_environments_and_explore_differently() -> None:
+    runs = [Together(replace(SMALL, environments=4), Rank(rank)) for rank in (0, 1)]
+    seeds = [each.seeds[0] for run in runs for each in run.environments]
+    assert len(set(seeds)) == 4 and [len(run.environments) for run in runs] == [2, 2]
+    assert runs[0].environments[0].actions != runs[1].environments[0].actions
+    assert [run.result.steps for run in runs] == [960, 960]
+    assert [len(run.environments[0].actions) for run in runs] == [240, 240]
+
+
+@pytest.mark.parametrize("environments", [1, 2])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, environments: int) -> None:
+    settings = replace(SMALL, environments=environments)
+    whole = Together(settings)
+    asked = iter(range(10**6))
+    file = tmp_path / "c.npz"
+    # Between two episodes, since an episode is not continued.
+    stopped = Together(settings, stop=lambda: next(asked) == 480 // environments, checkpoint_file=file)
+    assert (stopped.result.outcome, stopped.result.steps) == ("preempted", 480)
+    resumed = Together(settings, checkpoint_file=file)
+    first, second = whole.learner.state(), resumed.learner.state()
+    assert all(array.tobytes() == second[name].tobytes() for name, array in first.items())
+    assert [*stopped.reports.episodes, *resumed.reports.episodes] == whole.reports.episodes
+    before, after = ({each.seeds[0] for each in run.environments} for run in (stopped, resumed))
+    assert not before & after
+
+
+class Zero:
+    """Acts with 0, and keeps how many observations it saw at a time."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def act(self, observations: NDArray[np.float32]) -> NDArray[np.int64]:
+        self.counts.append(len(observations))
+        return np.zeros(len(observations), np.int64)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_coins(shared: bool) -> None:
+    settings = replace(SMALL, initial_epsilon=0.5, final_epsilon=0.5, shared_coin=shared)
+    actor, phases = Zero(), []
+    choose = many_chooser(dqn(settings, Space(1, 1000)), actor, np.random.default_rng(0), phases.append)  # type: ignore[arg-type]
+    explored = np.array([(choose(np.zeros((50, 1), np.float32), 0) > 0).mean() for _ in range(400)])
+    assert explored.mean() == pytest.approx(0.5, abs=0.08)
+    assert (((explored < 0.05) | (explored > 0.95)).mean() == 1) == shared
+    assert set(actor.counts) == {50} and len(phases) == len(actor.counts)
+    assert (len(actor.counts) < 250) == shared
+
+
+@pytest.mark.parametrize("counts", [[3, 4, 2, 5, 7], [12, 1, 30]])
+def test_storing_many_is_storing_each(counts: list[int]) -> None:
+    one, many = Replay(7, 2), Replay(7, 2)
+    draw = np.random.default_rng(0)
+    for count in counts:
+        parts = (
+            draw.normal(size=(count, 2)).astype(np.float32), draw.integers(0, 9, count),
+            draw.normal(size=count).astype(np.float32), draw.normal(size=(count, 2)).astype(np.float32),
+            draw.random(count) < 0.5,
+        )  # fmt: skip
+        many.add_many(*parts)
+        for row in zip(*parts, strict=True):
+            one.add(*row)
+        for name, array in one.state().items():
+            np.testing.assert_array_equal(array, many.state()[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "expected"),
+    [
+        ({"environments": 5}, 1, ("train_interval", "24: expected a multiple of environments, which is 5")),
+        ({"environments": 6}, 4, ("environments", "4 ranks cannot share 6: expected a multiple of 4")),
+        ({"environments": 4, "train_unit": "episodes"}, 1, ("train_unit", "episodes: does not apply to environments that step together (environments: 4, stepping: sync)")),
+        ({"stepping": "arrays", "epsilon_decay": 0.9}, 1, ("epsilon_decay", "0.9: does not apply to environments that step together (environments: 1, stepping: arrays)")),
+        ({"environments": 4, "topology": "pairwise"}, 1, ("topology", "pairwise: does not apply to environments that step together (environments: 4, stepping: sync)")),
+        ({"stepping": "arrays", "step_latency": 0.1}, 1, ("step_latency", "0.1: needs stepping sync or processes, got arrays")),
+        ({"environments": 4, "step_latency": 0.1}, 1, None),
+        ({"environments": 8, "stepping": "compiled"}, 2, None),
+    ],
+)  # fmt: skip
+def test_what_environments_that_step_together_cannot_have(
+    changes: dict[str, Any], ranks: int, expected: tuple[str, str] | None
+) -> None:
+    assert fault(replace(SMALL, **changes), ranks) == expected
