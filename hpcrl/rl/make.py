@@ -6,6 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
-from hpcrl.rl.envs.flat import Flat
-from hpcrl.rl.envs.slow import Slow
+from hpcrl.rl.envs.flat import flat_environment
+from hpcrl.rl.envs.slow import slow_environment
 from hpcrl.rl.frameworks import framework_weights, make_learner
 from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
 from hpcrl.rl.loops.updating import warm_up_acting
@@ -65,7 +66,7 @@ def make_training(
     """
     if wrong := algorithms()[name].fault(settings, run.ranks):
         raise UsageError(f"{name}: {': '.join(wrong)}")
-    make_environment = _flat(make_environment)
+    make_environment = partial(flat_environment, make_environment)
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)
     weights = _first_weights(algorithm, framework, run.seed)
@@ -105,7 +106,7 @@ def make_exploration(
         UsageError: the environment is not one that the algorithm can learn, or the framework is not installed.
         HpcrlError: the learner has other settings or another network.
     """
-    environment = _slowed(_flat(make_environment), settings)()
+    environment = _slowed(partial(flat_environment, make_environment), settings)()
     algorithm = algorithm_on(name, environment, settings)
     weights = initial_weights(algorithm, np.random.default_rng(0))
     run.clock.switch("compile")
@@ -117,17 +118,9 @@ def make_exploration(
     return make_actor_rank(algorithm, implementation, environment, weights[algorithm.acts_with], learner, run)
 
 
-def _flat(make_environment: Callable[[], Any]) -> Callable[[], Any]:
-    def make() -> Any:
-        environment = make_environment()
-        return Flat(environment) if kind_of(environment.observation_space) == "image" else environment
-
-    return make
-
-
 def _slowed(make_environment: Callable[[], Any], settings: Any) -> Callable[[], Any]:
     latency = getattr(settings, "step_latency", 0.0)
-    return (lambda: Slow(make_environment(), latency)) if latency else make_environment
+    return partial(slow_environment, make_environment, latency) if latency else make_environment
 
 
 def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:

@@ -89,6 +89,15 @@ def test_a_cell_trains_as_its_study_and_its_own_axes_say(tmp_path: Path) -> None
     assert plain.facts["goal_step"] is None
 
 
+def test_a_cell_steps_its_environments_in_processes(tmp_path: Path) -> None:
+    """The environments of a cell reach their processes, and the training is the same as in one process."""
+    ppo = {"algorithm": "ppo", "environments": 3, "rollout_steps": 10, "minibatch_size": 30, "epochs": 2}
+    one, other = (Trained(tmp_path / stepping, stepping=stepping, **ppo) for stepping in ("sync", "processes"))
+    assert one.facts["steps"] == other.facts["steps"] == 300
+    assert len(one.episodes) > 30
+    np.testing.assert_array_equal(one.episodes[:, [0, 2, 3]], other.episodes[:, [0, 2, 3]])
+
+
 def test_two_seeds_are_two_cells(tmp_path: Path) -> None:
     """Without the limit of steps episodes end when they will."""
     long = WORKLOAD | {"max_episode_steps": None}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from hpcrl.catalogue.images import kind_of
 
 
 class Flat:
@@ -20,3 +23,9 @@ class Flat:
     def step(self, action: int) -> Any:
         image, *others = self._environment.step(action)
         return image.reshape(-1), *others
+
+
+def flat_environment(make_environment: Callable[[], Any]) -> Any:
+    """Make an environment whose images, if it shows any, are flat."""
+    environment = make_environment()
+    return Flat(environment) if kind_of(environment.observation_space) == "image" else environment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -17,3 +18,8 @@ class Slow:
     def step(self, action: int) -> Any:
         time.sleep(self._seconds)
         return self._environment.step(action)
+
+
+def slow_environment(make_environment: Callable[[], Any], seconds: float) -> Slow:
+    """Make an environment whose every step takes `seconds` more."""
+    return Slow(make_environment(), seconds)
