@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from hpcrl.catalogue.actions import kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import suggestion
@@ -21,7 +22,7 @@ def reward_range(name: str) -> tuple[float, float] | None:
 
 
 @cache
-def environment_fault(name: str, algorithm: str, actions: str, observations: tuple[str, ...]) -> str | None:
+def environment_fault(name: str, algorithm: str, actions: tuple[str, ...], observations: tuple[str, ...]) -> str | None:
     """Say why an algorithm cannot learn an environment; None if it can, or if that is not known here.
 
     An id such as ``module:Name-v0`` is checked in the cell only, because a look-up would import the module.
@@ -42,8 +43,8 @@ def environment_fault(name: str, algorithm: str, actions: str, observations: tup
     if spaces is None:
         return None
     kind, observed = spaces
-    if actions == "discrete" and kind != "discrete":
-        return f"{algorithm}: expected discrete actions, got {kind} ones of {name}"
+    if kind not in actions:
+        return f"{algorithm}: expected {' or '.join(actions)} actions, got {kind} ones of {name}"
     if wrong := observation_fault(observed, observations):
         return f"{algorithm}: {wrong} of {name}"
     return None
@@ -73,6 +74,4 @@ def _spaces(name: str) -> tuple[str, Any] | None:
             return None
         space, observed = environment.action_space, environment.observation_space
         environment.close()
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return "discrete", observed
-    return "continuous" if isinstance(space, gymnasium.spaces.Box) else "other", observed
+    return kind_of_actions(space), observed
