@@ -148,6 +148,16 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
     assert facts["cut off"] == pytest.approx([2.0] * 3, abs=0.15)
 
 
+@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("numpy", "eager")])
+def test_known_answers_of_vpg(worker: Path, framework: str, execution: str) -> None:
+    out = run_program(built_environment(framework), worker, "tests.rl.vpg_program", framework, execution)
+    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert facts["discounted"] == pytest.approx([0.5, 1.0], abs=0.1)
+    assert facts["better"] == 1.0
+    assert facts["target"] > -0.02  # minus the squared distance from it
+    assert facts["identical"]
+
+
 AVERAGING = [
     ("torch", "eager", "horovod", "mpi", 2), ("torch", "lazy", "horovod", "gloo", 2), ("torch", "eager", "horovod", "mpi", 4),
     ("tensorflow", "eager", "horovod", "mpi", 2), ("tensorflow", "lazy", "horovod", "gloo", 4),

@@ -25,7 +25,7 @@ from hpcrl.rl.specification.vpg import policy_loss_and_gradient, sample, value_l
 from hpcrl.rl.train import train
 from hpcrl.rl.vector.make import make_vector
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Counter, Reports, first_weights, made_of
+from tests.rl.builders import Counter, Reports, Target, first_weights, made_of
 from tests.rl.cases import gumbel, normal, vpg_batch
 from tests.rl.test_ppo import by_definition, random_rollout
 
@@ -192,6 +192,16 @@ def test_returns_are_those_of_their_definition() -> None:
 
 
 @pytest.mark.parametrize("acting", ["framework", "numpy"])
+def test_a_critic_s_values_are_those_of_its_newest_weights(acting: str) -> None:
+    """Returns of the second rollout have the values of what follows its last step, which the first update has changed."""
+    settings = replace(SMALL, total_steps=40, value_learning_rate=0.1, value_steps=50, acting=acting)
+    learner, _, _ = trained(settings, lambda: Counter(1_000), Space(1, 2))
+    (_, first, _), (_, second, _) = (taken for taken in learner.taken if taken[0] == "policy")
+    assert abs(first[3][first[0][:, 0] == 9] - 1).max() < 1
+    assert (second[3][second[0][:, 0] == 19] - 1 > 2).all()
+
+
+@pytest.mark.parametrize("acting", ["framework", "numpy"])
 def test_continuous_actions_reach_the_environment_as_they_are_learnt_from(acting: str) -> None:
     settings = replace(SMALL, total_steps=1_000, rollout_steps=500, evaluation_interval=1_000, acting=acting)
     space = Space(1, 2, bounds=((-1, 1), (-2, np.inf)))
@@ -234,20 +244,6 @@ def test_what_ranks_cannot_share() -> None:
     wrong = fault(replace(SMALL, environments=3), 2)
     assert wrong == ("environments", "2 ranks cannot share environments 3: expected a multiple of 2")
     assert fault(SMALL, 2) is None
-
-
-class Target:
-    """Episodes of one step; the reward is less the further an action is from 0.7 and -0.4."""
-
-    spec = None
-    observation_space = SimpleNamespace(shape=(1,))
-    action_space = SimpleNamespace(shape=(2,), dtype=np.dtype(np.float32), low=[-1, -1], high=[1, 1])
-
-    def reset(self, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), -float(((action - [0.7, -0.4]) ** 2).sum()), True, False, {}
 
 
 def test_continuous_actions_find_their_target() -> None:

@@ -12,7 +12,7 @@ from hpcrl.catalogue.training import OnPolicySettings
 
 TITLE = "VPG"
 FAMILY = "on_policy"
-FRAMEWORKS = ("numpy", "torch")
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = ("discrete", "continuous")
 OBSERVATIONS = ("vector",)
 FUSED = False
