@@ -176,15 +176,25 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("framework", "execution", "parallelism", "transport", "ranks"), AVERAGING)
+@pytest.mark.parametrize(
+    ("algorithm", "framework", "execution", "parallelism", "transport", "ranks"),
+    [("dqn", *each) for each in AVERAGING] + [("vpg", *each) for each in AVERAGING if each[4] == 2],
+)
 def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
-    worker: Path, tmp_path: Path, framework: str, execution: str, parallelism: str, transport: str, ranks: int
+    worker: Path,
+    tmp_path: Path,
+    algorithm: str,
+    framework: str,
+    execution: str,
+    parallelism: str,
+    transport: str,
+    ranks: int,
 ) -> None:
     built = built_environment(framework, horovod=parallelism == "horovod")
     variables = {"HOROVOD_CONTROLLER": "gloo"} if transport == "gloo" else {}
     program = (
         "import sys; from hpcrl.run.ranks import start_ranks; "
-        f"command = [sys.executable, '-m', 'tests.rl.averaging_program', *{[framework, execution, parallelism, str(tmp_path)]}]; "
+        f"command = [sys.executable, '-m', 'tests.rl.averaging_program', *{[algorithm, framework, execution, parallelism, str(tmp_path)]}]; "
         f"sys.exit(start_ranks(command, {ranks}, {framework!r}, {parallelism!r}, 'test'))"
     )
     start = tmp_path / "start.py"
