@@ -19,7 +19,7 @@ import hpcrl.catalogue.schedulers
 class Algorithm:
     """An algorithm of built-in training.
 
-    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``) and `observations` (``vector``, ``image``) say which environments it can learn. `settings` is the
+    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``, ``continuous``) and `observations` (``vector``, ``image``) say which environments it can learn. `settings` is the
     dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
     cannot train, and why, or None. `note(settings, least, most)` says what its user should know where discounted returns are
     between `least` and `most`, or returns None.
@@ -29,7 +29,7 @@ class Algorithm:
     title: str
     family: str
     frameworks: tuple[str, ...]
-    actions: str
+    actions: tuple[str, ...]
     observations: tuple[str, ...]
     fused: bool
     settings: type[Any]

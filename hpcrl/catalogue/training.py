@@ -47,6 +47,29 @@ class TrainingSettings(OptimizerSettings):
 
 
 @dataclass(frozen=True)
+class OnPolicySettings(TrainingSettings):
+    """Rollouts: `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped.
+
+    `normalize_observations` and `normalize_rewards` bring these to a common scale by their running moments. Steps and environments
+    are totals over all ranks.
+    """
+
+    gamma: float = number(0.99, 0, 1)
+    gae_lambda: float = number(0.95, 0, 1)
+    normalize_advantages: bool = flag(True)
+    normalize_observations: bool = flag(False)
+    normalize_rewards: bool = flag(False)
+    environments: int = integer(1, 1, 100_000)
+    stepping: str = choice("sync", "processes", "arrays", "compiled")
+    rollout_steps: int = integer(2_048)
+
+    @property
+    def returns_lambda(self) -> float:
+        """Return the lambda of the returns that values learn: 1 sums the rewards of the whole episode."""
+        return self.gae_lambda
+
+
+@dataclass(frozen=True)
 class TopologySettings(TrainingSettings):
     """Who explores: the learner itself (``sequential``), or `actors` in processes of their own.
 

@@ -19,7 +19,7 @@ def list_() -> None:
     from hpcrl.catalogue.registry import algorithms
 
     rows = [
-        [algorithm.name, algorithm.title, algorithm.actions, ", ".join(algorithm.frameworks)]
+        [algorithm.name, algorithm.title, ", ".join(algorithm.actions), ", ".join(algorithm.frameworks)]
         for algorithm in algorithms().values()
     ]
     print_table(["algorithm", "title", "actions", "frameworks"], rows)
@@ -42,7 +42,9 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         echo_json({field.name: {"default": field.default, "rule": vars(field.metadata["rule"])} for field in settings})
         return
-    echo(f"{algorithm.name}: {algorithm.title}, {algorithm.actions} actions, in {', '.join(algorithm.frameworks)}")
+    echo(
+        f"{algorithm.name}: {algorithm.title}, {' or '.join(algorithm.actions)} actions, in {', '.join(algorithm.frameworks)}"
+    )
     rows = []
     for field in settings:
         default = list(field.default) if isinstance(field.default, tuple) else field.default

@@ -41,7 +41,9 @@ def _side_by_side(
     while running:
         actions = act(observations)
         for index in list(running):
-            observation, reward, terminated, truncated, _ = environments[index].step(int(actions[index]))
+            observation, reward, terminated, truncated, _ = environments[index].step(
+                actions[index] if actions.ndim > 1 else int(actions[index])
+            )
             observations[index] = observation
             returns[index] += float(reward)
             if terminated or truncated:

@@ -23,8 +23,10 @@ Weights = dict[str, Floats]
 Arrays = tuple[NDArray[Any], ...]
 # Observations (n, inputs), or one (inputs,), of the space's dtype: float32, or uint8 for images.
 Observations = NDArray[Any]
-# Greedy actions (n,) for observations (n, inputs).
-Act = Callable[[Observations], NDArray[np.int64]]
+# Actions of the space's action_dtype: (n,) int64, or (n, actions) float32 where they are continuous.
+Actions = NDArray[Any]
+# Greedy actions for observations (n, inputs).
+Act = Callable[[Observations], Actions]
 # The action to explore with, from an observation (inputs,), the environment step, and this explorer's ended episodes.
 Choose = Callable[[Observations, int, int], int]
 # The actions (n,) to explore with, from observations (n, inputs) and the environment step.
@@ -35,13 +37,30 @@ ChooseMany = Callable[[Observations, int], NDArray[np.int64]]
 class Space:
     """An environment with observations (inputs,), actions 0 to actions - 1, and episodes of at most `limit` steps (None: unknown).
 
-    With `channels` an observation is a square image (side, side, channels), flat in that order.
+    With `channels` an observation is a square image (side, side, channels), flat in that order. With `bounds`, an action is a vector of
+    `actions` real numbers, and these are the lowest and the highest value of each; infinite ones are possible.
     """
 
     inputs: int
     actions: int
     channels: int = 0
     limit: int | None = None
+    bounds: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def continuous(self) -> bool:
+        """Tell whether actions are real numbers."""
+        return bool(self.bounds)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Return the shape of one action."""
+        return (self.actions,) if self.continuous else ()
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """Return the type of actions."""
+        return np.float32 if self.continuous else np.int64
 
     @property
     def kind(self) -> str:
@@ -60,7 +79,8 @@ class Network:
 
     With `filters`, `inputs` are a square image of that many `channels`, and convolutions come first: one for each number of filters.
     Their result (side, side, filters) is flat in that order for the next layer, as the image is. Initial weights are uniform as PyTorch's, or with `gain` orthogonal: sqrt(2) in hidden layers, `gain` in the last. With
-    `noise`, all layers but the first also have scales of noise, which begin at `noise` / sqrt(inputs of the layer).
+    `noise`, all layers but the first also have scales of noise, which begin at `noise` / sqrt(inputs of the layer). With `log_std`, a last
+    array ``log_std`` (outputs,) has the logarithms of the outputs' standard deviations, which begin at that value.
     """
 
     inputs: int
@@ -71,6 +91,7 @@ class Network:
     noise: float | None = None
     channels: int = 0
     filters: tuple[int, ...] = ()
+    log_std: float | None = None
 
     @property
     def noise_size(self) -> int:
@@ -95,7 +116,8 @@ class Step:
     """A gradient step: it changes the weights of `group`; the loss reads those of `uses` as constants.
 
     `loss` is the name of its function on the algorithm's page. `aux` names the arrays that the loss also returns, the first
-    of them priorities for a memory that wants some. The step is taken at every `every`-th update.
+    of them priorities for a memory that wants some. Off-policy loops take the step at every `every`-th update. On-policy loops take it
+    `times` times on each batch, at the learning rate of the setting `rate`, which goes linearly to that of ``final_`` `rate`.
     """
 
     name: str
@@ -104,6 +126,8 @@ class Step:
     loss: str = "loss"
     aux: tuple[str, ...] = ()
     every: int = 1
+    times: int = 1
+    rate: str = "learning_rate"
 
 
 @dataclass(frozen=True)
@@ -111,7 +135,8 @@ class Algorithm:
     """An algorithm on a space as data; `name` is that of the catalogue and of its pages, `settings` the catalogue's Settings.
 
     `groups` are drawn in their order. `targets` maps a copy to the group that it follows: every `sync_every` environment
-    steps, or updates (`sync_unit`), the copy moves by `sync_share` of the way. Acting reads the group `acts_with`.
+    steps, or updates (`sync_unit`), the copy moves by `sync_share` of the way. Acting reads the group `acts_with`,
+    and sampling also the groups `samples_with`.
     """
 
     name: str
@@ -124,6 +149,7 @@ class Algorithm:
     sync_every: int = 0
     sync_share: float = 1.0
     sync_unit: str = "steps"
+    samples_with: tuple[str, ...] = ()
 
     @property
     def has_one_step(self) -> bool:
@@ -146,11 +172,11 @@ class Learner(Protocol):
     @property
     def burst(self) -> Callable[[str, Any, float], Any] | None: ...
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
-        """Return the greedy actions (n,) for observations (n, inputs)."""
+    def act(self, observations: Observations) -> Actions:
+        """Return the greedy actions of observations (n, inputs)."""
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
-        """Return what `sample` of the algorithm's page returns: sampled actions (n,), and for an on-policy algorithm their
+        """Return what `sample` of the algorithm's page returns: sampled actions, and for an on-policy algorithm their
         log-probabilities (n,) and values (n,). The page says what noise it takes."""
 
     def transfer(self, batch: Arrays) -> Any:
@@ -250,7 +276,7 @@ class VectorEnvironment(Protocol):
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
         """Start an episode in each environment; return the observations (n, inputs)."""
 
-    def step(self, actions: NDArray[np.int64]) -> Transitions:
+    def step(self, actions: Actions) -> Transitions:
         """Take a step in each environment."""
 
     def close(self) -> None:
@@ -281,7 +307,7 @@ class Loop(Protocol):
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
         """Continue to step `until`; False if `stop` ended it earlier."""
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> Actions:
         """Return greedy actions."""
 
     def close(self) -> None:

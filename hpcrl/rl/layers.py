@@ -13,6 +13,11 @@ def halves(layers: list[Any]) -> tuple[list[Any], list[Any]]:
     return layers[: len(layers) // 2], layers[len(layers) // 2 :]
 
 
+def with_log_std(layers: list[Any]) -> tuple[list[Any], Any]:
+    """Return the layers of a network, and its log standard deviations: the array at the end that is no pair's. None if it has none."""
+    return (layers[:-1], layers[-1]) if len(layers) % 2 else (layers, None)
+
+
 def mean_layers(layers: list[Any], noisy: bool) -> list[Any]:
     """Return the layers without the scales of their noise."""
     if not noisy:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.catalogue.actions import kind_of_actions
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import has_actors
@@ -129,14 +130,17 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
     Raises:
         UsageError: the algorithm cannot learn an environment with such observations or actions.
     """
-    observed, actions = environment.observation_space, getattr(environment.action_space, "n", None)
-    if actions is None:
-        raise UsageError(f"{name}: expected an environment with discrete actions")
-    if wrong := observation_fault(observed, algorithms()[name].observations):
+    observed, taken, known = environment.observation_space, environment.action_space, algorithms()[name]
+    if (kind := kind_of_actions(taken)) not in known.actions:
+        raise UsageError(f"{name}: expected an environment with {' or '.join(known.actions)} actions, got {kind} ones")
+    if wrong := observation_fault(observed, known.observations):
         raise UsageError(f"{name}: {wrong}")
     channels = observed.shape[2] if kind_of(observed) == "image" else 0
     limit = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
-    space = Space(math.prod(observed.shape), int(actions), channels, limit)
+    bounds: tuple[tuple[float, float], ...] = ()
+    if kind == "continuous":
+        bounds = tuple((float(low), float(high)) for low, high in zip(taken.low, taken.high, strict=True))
+    space = Space(math.prod(observed.shape), len(bounds) or int(taken.n), channels, limit, bounds)
     made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(space, settings)
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,16 +11,28 @@ Floats = NDArray[np.float32]
 
 
 class Rollout:
-    """Arrays (steps, environments, ...) of one rollout, filled step by step."""
+    """Arrays (steps, environments, ...) of one rollout, filled step by step. Actions are whole numbers, or vectors of `numbers` real ones."""
 
-    def __init__(self, steps: int, environments: int, inputs: int) -> None:
+    def __init__(self, steps: int, environments: int, inputs: int, numbers: int = 0) -> None:
         shape = (steps, environments)
         self.observations = np.zeros((*shape, inputs), np.float32)
-        self.actions = np.zeros(shape, np.int64)
+        self.actions: NDArray[Any] = np.zeros((*shape, numbers), np.float32) if numbers else np.zeros(shape, np.int64)
         self.logs, self.values, self.rewards = (np.zeros(shape, np.float32) for _ in range(3))
         self.terminated, self.ended = (np.zeros(shape, np.float32) for _ in range(2))
         # Values of the observations that the steps led to; where an episode goes on, the next row has them.
         self.following = np.zeros(shape, np.float32)
+
+
+class Samples(NamedTuple):
+    """A minibatch of a rollout: observations (n, inputs), actions, their log-probabilities (n,), advantages (n,), returns (n,), and
+    the values (n,) that the critic gave when the actions were taken."""
+
+    observations: Floats
+    actions: NDArray[Any]
+    logs: Floats
+    advantages: Floats
+    returns: Floats
+    values: Floats
 
 
 def advantages(rollout: Rollout, last_values: Floats, gamma: float, gae_lambda: float) -> Floats:

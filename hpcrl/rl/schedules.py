@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcrl.rl.interfaces import Step
+
 
 def linear(start: float, end: float, steps: float, step: int) -> float:
     """Go from `start` to `end` over `steps` steps, then stay."""
     if steps <= 0 or step >= steps:
         return end
     return start + (end - start) * step / steps
+
+
+def rate_of(step: Step, settings: Any, taken: int) -> float:
+    """Return the learning rate of a gradient step after so many environment steps."""
+    return linear(getattr(settings, step.rate), getattr(settings, f"final_{step.rate}"), settings.total_steps, taken)
 
 
 def exploration(settings: Any, step: int, episodes: int) -> float:

@@ -17,6 +17,11 @@ def layer_names(network: Network) -> list[tuple[str, str]]:
     return [(f"{prefix}layers.{layer}.weight", f"{prefix}layers.{layer}.bias") for layer in range(len(network.shapes))]
 
 
+def log_std_name(network: Network) -> str:
+    """Return the name of the log standard deviations of the outputs."""
+    return f"{network.name}.log_std" if network.name else "log_std"
+
+
 def initial_weights(algorithm: Algorithm, generator: np.random.Generator) -> dict[str, Weights]:
     """Draw the initial weights of every group, the same for every framework.
 
@@ -44,7 +49,10 @@ def with_scales(network: Network, weights: Weights) -> Weights:
     """Add the initial scales of noise to weights and biases, each after its layer: noise / sqrt(inputs).
 
     Fortunato et al. 2018, arXiv 1706.10295, section 3.2; many codes divide the bias's scale by sqrt(outputs) instead.
+    Or add the initial log standard deviations of the outputs at the end.
     """
+    if network.log_std is not None:
+        return weights | {log_std_name(network): np.full(network.outputs, network.log_std, np.float32)}
     if network.noise is None:
         return weights
     whole: Weights = {}

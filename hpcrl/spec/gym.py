@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+from hpcrl.catalogue.actions import kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import suggestion
@@ -22,7 +23,11 @@ def reward_range(name: str) -> tuple[float, float] | None:
 
 @cache
 def environment_fault(
-    name: str, options: tuple[tuple[str, Any], ...], algorithm: str, actions: str, observations: tuple[str, ...]
+    name: str,
+    options: tuple[tuple[str, Any], ...],
+    algorithm: str,
+    actions: tuple[str, ...],
+    observations: tuple[str, ...],
 ) -> str | None:
     """Say why an algorithm cannot learn an environment with these options; None if it can, or if that is not known here.
 
@@ -44,8 +49,8 @@ def environment_fault(
     if spaces is None:
         return None
     kind, observed = spaces
-    if actions == "discrete" and kind != "discrete":
-        return f"{algorithm}: expected discrete actions, got {kind} ones of {name}"
+    if kind not in actions:
+        return f"{algorithm}: expected {' or '.join(actions)} actions, got {kind} ones of {name}"
     if wrong := observation_fault(observed, observations):
         return f"{algorithm}: {wrong} of {name}"
     return None
@@ -76,6 +81,4 @@ def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, 
             return None
         space, observed = environment.action_space, environment.observation_space
         environment.close()
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return "discrete", observed
-    return "continuous" if isinstance(space, gymnasium.spaces.Box) else "other", observed
+    return kind_of_actions(space), observed

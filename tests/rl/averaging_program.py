@@ -16,29 +16,31 @@ from hpcrl.rl.frameworks import make_collective
 from hpcrl.run.allocation import read_allocation
 from hpcrl.run.training import before_import
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import batch, dqn, exact, first_weights, learner_of
+from tests.rl.builders import dqn, exact, first_weights, learner_of
+from tests.rl.cases import BATCHES, CASES, made_for
+from tests.rl.parity_program import HIDDEN, stray
 
 
-def main(framework: str, execution: str, parallelism: str, out: str) -> None:
+def main(algorithm: str, framework: str, execution: str, parallelism: str, out: str) -> None:
     allocation = read_allocation()
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
     before_import({"framework": framework}, Asked(1, 1024, 60), group)
     collective = make_collective(framework, parallelism, group, PhaseClock())
     assert collective is not None
-    made, draw = dqn(Settings(hidden=(120, 84))), np.random.default_rng(0)
+    defaults, draw = dqn(Settings(hidden=HIDDEN["dqn"])), np.random.default_rng(0)
+    made = defaults if algorithm == "dqn" else made_for(algorithm, HIDDEN[algorithm], CASES[algorithm][4])
     weights = first_weights(made, draw)
-    check_same_start(collective, weights["online"])
+    for group_weights in weights.values():
+        check_same_start(collective, group_weights)
     learner, reference = learner_of(framework, execution, made, weights, collective), exact(made, weights)
     strays = []
     for _ in range(5):
-        whole = batch(draw)
+        whole = BATCHES[algorithm](draw, made)
         part = np.arange(128).reshape(group.ranks, -1)[group.rank]
-        reference.update("update", whole, 2.5e-4)
-        learner.update("update", learner.transfer(tuple(array[part] for array in whole)), 2.5e-4)
-        mine = learner.weights("online")
-        strays.append(
-            max(float(np.abs(array - mine[name]).max()) for name, array in reference.weights("online").items())
-        )
+        for step in made.steps:
+            reference.update(step.name, whole, 2.5e-4)
+            learner.update(step.name, learner.transfer(tuple(array[part] for array in whole)), 2.5e-4)
+        strays.append(max(stray(reference, learner, name) for name in made.groups))
     facts = {
         "name": collective.name,
         "strays": strays,

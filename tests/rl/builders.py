@@ -108,6 +108,20 @@ class Counter:
         return np.array([self._taken], np.float32)
 
 
+class Target:
+    """Episodes of one step; the reward is less the further an action is from 0.7 and -0.4."""
+
+    spec = None
+    observation_space = SimpleNamespace(shape=(1,))
+    action_space = SimpleNamespace(shape=(2,), dtype=np.dtype(np.float32), low=[-1, -1], high=[1, 1])
+
+    def reset(self, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), -float(((action - [0.7, -0.4]) ** 2).sum()), True, False, {}
+
+
 class Brighter:
     """Shows noise, one half of it brighter: a reward of 1 for telling which, the left (0) or the right one (1); episodes of 8 steps."""
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.rl.algorithms.rainbow import Noise
-from hpcrl.rl.interfaces import Arrays, Space
+from hpcrl.rl.interfaces import Algorithm, Arrays, Space
+from tests.rl.builders import CARTPOLE, made_of
 from tests.rl.builders import batch as dqn_batch
-from tests.rl.builders import made_of
 
 Draw = np.random.Generator
 
@@ -80,6 +81,28 @@ def rainbow_batch(draw: Draw, settings: Any, count: int = 128, inputs: int = 4) 
     return observations, actions, returns, following, discounts, importance, noise.draw(), noise.draw()
 
 
+# Two real numbers as an action.
+STEERED = Space(4, 2, bounds=((-1.0, 1.0), (-2.0, 2.0)))
+
+
+def _vpg() -> list[dict[str, Any]]:
+    """Actions of both kinds, either optimiser, clipping of the gradient that acts and none."""
+    return [
+        {"continuous": continuous, "optimizer": optimizer, "max_gradient_norm": clip, "optimizer_epsilon": 1e-4}
+        for continuous, optimizer, clip in itertools.product((False, True), ("adam", "rmsprop"), (0.0, 0.1))
+    ]
+
+
+def vpg_batch(draw: Draw, space: Space, count: int = 128) -> Arrays:
+    """Actions of the space that are not always likely ones."""
+    observations = draw.normal(size=(count, space.inputs)).astype(np.float32)
+    advantages, returns = (draw.normal(size=count).astype(np.float32) for _ in range(2))
+    if space.continuous:
+        actions = draw.normal(size=(count, space.actions)).astype(np.float32)
+        return observations, actions, advantages, 3 * returns
+    return observations, draw.integers(0, space.actions, count), advantages, 3 * returns
+
+
 IMAGES = Space(44 * 44 * 2, 3, channels=2)
 
 
@@ -98,17 +121,27 @@ IMAGE_CASES: list[dict[str, Any]] = [
     {"filters": (4,), "optimizer": "rmsprop", "optimizer_epsilon": 1e-4},
 ]
 
-CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow()}
-BATCHES: dict[str, Callable[[Draw, Any], Arrays]] = {
-    "dqn": lambda draw, settings: dqn_batch(draw),
-    "ppo": lambda draw, settings: ppo_batch(draw),
-    "rainbow": rainbow_batch,
+CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow(), "vpg": _vpg()}
+BATCHES: dict[str, Callable[[Draw, Algorithm], Arrays]] = {
+    "dqn": lambda draw, made: dqn_batch(draw),
+    "ppo": lambda draw, made: ppo_batch(draw),
+    "rainbow": lambda draw, made: rainbow_batch(draw, made.settings),
+    "vpg": lambda draw, made: vpg_batch(draw, made.space),
 }
+
+
+def made_for(name: str, hidden: tuple[int, ...], case: dict[str, Any]) -> Algorithm:
+    """Return an algorithm with the settings of a case, on CartPole's space or one of continuous actions."""
+    settings = {key: value for key, value in case.items() if key != "continuous"}
+    space = STEERED if case.get("continuous") else CARTPOLE
+    return made_of(name, algorithms()[name].settings(hidden=hidden, **settings), space)
 
 
 def part_of(algorithm: str, part: str) -> list[dict[str, Any]]:
     """Return all cases, some, or a few that have nearly every option once."""
     cases = CASES[algorithm]
+    if algorithm == "vpg" and part == "some":
+        return cases[1::2]
     if part == "all":
         return cases
     return cases[::5] if part == "some" else cases[5:16:10]
@@ -116,3 +149,7 @@ def part_of(algorithm: str, part: str) -> list[dict[str, Any]]:
 
 def gumbel(draw: Draw, count: int, actions: int = 2) -> NDArray[np.float32]:
     return draw.gumbel(size=(count, actions)).astype(np.float32)
+
+
+def normal(draw: Draw, count: int, actions: int = 2) -> NDArray[np.float32]:
+    return draw.normal(size=(count, actions)).astype(np.float32)

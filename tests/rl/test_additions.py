@@ -15,7 +15,7 @@ FILES = {
         from hpcrl.catalogue.algorithms.dqn import Settings as DqnSettings, fault
         from hpcrl.catalogue.fields import number
 
-        TITLE, FAMILY, ACTIONS, OBSERVATIONS, FUSED = "Twins", "off_policy", "discrete", ("vector",), False
+        TITLE, FAMILY, ACTIONS, OBSERVATIONS, FUSED = "Twins", "off_policy", ("discrete",), ("vector",), False
         FRAMEWORKS = ("numpy", "abacus")
 
         @dataclass(frozen=True)

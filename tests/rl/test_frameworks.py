@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.environments.build import Built
 from hpcrl.formats.worker import worker_zip
 from tests.builders import built_environment
@@ -67,11 +67,13 @@ ONE_UPDATE = 2.0**-23
 
 
 # How far aux may be: KL divergences of about 0.1, and cross-entropies of about 10, of which MXNet's logarithms miss 1.2e-6.
-AUX = {"dqn": 0.0, "ppo": 1e-6, "rainbow": 5e-5}
+AUX = {"dqn": 0.0, "ppo": 1e-6, "rainbow": 5e-5, "vpg": 0.0}
 
 
-@pytest.mark.parametrize(("framework", "execution"), MODES)
-@pytest.mark.parametrize("algorithm", list(CASES))
+@pytest.mark.parametrize(
+    ("algorithm", "framework", "execution"),
+    [(algorithm, *mode) for algorithm in CASES for mode in MODES if mode[0] in algorithms()[algorithm].frameworks],
+)
 def test_ten_updates_agree_with_the_specification(worker: Path, algorithm: str, framework: str, execution: str) -> None:
     """Within :data:`ONE_UPDATE` after one update, 1e-6 after ten; a wrong Adam formula strays 1.4e-4."""
     # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
@@ -101,7 +103,12 @@ def check_parity(worker: Path, algorithm: str, framework: str, execution: str, p
         assert case["aux"] <= AUX[algorithm], case
         assert case["sampled"] < 1e-5, case
         assert case["restored"], case
-        assert COMPILED.get((framework, execution), "nothing: ") in case["compiled"], case
+        compiled = COMPILED.get((framework, execution), "nothing: ")
+        if algorithm == "vpg":  # two programs: policy and values
+            compiled = compiled.replace("1 update", "2 update").replace(
+                "2 cached graphs (update,", "3 cached graphs (policy, value,"
+            )
+        assert compiled in case["compiled"], case
 
 
 @pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
@@ -141,6 +148,16 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
     assert facts["cut off"] == pytest.approx([2.0] * 3, abs=0.15)
 
 
+@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("numpy", "eager")])
+def test_known_answers_of_vpg(worker: Path, framework: str, execution: str) -> None:
+    out = run_program(built_environment(framework), worker, "tests.rl.vpg_program", framework, execution)
+    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert facts["discounted"] == pytest.approx([0.5, 1.0], abs=0.1)
+    assert facts["better"] == 1.0
+    assert facts["target"] > -0.02  # minus the squared distance from it
+    assert facts["identical"]
+
+
 AVERAGING = [
     ("torch", "eager", "horovod", "mpi", 2), ("torch", "lazy", "horovod", "gloo", 2), ("torch", "eager", "horovod", "mpi", 4),
     ("tensorflow", "eager", "horovod", "mpi", 2), ("tensorflow", "lazy", "horovod", "gloo", 4),
@@ -159,15 +176,25 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("framework", "execution", "parallelism", "transport", "ranks"), AVERAGING)
+@pytest.mark.parametrize(
+    ("algorithm", "framework", "execution", "parallelism", "transport", "ranks"),
+    [("dqn", *each) for each in AVERAGING] + [("vpg", *each) for each in AVERAGING if each[4] == 2],
+)
 def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
-    worker: Path, tmp_path: Path, framework: str, execution: str, parallelism: str, transport: str, ranks: int
+    worker: Path,
+    tmp_path: Path,
+    algorithm: str,
+    framework: str,
+    execution: str,
+    parallelism: str,
+    transport: str,
+    ranks: int,
 ) -> None:
     built = built_environment(framework, horovod=parallelism == "horovod")
     variables = {"HOROVOD_CONTROLLER": "gloo"} if transport == "gloo" else {}
     program = (
         "import sys; from hpcrl.run.ranks import start_ranks; "
-        f"command = [sys.executable, '-m', 'tests.rl.averaging_program', *{[framework, execution, parallelism, str(tmp_path)]}]; "
+        f"command = [sys.executable, '-m', 'tests.rl.averaging_program', *{[algorithm, framework, execution, parallelism, str(tmp_path)]}]; "
         f"sys.exit(start_ranks(command, {ranks}, {framework!r}, {parallelism!r}, 'test'))"
     )
     start = tmp_path / "start.py"

@@ -15,7 +15,7 @@ from hpcrl.catalogue.training import OffPolicySettings, many_fault, off_policy_f
 TITLE = "DQN"
 FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
-ACTIONS = "discrete"
+ACTIONS = ("discrete",)
 OBSERVATIONS = ("vector", "image")
 FUSED = True
 

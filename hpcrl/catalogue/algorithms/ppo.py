@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, flag, integer, integers, number
-from hpcrl.catalogue.training import TrainingSettings
+from hpcrl.catalogue.fields import flag, integer, integers, number
+from hpcrl.catalogue.training import OnPolicySettings
 
 TITLE = "PPO"
 FAMILY = "on_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
-ACTIONS = "discrete"
+ACTIONS = ("discrete",)
 OBSERVATIONS = ("vector",)
 FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(TrainingSettings):
+class Settings(OnPolicySettings):
     """Hyperparameters. Steps, environments and minibatches are totals over all ranks: each rank takes its share.
 
-    A rollout is `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped. `clip_range`
-    and the learning rate go linearly to their final values. `normalize_observations` and `normalize_rewards` bring these to a
-    common scale by their running moments.
+    `clip_range` and the learning rate go linearly to their final values.
     """
 
     total_steps: int = integer(100_000)
@@ -39,11 +37,7 @@ class Settings(TrainingSettings):
     clip_values: bool = flag(False)
     entropy_weight: float = number(0.0, 0)
     value_weight: float = number(0.5, 0)
-    normalize_advantages: bool = flag(True)
-    normalize_observations: bool = flag(False)
-    normalize_rewards: bool = flag(False)
     environments: int = integer(8, 1, 100_000)
-    stepping: str = choice("sync", "processes", "arrays", "compiled")
     rollout_steps: int = integer(32)
     minibatch_size: int = integer(256)
     epochs: int = integer(20)

@@ -15,7 +15,7 @@ from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
 TITLE = "Rainbow"
 FAMILY = "off_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
-ACTIONS = "discrete"
+ACTIONS = ("discrete",)
 OBSERVATIONS = ("vector",)
 FUSED = True
 

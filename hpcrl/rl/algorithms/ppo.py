@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hpcrl.catalogue.algorithms.ppo import Settings
-from hpcrl.rl.interfaces import Algorithm, Network, Space, Step
+from hpcrl.rl.interfaces import Algorithm, Arrays, Network, Space, Step
+from hpcrl.rl.rollout import Samples
+from hpcrl.rl.schedules import linear
 
 
 def algorithm(space: Space, settings: Settings) -> Algorithm:
@@ -19,3 +23,9 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         steps=(Step("update", "both", aux=("divergence",)),),
         acts_with="both",
     )
+
+
+def batch(samples: Samples, settings: Settings, begun: int) -> Arrays:
+    """Return a batch of the loss: the samples, and the clip range (1,) after `begun` environment steps."""
+    clip = linear(settings.clip_range, settings.final_clip_range, settings.total_steps, begun)
+    return *samples, np.array([clip], np.float32)

@@ -20,7 +20,7 @@ class Flat:
         image, facts = self._environment.reset(seed=seed)
         return image.reshape(-1), facts
 
-    def step(self, action: int) -> Any:
+    def step(self, action: Any) -> Any:
         image, *others = self._environment.step(action)
         return image.reshape(-1), *others
 

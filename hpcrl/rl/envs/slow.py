@@ -15,7 +15,7 @@ class Slow:
         self.observation_space, self.action_space = environment.observation_space, environment.action_space
         self.reset, self.spec = environment.reset, getattr(environment, "spec", None)
 
-    def step(self, action: int) -> Any:
+    def step(self, action: Any) -> Any:
         time.sleep(self._seconds)
         return self._environment.step(action)
 

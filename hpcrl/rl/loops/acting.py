@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.rl import checkpoint
-from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Learner, Observations, Weights
+from hpcrl.rl.interfaces import Actions, Actor, Algorithm, Arrays, Learner, Observations, Weights
 
 
 class FrameworkActor:
@@ -36,21 +36,23 @@ class NumpyActor:
     def __init__(self, algorithm: Algorithm, learner: Learner | None = None) -> None:
         page: Any = importlib.import_module(f"hpcrl.rl.specification.{algorithm.name}")
         self._page, self._settings, self._group = page, algorithm.settings, algorithm.acts_with
-        self._learner = learner
+        self._learner, self._samples_with = learner, algorithm.samples_with
+        self._others: list[Weights] = []
         self.refresh()
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = self._page.greedy(observations, self._settings, self._weights)
+    def act(self, observations: Observations) -> Actions:
+        actions: Actions = self._page.greedy(observations, self._settings, self._weights)
         return actions
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
-        sampled: Arrays = self._page.sample(observations, noise, self._settings, self._weights)
+        sampled: Arrays = self._page.sample(observations, noise, self._settings, self._weights, *self._others)
         return sampled
 
     def refresh(self) -> None:
         """Copy the learner's weights, if there is a learner."""
         if self._learner is not None:
             self._weights = self._learner.weights(self._group)
+            self._others = [self._learner.weights(name) for name in self._samples_with]
 
     def load(self, weights: Weights) -> None:
         """Act with these weights."""

@@ -14,9 +14,9 @@ from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.loops.warming import restored
-from hpcrl.rl.rollout import Rollout, advantages
+from hpcrl.rl.rollout import Rollout, Samples, advantages
 from hpcrl.rl.runs import Run
-from hpcrl.rl.schedules import linear
+from hpcrl.rl.schedules import rate_of
 from hpcrl.rl.vector.make import make_vector
 
 
@@ -26,19 +26,22 @@ class OnPolicyLoop:
     An evaluation may come within a rollout, during which the policy does not change. A run stops between rollouts only.
     """
 
-    def __init__(self, algorithm: Algorithm, environments: VectorEnvironment, learner: Learner, run: Run) -> None:
-        settings = algorithm.settings
+    def __init__(
+        self, algorithm: Algorithm, implementation: Any, environments: VectorEnvironment, learner: Learner, run: Run
+    ) -> None:
+        settings, space = algorithm.settings, algorithm.space
         self._settings, self._environments, self._learner = settings, environments, learner
         self._run, self._clock = run, run.clock
-        self._steps = [step.name for step in algorithm.steps]
+        self._steps, self._batch = algorithm.steps, implementation.batch
         extra = [run.rank] if run.rank else []
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
+        self._noise = self._explore.standard_normal if space.continuous else self._explore.gumbel
         self._actor = make_actor(learner, algorithm)
-        self._scales = Scales(algorithm.space.inputs, environments.count, settings, run.collective)
+        self._scales = Scales(space.inputs, environments.count, settings, run.collective)
         self.act: Act = lambda observations: self._actor.act(self._scales.observations(observations))
         self.step = self.episodes = 0
-        self._rollout = Rollout(settings.rollout_steps, environments.count, algorithm.space.inputs)
-        self._silence = np.zeros((environments.count, algorithm.space.actions), np.float32)
+        self._rollout = Rollout(settings.rollout_steps, environments.count, space.inputs, sum(space.action_shape))
+        self._silence = np.zeros((environments.count, space.actions), np.float32)
         self._filled = 0
         self._observations: NDArray[np.float32] | None = None
 
@@ -75,7 +78,7 @@ class OnPolicyLoop:
         observations = self._observations
         assert observations is not None
         switch("act")
-        noise = self._explore.gumbel(size=self._silence.shape).astype(np.float32)
+        noise = self._noise(size=self._silence.shape).astype(np.float32)
         actions, logs, values = self._actor.sample(self._scales.observations(observations), noise)
         switch("env_step")
         found = self._environments.step(actions)
@@ -106,35 +109,36 @@ class OnPolicyLoop:
         switch, share = self._clock.switch, settings.minibatch_size // run.ranks
         rollout.rewards[:] = self._scales.rewards(rollout.rewards)
         estimates = advantages(rollout, last_values, settings.gamma, settings.gae_lambda)
-        arrays = (
+        gains = estimates
+        if settings.returns_lambda != settings.gae_lambda:
+            gains = advantages(rollout, last_values, settings.gamma, settings.returns_lambda)
+        whole = Samples(
             self._scales.observations(rollout.observations),
             rollout.actions,
             rollout.logs,
             estimates,
-            estimates + rollout.values,
+            gains + rollout.values,
             rollout.values,
         )
-        flat: list[NDArray[Any]] = [array.reshape(-1, *array.shape[2:]) for array in arrays]
+        flat: list[NDArray[Any]] = [array.reshape(-1, *array.shape[2:]) for array in whole]
         # The step before the rollout's: the first update has the first rate.
         begun = max(0, self.step - run.ranks * rollout.rewards.size)
-        rate = linear(settings.learning_rate, settings.final_learning_rate, settings.total_steps, begun)
-        clip = np.array(
-            [linear(settings.clip_range, settings.final_clip_range, settings.total_steps, begun)], np.float32
-        )
+        rates = [rate_of(step, settings, begun) for step in self._steps]
         for _ in range(settings.epochs):
             switch("replay")
             order = self._draw.permutation(rollout.rewards.size)
             for start in range(0, len(order), share):
                 switch("replay")
                 chosen = order[start : start + share]
-                observations, actions, logs, parts, returns, values = (array[chosen] for array in flat)
+                samples = Samples(*(array[chosen] for array in flat))
                 if settings.normalize_advantages:
-                    parts = self._normalized(parts)
+                    samples = samples._replace(advantages=self._normalized(samples.advantages))
                 switch("transfer")
-                batch = learner.transfer((observations, actions, logs, parts, returns, values, clip))
+                batch = learner.transfer(self._batch(samples, settings, begun))
                 switch("update")
-                for name in self._steps:
-                    learner.update(name, batch, rate)
+                for step, rate in zip(self._steps, rates, strict=True):
+                    for _ in range(step.times):
+                        learner.update(step.name, batch, rate)
                 if run.precise_phases:
                     learner.synchronize()
         switch("update")
@@ -171,27 +175,28 @@ class OnPolicyLoop:
 
 
 def make_loop(
-    algorithm: Algorithm, implementation: object, make_environment: Callable[[], Any], learner: Learner, run: Run
+    algorithm: Algorithm, implementation: Any, make_environment: Callable[[], Any], learner: Learner, run: Run
 ) -> OnPolicyLoop:
     """Return the loop, with a learner that has compiled all of its programs."""
     settings = algorithm.settings
     # Before the learner computes anything: processes of environments should not inherit its threads.
     environments = make_vector(settings.stepping, make_environment, settings.environments // run.ranks)
     with restored(learner):
-        _warm_up(algorithm, learner, environments.count, settings.minibatch_size // run.ranks)
-    return OnPolicyLoop(algorithm, environments, learner, run)
+        _warm_up(algorithm, implementation, learner, environments.count, settings.minibatch_size // run.ranks)
+    return OnPolicyLoop(algorithm, implementation, environments, learner, run)
 
 
-def _warm_up(algorithm: Algorithm, learner: Learner, environments: int, minibatch: int) -> None:
+def _warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, environments: int, minibatch: int) -> None:
     """Call every compiled shape once."""
-    settings, inputs = algorithm.settings, algorithm.space.inputs
+    settings, space, inputs = algorithm.settings, algorithm.space, algorithm.space.inputs
     if settings.acting == "framework":
         for count in (1, settings.evaluation_episodes):
             learner.act(np.zeros((count, inputs), np.float32))
-        shape = (environments, algorithm.space.actions)
-        learner.sample(np.zeros((environments, inputs), np.float32), np.zeros(shape, np.float32))
+        noise = np.zeros((environments, space.actions), np.float32)
+        learner.sample(np.zeros((environments, inputs), np.float32), noise)
     numbers = [np.zeros(minibatch, np.float32) for _ in range(4)]
-    observations, clip = np.zeros((minibatch, inputs), np.float32), np.ones(1, np.float32)
-    batch = learner.transfer((observations, np.zeros(minibatch, np.int64), *numbers, clip))
+    actions = np.zeros((minibatch, *space.action_shape), space.action_dtype)
+    samples = Samples(np.zeros((minibatch, inputs), np.float32), actions, *numbers)
+    batch = learner.transfer(implementation.batch(samples, settings, 0))
     for step in algorithm.steps:
         learner.update(step.name, batch, settings.learning_rate)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.rl.envs.jax.registry import world_of
-from hpcrl.rl.interfaces import Transitions
+from hpcrl.rl.interfaces import Actions, Transitions
 
 
 class _State(NamedTuple):
@@ -52,7 +52,7 @@ class CompiledEnvironments:
         self._state = _State(keys, observations, jnp.zeros(self.count, jnp.int32))
         return np.array(observations)
 
-    def step(self, actions: NDArray[np.int64]) -> Transitions:
+    def step(self, actions: Actions) -> Transitions:
         self._state, parts = self._step(self._state, actions)
         return Transitions(*(np.asarray(part) for part in parts))
 

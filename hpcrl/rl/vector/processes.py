@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.actions import kind_of_actions
 from hpcrl.errors import HpcrlError
-from hpcrl.rl.interfaces import Transitions
+from hpcrl.rl.interfaces import Actions, Transitions
 from hpcrl.rl.vector.sync import SyncEnvironments
 
 # A fork would inherit the threads of a framework, which may then wait for each other for ever.
@@ -28,13 +29,15 @@ _CONTEXT = get_context("spawn")
 class ProcessEnvironments:
     """`count` environments in as many processes as there are cores for them. The factory must be one that pickle knows.
 
+    An action is a whole number, or with `numbers` a vector of so many real ones.
+
     Raises:
         HpcrlError: a worker died.
     """
 
-    def __init__(self, make_environment: Callable[[], Any], count: int, inputs: int) -> None:
+    def __init__(self, make_environment: Callable[[], Any], count: int, inputs: int, numbers: int = 0) -> None:
         self.count = count
-        self._memory = _Memory(count, inputs)
+        self._memory = _Memory(count, inputs, numbers)
         self._workers = []
         shares = np.array_split(np.arange(count), min(count, len(os.sched_getaffinity(0))))
         for share in shares:
@@ -49,7 +52,7 @@ class ProcessEnvironments:
         self._ask([[seeds[index] for index in share] for _, _, share in self._workers])
         return self._memory.observations.copy()
 
-    def step(self, actions: NDArray[np.int64]) -> Transitions:
+    def step(self, actions: Actions) -> Transitions:
         memory = self._memory
         memory.actions[:] = actions
         self._ask([None] * len(self._workers))
@@ -77,23 +80,23 @@ class ProcessEnvironments:
 class _Memory:
     """Arrays in memory that the processes share."""
 
-    def __init__(self, count: int, inputs: int) -> None:
-        self._shape = (count, inputs)
-        self._blocks = [
-            RawArray("b", size) for size in (count * inputs * 4, count * inputs * 4, 4 * count, count, count, 8 * count)
-        ]
+    def __init__(self, count: int, inputs: int, numbers: int) -> None:
+        self._shape, self._numbers = (count, inputs), numbers
+        sizes = (count * inputs * 4, count * inputs * 4, 4 * count, count, count, count * (4 * numbers or 8))
+        self._blocks = [RawArray("b", size) for size in sizes]
         self._view()
 
     def _view(self) -> None:
-        kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.int64)
+        kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.float32 if self._numbers else np.int64)
         views: list[NDArray[Any]] = [
             np.frombuffer(block, kind) for block, kind in zip(self._blocks, kinds, strict=True)
         ]
         self.observations, self.last = (view.reshape(self._shape) for view in views[:2])
-        self.rewards, self.terminated, self.ended, self.actions = views[2:]
+        self.rewards, self.terminated, self.ended, actions = views[2:]
+        self.actions = actions.reshape(-1, self._numbers) if self._numbers else actions
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_shape": self._shape, "_blocks": self._blocks}
+        return {"_shape": self._shape, "_numbers": self._numbers, "_blocks": self._blocks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state
@@ -127,5 +130,7 @@ def _work(
 
 def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments:
     """Return `count` environments."""
-    inputs = math.prod(make_environment().observation_space.shape)
-    return ProcessEnvironments(make_environment, count, inputs)
+    environment = make_environment()
+    space = environment.action_space
+    numbers = space.shape[0] if kind_of_actions(space) == "continuous" else 0
+    return ProcessEnvironments(make_environment, count, math.prod(environment.observation_space.shape), numbers)

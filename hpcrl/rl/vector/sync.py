@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Transitions
+from hpcrl.rl.interfaces import Actions, Transitions
 
 
 class SyncEnvironments:
@@ -23,12 +23,13 @@ class SyncEnvironments:
         self._last = np.stack(starts).astype(np.float32)
         return self._last
 
-    def step(self, actions: NDArray[np.int64]) -> Transitions:
+    def step(self, actions: Actions) -> Transitions:
         count = self.count
+        given = actions if actions.ndim > 1 else actions.tolist()
         last = np.empty_like(self._last)
         rewards = np.empty(count, np.float32)
         terminated, ended = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        for index, (environment, action) in enumerate(zip(self._environments, actions.tolist(), strict=True)):
+        for index, (environment, action) in enumerate(zip(self._environments, given, strict=True)):
             last[index], rewards[index], over, cut, _ = environment.step(action)
             terminated[index], ended[index] = over, over or cut
         observations = last

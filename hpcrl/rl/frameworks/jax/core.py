@@ -14,7 +14,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.jax import optimizers, runtime
 from hpcrl.rl.frameworks.jax.layers import Layout
-from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
 
 Constants = list[jax.Array]
 
@@ -24,7 +24,7 @@ class Learner:
 
     `pure_updates` (vector, slots, constants, batch, rate -> vector, slots, aux), `pure_greedy` (vector, observations ->
     actions) and `pure_sample` (vector, observations, noise -> actions, log-probabilities, values) are the functions that
-    compiled loops contain.
+    compiled loops contain. The vectors of further groups with which the algorithm samples follow the first.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class Learner:
         alone = execution == "lazy" and collective is None
         self._bursts = {step.name: self._bound(step, self._burst_program(step)) for step in algorithm.steps if alone}
         self.burst = self._burst if alone else None
-        self.pure_greedy, self.pure_sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
+        self.pure_greedy = self._acting("greedy", algorithm.acts_with)
+        self.pure_sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
         self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
 
     def _compile(self, function: Callable[..., Any], **options: Any) -> Any:
@@ -62,11 +63,17 @@ class Learner:
         """Commit arrays to the device: for uncommitted arrays a program is compiled again."""
         return jax.device_put(values, self._device)
 
-    def _acting(self, name: str, group: str) -> Callable[..., Any]:
-        """Return a function of the page that acts, of the group's vector and arrays; not every page has `sample`."""
+    def _acting(self, name: str, *groups: str) -> Callable[..., Any]:
+        """Return a function of the page that acts, of the groups' vectors and arrays; not every page has `sample`."""
         function: Any = getattr(self._page, name, None)
-        settings, layers = self._settings, self._layouts[group].layers
-        return lambda vector, *arrays: function(*arrays, settings, layers(vector))
+        settings, layouts = self._settings, [self._layouts[group] for group in groups]
+
+        def acting(*arrays: Any) -> Any:
+            vectors, given = arrays[: len(layouts)], arrays[len(layouts) :]
+            networks = [layout.layers(vector) for layout, vector in zip(layouts, vectors, strict=True)]
+            return function(*given, settings, *networks)
+
+        return acting
 
     def sampler(self, vector: jax.Array) -> Callable[..., tuple[jax.Array, ...]]:
         """Return `pure_sample` of a vector whose layers are cut once, for a loop that does not change it."""
@@ -141,11 +148,12 @@ class Learner:
 
         return update
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> Actions:
         return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
-        sampled = self._sample(self.vectors[self.algorithm.acts_with], observations, noise)
+        others = [self.vectors[name] for name in self.algorithm.samples_with]
+        sampled = self._sample(self.vectors[self.algorithm.acts_with], *others, observations, noise)
         return tuple(np.asarray(array) for array in sampled)
 
     def transfer(self, batch: Arrays) -> tuple[Any, ...]:

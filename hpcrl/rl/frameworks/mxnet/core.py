@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.mxnet import optimizers, runtime
-from hpcrl.rl.frameworks.mxnet.layers import Function, arrays, layers
-from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.frameworks.mxnet.layers import Function, Layers, arrays, layers
+from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
 
 
 class Learner:
@@ -35,7 +35,12 @@ class Learner:
         self._lazy = execution == "lazy"
         settings = algorithm.settings
         self._page, self._settings, self._collective = page, settings, collective
-        self._targets, self._acts_with = algorithm.targets, algorithm.acts_with
+        self._targets, self._acts_with, self._samples_with = (
+            algorithm.targets,
+            algorithm.acts_with,
+            algorithm.samples_with,
+        )
+        self._action_type = algorithm.space.action_dtype
         self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
         self._shapes = {
             name: [array.shape for array in weights[group].values()] for name, group in algorithm.origins.items()
@@ -47,8 +52,9 @@ class Learner:
         self._optimizers = {name: optimizers.make(self._arrays[name], settings) for name in algorithm.groups}
         self._losses = {step.name: self._loss(step) for step in algorithm.steps}
         self._updates = {step.name: self._program(step) for step in algorithm.steps}
-        self._greedy = self._acting(page.greedy, 1, algorithm.acts_with)
-        self._sample = self._acting(page.sample, 2, algorithm.acts_with) if hasattr(page, "sample") else None
+        self._greedy = self._acting(page.greedy, 1, self._acts_with)
+        sampling = (self._acts_with, *self._samples_with)
+        self._sample = self._acting(page.sample, 2, *sampling) if hasattr(page, "sample") else None
 
     def _hybridized(self, call: Callable[..., Any], **options: bool) -> Function:
         function = Function(call)
@@ -56,25 +62,22 @@ class Learner:
             function.hybridize(static_alloc=True, **options)
         return function
 
-    def _acting(self, function: Callable[..., Any], inputs: int, group: str) -> Function:
-        """Return a function of the page that acts, of its `inputs` arrays and then those of the group."""
-        settings, shapes = self._settings, self._shapes[group]
+    def _acting(self, function: Callable[..., Any], inputs: int, *groups: str) -> Function:
+        """Return a function of the page that acts, of its `inputs` arrays and then those of the groups."""
+        settings, shapes = self._settings, [self._shapes[group] for group in groups]
         return self._hybridized(
-            lambda F, *values: function(F, *values[:inputs], settings, layers(values[inputs:], shapes))
+            lambda F, *values: function(F, *values[:inputs], settings, *_networks(values[inputs:], shapes))
         )
 
     def _loss(self, step: Step) -> Function:
         """Return the loss of a step as a function of the arrays of its groups, then those of the batch."""
         loss, settings = getattr(self._page, step.loss), self._settings
         shapes = [self._shapes[name] for name in (step.group, *step.uses)]
+        weights = sum(len(own_shapes) for own_shapes in shapes)
 
         def call(F: Any, *values: Any) -> Any:
-            networks, start = [], 0
-            for own_shapes in shapes:
-                networks.append(layers(values[start : start + len(own_shapes)], own_shapes))
-                start += len(own_shapes)
-            own, *uses = networks
-            return loss(F, own, values[start:], settings, *uses)
+            own, *uses = _networks(values, shapes)
+            return loss(F, own, values[weights:], settings, *uses)
 
         return self._hybridized(call, static_shape=True)
 
@@ -107,17 +110,18 @@ class Learner:
 
         return update
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> Actions:
         found = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])
-        actions: NDArray[np.int64] = found.asnumpy().astype(np.int64)
+        actions: NDArray[np.int64] = found.asnumpy().astype(self._action_type)
         return actions
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         assert self._sample is not None
-        sampled = self._sample.call(*self.transfer((observations, noise)), *self._arrays[self._acts_with])
+        weights = [array for name in (self._acts_with, *self._samples_with) for array in self._arrays[name]]
+        sampled = self._sample.call(*self.transfer((observations, noise)), *weights)
         # A block gives a single output by itself.
         actions, *others = sampled if isinstance(sampled, list | tuple) else (sampled,)
-        return (actions.asnumpy().astype(np.int64), *(array.asnumpy() for array in others))
+        return (actions.asnumpy().astype(self._action_type), *(array.asnumpy() for array in others))
 
     def _array(self, values: NDArray[Any]) -> Any:
         if self._context == mx.cpu():
@@ -171,6 +175,15 @@ class Learner:
             optimizer.restore(steps)
             for slot, array in zip(optimizer.slots(), slots, strict=True):
                 slot[:] = array
+
+
+def _networks(values: Sequence[Any], shapes: list[list[tuple[int, ...]]]) -> list[Layers]:
+    """Cut the arrays of several groups, which come first in `values`, into the layers of each."""
+    networks, start = [], 0
+    for own_shapes in shapes:
+        networks.append(layers(values[start : start + len(own_shapes)], own_shapes))
+        start += len(own_shapes)
+    return networks
 
 
 def _split(flat: Any, like: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
 from hpcrl.rl import checkpoint
-from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
 from hpcrl.rl.specification import optimizers
 
 # Where the pages of algorithms are, instead of in this package.
@@ -41,8 +41,9 @@ class Learner:
         }
         self._optimizers = {name: optimizers.make(self._weights[name], settings) for name in algorithm.groups}
         acting = self._weights[algorithm.acts_with]
+        others = [self._weights[name] for name in algorithm.samples_with]
         self._greedy = lambda observations: page.greedy(observations, settings, acting)
-        self._sample = lambda observations, noise: page.sample(observations, noise, settings, acting)
+        self._sample = lambda observations, noise: page.sample(observations, noise, settings, acting, *others)
         self._updates = {step.name: self._program(step, page) for step in algorithm.steps}
 
     def _program(self, step: Step, page: Any) -> Any:
@@ -57,8 +58,8 @@ class Learner:
 
         return update
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = self._greedy(observations)
+    def act(self, observations: Observations) -> Actions:
+        actions: Actions = self._greedy(observations)
         return actions
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:

@@ -13,7 +13,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.tensorflow import optimizers, runtime
 from hpcrl.rl.frameworks.tensorflow.layers import variables
-from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
 from hpcrl.rl.weights import inputs_first, outputs_first
 
 Tensors = list[Any]
@@ -49,15 +49,16 @@ class Learner:
             name: self._compile(_following(self._variables[name], self._variables[group]))
             for name, group in algorithm.targets.items()
         }
-        self._greedy, self._sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
+        self._greedy = self._acting("greedy", algorithm.acts_with)
+        self._sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
 
-    def _acting(self, name: str, group: str) -> runtime.Program:
+    def _acting(self, name: str, *groups: str) -> runtime.Program:
         """Return a function of the page that acts; not every page has `sample`."""
         function: Any = getattr(self._page, name, None)
-        settings, layers = self._settings, self._variables[group]
+        settings, networks = self._settings, [self._variables[group] for group in groups]
 
         def outputs(*arrays: Any) -> tuple[Any, ...]:
-            found = function(*arrays, settings, layers)
+            found = function(*arrays, settings, *networks)
             return found if isinstance(found, tuple) else (found,)
 
         return runtime.Program(self._execution, outputs)
@@ -105,9 +106,9 @@ class Learner:
 
         return gradient
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> Actions:
         (actions,) = self._greedy(observations.shape, [tf.convert_to_tensor(observations)])
-        found: NDArray[np.int64] = actions.numpy()
+        found: Actions = actions.numpy()
         return found
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:

@@ -13,7 +13,7 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.torch import optimizers, runtime
 from hpcrl.rl.frameworks.torch.layers import Flat, Layers
-from hpcrl.rl.interfaces import Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
 
 Tensors = list[torch.Tensor]
 # A flat gradient, and the aux of the loss.
@@ -45,7 +45,8 @@ class Learner:
             name: optimizers.make(self._flats[name].vector, algorithm.settings, self._lazy) for name in algorithm.groups
         }
         self._updates = {step.name: (self._program(step), self._optimizers[step.group]) for step in algorithm.steps}
-        self._greedy, self._sample = (self._acting(name, algorithm.acts_with) for name in ("greedy", "sample"))
+        self._greedy = self._acting("greedy", algorithm.acts_with)
+        self._sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
 
     def _reader(self, name: str) -> Callable[[], Layers]:
         """Return the function that gives current layers.
@@ -55,11 +56,11 @@ class Learner:
         flat = self._flats[name]
         return (lambda: flat.layers(flat.vector)) if self._lazy else (lambda: flat.views)
 
-    def _acting(self, name: str, group: str) -> Callable[..., Any]:
+    def _acting(self, name: str, group: str, *others: str) -> Callable[..., Any]:
         """Return a function of the page that acts, compiled; not every page has `sample`."""
         function: Any = getattr(self._page, name, None)
-        read, settings = self._reader(group), self._settings
-        return self._compile(lambda *arrays: function(*arrays, settings, read()))
+        read, settings, more = self._reader(group), self._settings, [self._reader(other) for other in others]
+        return self._compile(lambda *arrays: function(*arrays, settings, read(), *[each() for each in more]))
 
     def _program(self, step: Step) -> Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]]:
         """Return the update of a step from a batch and the optimiser's numbers: one graph, or two with the averaging between."""
@@ -108,7 +109,7 @@ class Learner:
 
         return value
 
-    def act(self, observations: Observations) -> NDArray[np.int64]:
+    def act(self, observations: Observations) -> Actions:
         # Nothing here requires a gradient, and on the CPU nothing moves: a context and two calls less.
         (given,) = self.transfer((observations,))
         actions: torch.Tensor = self._greedy(given)
