@@ -7,8 +7,10 @@ and the cell draws another one: exactly one trial of each cell ends.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,8 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
     path = directory / FOLDER / journal_name(cell.config, cell.resources, search)
     try:
         path.parent.mkdir(exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise HpcrlError(f"{path}: is not a regular file: move it away; the search then begins anew")
         study = _open(path, search)
         if cell.config[ROLE] == BEST:
             return Trial(search, _best(study, search, path))
@@ -104,6 +108,22 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
     return Trial(search, trial.params, study, trial)
 
 
+class _Lock:
+    """Holds a journal for one process. Optuna's own locks are files, which a killed process would leave for ever."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_suffix(".lock")
+        self._handle = -1
+
+    def acquire(self) -> bool:
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+
 def _open(path: Path, search: SearchFacts) -> Any:
     import optuna
     from optuna.storages import JournalStorage
@@ -111,7 +131,7 @@ def _open(path: Path, search: SearchFacts) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(path))),
+        storage=JournalStorage(JournalFileBackend(str(path), _Lock(path))),
         study_name=_STUDY,
         directions=list(search.directions.values()),
         load_if_exists=True,

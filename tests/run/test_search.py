@@ -41,7 +41,7 @@ def command_search(**changes: Any) -> dict[str, Any]:
 
 
 def trials(plan: Path) -> list[Any]:
-    (journal,) = (plan / FOLDER).iterdir()
+    (journal,) = (plan / FOLDER).glob("*.journal")
     storage = JournalStorage(JournalFileBackend(str(journal)))
     return optuna.load_study(study_name="search", storage=storage).trials
 
@@ -168,12 +168,25 @@ def test_an_objective_that_is_no_number_is_a_failed_trial(tmp_path: Path, value:
     assert [each.state for each in trials(plan)] == [TrialState.FAIL]
 
 
+def test_a_process_that_is_killed_while_it_holds_the_journal_stops_no_other(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    job = read_plan(plan).cell_jobs()[0]
+    run_task(plan, job.name)
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    hold = "import sys; from pathlib import Path; from hpcrl.run.search import _Lock; _Lock(Path(sys.argv[1])).acquire(); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold, journal], stdin=-1, stdout=-1) as holder:
+        assert holder.stdout and holder.stdout.readline() == b"1\n"
+        holder.kill()
+    assert run_task(plan, job.name, 1).returncode == 0
+    assert [each.state for each in trials(plan)] == [TrialState.COMPLETE] * 2
+
+
 @pytest.mark.parametrize("content", [b"\0\1\2", b'{"op_code": 0}\n', b"[]\n"])
 def test_a_damaged_journal_ends_the_cell_with_one_sentence(tmp_path: Path, content: bytes) -> None:
     plan = planned(tmp_path / "p", command_search())
     job = read_plan(plan).cell_jobs()[0]
     run_task(plan, job.name)
-    (journal,) = (plan / FOLDER).iterdir()
+    (journal,) = (plan / FOLDER).glob("*.journal")
     journal.write_bytes(content)
     done = run_task(plan, job.name, 1)
     assert done.returncode == 1
