@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_m
 from hpcrl.formats.version import full_version
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
-from hpcrl.plan.cells import check_ids, identified
+from hpcrl.plan.cells import Batch, check_ids, identified
 from hpcrl.plan.directory import PlanFiles
 from hpcrl.plan.environments import FlavourName, render_environment, surroundings_notes, unchecked_of
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
@@ -24,6 +24,7 @@ from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
 from hpcrl.plan.placement import notes
 from hpcrl.plan.workdir import check_readers, working_directory
+from hpcrl.searches import ROLE
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
@@ -75,7 +76,7 @@ def make_plan(
     groups, unplaced = pack(profile, study, environment_key)
     every = identified(study, groups)
     check_ids(study, every)
-    reused = {cell: completed[cell] for batch in every for cell in batch.ids if cell in completed} if completed else {}
+    reused = _reused(every, completed or {})
     batches = [batch.without(reused) for batch in every] if reused else every
     batches = [batch for batch in batches if batch.ids]
     if reused and not batches:
@@ -151,6 +152,16 @@ def make_plan(
         plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}), digests=_digests(plan, files)
     )
     return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable)
+
+
+def _reused(batches: Sequence[Batch], completed: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells that need not run again. Those of a search do, because its journal belongs to its plan."""
+    return {
+        cell: completed[cell]
+        for batch in batches
+        for cell, config in zip(batch.ids, batch.configs, strict=True)
+        if cell in completed and ROLE not in config
+    }
 
 
 def _next_generation(

@@ -36,7 +36,7 @@ class Run:
     """One training of one rank: its seed, who hears of it, and the other ranks.
 
     `world` is the MPI communicator of a topology's learner and actors. With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
-    device then cannot work while the loop continues. `prune` takes the mean return of each evaluation, and tells whether to end early.
+    device then cannot work while the loop continues. `prune` takes step and mean return of each evaluation, and tells whether to end early.
     """
 
     seed: int
@@ -45,7 +45,7 @@ class Run:
     collective: Collective | None = None
     precise_phases: bool = False
     world: Any = None
-    prune: Callable[[float], bool] = lambda mean: False
+    prune: Callable[[int, float], bool] = lambda step, mean: False
 
     @property
     def rank(self) -> int:

@@ -76,9 +76,10 @@ def _until_the_end(
         if not all(np.isfinite(array).all() for array in _weights(training)):
             return "diverged", None
         final, ends = _score(training, scores, goal)
+        pruned = final is not None and training.run.prune(loop.step, final)
         if ends:
             break
-        if final is not None and not is_over(settings, loop.step, loop.episodes) and training.run.prune(final):
+        if pruned and not is_over(settings, loop.step, loop.episodes):
             return "pruned", None
     return "completed", final
 

@@ -32,23 +32,26 @@ class Trial:
         self.values = dict(values)
         self._search, self._study, self._trial = search, study, trial
         self._several = len(search.directions) > 1
-        kept = trial.user_attrs.get(_EVALUATIONS, []) if trial is not None else []
-        self._evaluations: list[float] = list(kept)
+        kept = trial.user_attrs.get(_EVALUATIONS, {}) if trial is not None else {}
+        self._evaluations: dict[int, float] = {int(step): value for step, value in kept.items()}
+        self._last = max(self._evaluations, default=0)
         # The trial had ended before its record was complete: it runs again as it was.
         self._before = _ended(trial)
 
-    def prune(self, value: float) -> bool:
-        """Take the next evaluation; tell whether the pruner ends the trial here."""
+    def prune(self, step: int, value: float) -> bool:
+        """Take an evaluation; tell whether the pruner ends the trial here.
+
+        A trial that goes on from a checkpoint may come to a step again.
+        """
         if self._trial is None:
             return False
-        number = len(self._evaluations) + 1
-        self._evaluations.append(value)
         if self._before:
-            return bool(self._before == "pruned" and number >= len(self._trial.user_attrs.get(_EVALUATIONS, [])))
-        self._trial.set_user_attr(_EVALUATIONS, self._evaluations)
+            return self._before == "pruned" and step >= self._last
+        self._evaluations[step] = value
+        self._trial.set_user_attr(_EVALUATIONS, {str(key): each for key, each in self._evaluations.items()})
         if self._several or not math.isfinite(value):
             return False
-        self._trial.report(value, number)
+        self._trial.report(value, sum(each <= step for each in self._evaluations))
         return bool(self._trial.should_prune())
 
     def end(self, outcome: str, facts: Mapping[str, Any]) -> str | None:
@@ -60,7 +63,7 @@ class Trial:
             return None
         from optuna.trial import TrialState
 
-        known = {**facts, "mean_score": _mean(self._evaluations)}
+        known = {**facts, "mean_score": self.mean_score()}
         values = [known.get(name) for name in self._search.directions]
         wrong = next(
             (name for name, value in zip(self._search.directions, values, strict=True) if not _is(value)), None
@@ -76,6 +79,10 @@ class Trial:
             found = known.get(wrong)
             return f"the objective {wrong} {'was not reported' if found is None else f'is {found}'}"
         return None
+
+    def mean_score(self) -> float | None:
+        """Return the mean of the evaluations; None without one."""
+        return sum(self._evaluations.values()) / len(self._evaluations) if self._evaluations else None
 
     def pruned_because(self) -> str:
         return f"pruned by {self._search.pruner} after {count(len(self._evaluations), 'evaluation')}"
@@ -226,10 +233,6 @@ def _pruner(name: str) -> Any:
         "halving": pruners.SuccessiveHalvingPruner,
     }
     return makers[name]()
-
-
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _is(value: Any) -> bool:

@@ -116,3 +116,17 @@ def test_stopping_at_the_goal_needs_one(tmp_path: Path) -> None:
     study = dqn_study(goal=None, axes={"framework": ["numpy"], "stop_at_goal": [False, True]})
     with pytest.raises(SpecError, match="`stop_at_goal` needs a `goal`: give the return"):
         planned(tmp_path / "p", study)
+
+
+def test_the_cells_of_a_search_are_never_reused(tmp_path: Path) -> None:
+    """The journal with what its trials drew belongs to the plan."""
+    search = {"trials": 2, "space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}
+    other = planned(tmp_path / "other", dqn_study(search=search))
+    for cell in cells_of(other):
+        write_record(other, cell)
+    collect([other], tmp_path / "d", Slurm())
+    done = completed_cells([tmp_path / "d"])
+    assert len(done) == 3
+    file = write_yaml(tmp_path / "study.yaml", dqn_study(search=search))
+    files = make_plan(Library(), "workstation", str(file), UserChoices(), completed=done)
+    assert (files.plan.totals["cells"], files.plan.totals["reused"]) == (3, 0)

@@ -20,7 +20,8 @@ from optuna.trial import TrialState
 
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.formats.record import read_frames
-from hpcrl.searches import FOLDER
+from hpcrl.run.search import Trial
+from hpcrl.searches import FOLDER, SearchFacts
 from tests.builders import command_study, dqn_study, planned, run_task
 
 SPACE: dict[str, Any] = {
@@ -203,3 +204,45 @@ def test_more_trials_continue_the_search(tmp_path: Path) -> None:
     again = [json.loads(line)["id"] for line in (more / "cells.jsonl").read_text().splitlines()]
     assert again[:4] == ids[:4]
     assert not set(again[4:]) & set(ids)
+
+
+class OfOptuna:
+    """Takes what a trial tells Optuna."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.user_attrs, self.reported = attributes, list[tuple[float, int]]()
+
+    def set_user_attr(self, name: str, value: Any) -> None:
+        self.user_attrs[name] = value
+
+    def report(self, value: float, step: int) -> None:
+        self.reported.append((value, step))
+
+    def should_prune(self) -> bool:
+        return False
+
+
+def test_a_trial_that_comes_to_an_evaluation_again_counts_it_once() -> None:
+    """It goes on from a checkpoint that is older than its last evaluation."""
+    facts = SearchFacts(3, {}, {"mean_score": "maximize"})
+    first = OfOptuna({})
+    before = Trial(facts, {}, None, first)
+    for step, value in ((100, 1.0), (200, 2.0), (300, 3.0)):
+        before.prune(step, value)
+    again = OfOptuna(json.loads(json.dumps(first.user_attrs)))
+    after = Trial(facts, {}, None, again)
+    for step, value in ((200, 2.0), (300, 3.0), (400, 6.0)):
+        after.prune(step, value)
+    assert again.reported == [(2.0, 2), (3.0, 3), (6.0, 4)]
+    assert after.mean_score() == pytest.approx(3.0)
+
+
+def test_the_mean_score_is_that_of_all_evaluations(tmp_path: Path) -> None:
+    space = {"learning_rate": SPACE["learning_rate"]}
+    study = dqn_study(search={"trials": 1, "directions": {"mean_score": "maximize"}, "space": space})
+    plan = planned(tmp_path / "p", study)
+    run_task(plan, read_plan(plan).cell_jobs()[0].name)
+    (record,) = (plan / "records").iterdir()
+    rows = [row for frame in read_frames(record) if frame.kind == "evaluations" for row in frame.payload["table"]]
+    assert [row[0] for row in rows] == [500, 1000, 1500]
+    assert trials(plan)[0].value == pytest.approx(sum(row[2] for row in rows) / 3)
