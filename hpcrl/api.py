@@ -113,7 +113,7 @@ def plan(
     from hpcrl.plan.make import UserChoices, make_plan
     from hpcrl.plan.reuse import completed_cells
     from hpcrl.spec.library import Library
-    from hpcrl.spec.study import read_notify
+    from hpcrl.spec.notify import read_notify
     from hpcrl.spec.user import account_for, email_for, read_settings
 
     own = read_settings()

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from hpcrl.errors import HpcrlError
 from hpcrl.secrets import looks_secret, secret_among
-from hpcrl.spec.study import Study, read_notify
+from hpcrl.spec.notify import read_notify
+from hpcrl.spec.study import Study
 from hpcrl.telemetry.provenance import numeric_variables
 
 SECRET = (

@@ -14,7 +14,8 @@ from hpcrl.formats.plan import Cell
 from hpcrl.plan.expand import LIMITS, cell_ids
 from hpcrl.plan.pack import Group, as_data
 from hpcrl.plan.placement import Placement
-from hpcrl.spec.study import Resources, Study
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Study
 
 
 @dataclass(frozen=True)

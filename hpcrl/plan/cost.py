@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcrl.plan.placement import Placement
 from hpcrl.spec.billing import evaluate
 from hpcrl.spec.cluster import ClusterProfile, gpu_name
-from hpcrl.spec.study import Resources
+from hpcrl.spec.resources import Resources
 
 
 @dataclass(frozen=True)

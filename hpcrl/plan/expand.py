@@ -12,9 +12,9 @@ from typing import Any
 
 from hpcrl.errors import UsageError
 from hpcrl.spec.axes import MAX_CELLS, options
-from hpcrl.spec.resources import settled
+from hpcrl.spec.resources import RESOURCES, Resources, settled
 from hpcrl.spec.search import seeds_of
-from hpcrl.spec.study import RESOURCES, Resources, Study
+from hpcrl.spec.study import Study
 
 
 @dataclass(frozen=True)

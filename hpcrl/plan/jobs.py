@@ -16,8 +16,10 @@ from hpcrl.plan.pack import as_data, throttle
 from hpcrl.plan.placement import NoPlace, place
 from hpcrl.plan.requests import Options, Request, request
 from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.notify import Notify
 from hpcrl.spec.rendering import Renderer
-from hpcrl.spec.study import Notify, Pin, Resources, Study
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Pin, Study
 from hpcrl.spec.surroundings import surroundings_of
 from hpcrl.surroundings import Surroundings
 

@@ -17,7 +17,7 @@ from hpcrl.formats.plan import Job, Plan
 from hpcrl.plan.placement import Placement
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.quantities import format_time
-from hpcrl.spec.study import Resources
+from hpcrl.spec.resources import Resources
 
 MAX_ARRAY = 100_000
 

@@ -13,7 +13,8 @@ from hpcrl.plan.expand import Point, expand
 from hpcrl.plan.placement import NoPlace, Placement, place
 from hpcrl.searches import BEST, ROLE
 from hpcrl.spec.cluster import ClusterProfile
-from hpcrl.spec.study import Pin, Resources, Study
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Pin, Study
 
 DEFAULT_ENVIRONMENT = "numpy"
 # (name, flavour, with Horovod) -> key of the rendered environment

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hpcrl.errors import UsageError, suggestion
 from hpcrl.spec.cluster import ClusterProfile, GpuRequest, NodeType, Partition, Qos
 from hpcrl.spec.quantities import format_memory, format_time
-from hpcrl.spec.study import Pin, Resources
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Pin
 
 
 @dataclass(frozen=True)

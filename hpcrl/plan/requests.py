@@ -9,7 +9,7 @@ from hpcrl.errors import UsageError
 from hpcrl.plan.placement import Placement
 from hpcrl.spec.cluster import ClusterProfile, GpuRequest
 from hpcrl.spec.quantities import format_time
-from hpcrl.spec.study import Resources
+from hpcrl.spec.resources import Resources
 
 Options = list[tuple[str, str | int | bool]]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError, count
 from hpcrl.formats.plan import MANIFEST, Environment
-from hpcrl.spec.study import Workload
+from hpcrl.spec.workload import Workload
 from hpcrl.surroundings import Surroundings
 from hpcrl.telemetry.provenance import code
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from hpcrl.spec.study import Model
+from hpcrl.spec.resources import Model
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Measure = Literal[

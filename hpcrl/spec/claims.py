@@ -27,7 +27,7 @@ from hpcrl.spec.claim_tests import (
 )
 from hpcrl.spec.document import Document, validate
 from hpcrl.spec.quantities import Name
-from hpcrl.spec.study import Model
+from hpcrl.spec.resources import Model
 
 
 class Claim(Model):

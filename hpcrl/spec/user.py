@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from hpcrl.errors import UsageError
 from hpcrl.spec.document import read_document, validate
-from hpcrl.spec.study import Notify
+from hpcrl.spec.notify import Notify
 
 Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]+$", max_length=128)]
 

@@ -10,7 +10,8 @@ from hpcrl.plan.cost import Cost, cost
 from hpcrl.plan.placement import Placement, place
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
-from hpcrl.spec.study import Pin, Resources
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Pin
 
 PROFILES = {name: Library().cluster(name) for name in ("sol", "cirrus", "cirrus-legacy")}
 

@@ -10,7 +10,8 @@ from hpcrl.plan.placement import NoPlace, Placement, notes, place
 from hpcrl.plan.requests import request
 from hpcrl.spec.cluster import ClusterProfile, GpuRequest
 from hpcrl.spec.library import Library
-from hpcrl.spec.study import Pin, Resources
+from hpcrl.spec.resources import Resources
+from hpcrl.spec.study import Pin
 
 PROFILES = {name: Library().cluster(name) for name in ("sol", "cirrus", "cirrus-legacy")}
 

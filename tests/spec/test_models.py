@@ -11,7 +11,7 @@ from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import SpecError, UsageError
 from hpcrl.spec.document import validate
 from hpcrl.spec.library import Library
-from hpcrl.spec.study import read_notify
+from hpcrl.spec.notify import read_notify
 from tests.builders import command_study, dqn_study, write_yaml
 
 LIBRARY = Library()
