@@ -80,7 +80,7 @@ def train_cell(
     make_environment = partial(
         gymnasium_environment,
         workload["environment"],
-        workload.get("max_episode_steps"),
+        config.get("max_episode_steps", workload.get("max_episode_steps")),
         _options_of(workload, config, settings),
     )
     world = join(group) if acts else None

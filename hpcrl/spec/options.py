@@ -16,6 +16,7 @@ from hpcrl.spec.gym import is_known_here
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
+EPISODE_LIMIT = "max_episode_steps"  # of the workload, or an axis
 _KINDS: tuple[tuple[Any, str], ...] = ((bool, "true or false"), ((int, float), "a number"), (str, "a text"))
 
 
@@ -29,11 +30,11 @@ def option_faults(study: Study) -> Iterator[Fault]:
     environment, given = study.workload.environment or "", study.workload.environment_options or {}
     found: list[Fault] = []
     for name, value in given.items():
-        if wrong := _fault(environment, name, value):
+        if wrong := option_fault(environment, name, value):
             found.append((("workload", "environment_options", name), wrong))
     axes = options_of_study(study) - {name for each in study.algorithms() for name in fields.names(each.settings)}
     for path, key, value in assignments(study):
-        if key in axes and (wrong := _fault(environment, key, value)):
+        if key in axes and (wrong := option_fault(environment, key, value)):
             found.append((path, wrong))
     yield from found
     own = OWN_ENVIRONMENTS.get(environment)
@@ -64,7 +65,15 @@ def unnamed_option(environment: str, key: str) -> str | None:
     return f"is an option of {environment}: name its usual value in `environment_options` of the workload, too"
 
 
-def _fault(environment: str, name: str, value: Any) -> str | None:
+def episode_limit_fault(value: Any) -> str | None:
+    """Say what is wrong with a maximum number of steps of an episode; None if it is valid."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return None
+    return f"expected a whole number of at least 1, got {written(value)}"
+
+
+def option_fault(environment: str, name: str, value: Any) -> str | None:
+    """Say what is wrong with an environment's option; None if it is valid, or if that is not known here."""
     if own := OWN_ENVIRONMENTS.get(environment):
         if own.options is None:
             return f"{environment} has no options"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from hpcrl.catalogue import fields
+from hpcrl.catalogue.registry import Algorithm
 from hpcrl.errors import suggestion, written
 from hpcrl.searches import BEST, KEYS, OBJECTIVES, ROLE, TRIAL, TRIALS
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.explain import Key
+from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
 from hpcrl.spec.resources import Model, Scalar
 
 if TYPE_CHECKING:
@@ -156,22 +158,18 @@ def _of_commands(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
 
 def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     found = study.algorithms()
+    options = options_of_study(study)
     settled = False
     for name, values in search.space.items():
         at: Key = ("search", "space", name)
         if name in study.workload.hyperparameters:
             yield at, f"{name} is set in `workload.hyperparameters`, too: remove one of the two"
+        ends = values.ends() if isinstance(values, Range) else values
         for algorithm in found:
-            known = fields.names(algorithm.settings)
-            if name not in known:
+            if wrong := _value_faults(study, algorithm, name, ends, options):
                 settled = True
-                yield at, f"{algorithm.title} has no hyperparameter {name!r}; {suggestion(name, known)}"
+                yield at, wrong
                 break
-            for value in values.ends() if isinstance(values, Range) else values:
-                if wrong := fields.fault(algorithm.settings, name, value):
-                    settled = True
-                    yield at, wrong
-                    break
     if settled:
         return
     yield from _corner_faults(study, search)
@@ -185,6 +183,25 @@ def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
             )
 
 
+def _value_faults(
+    study: Study, algorithm: Algorithm, name: str, values: Sequence[Any], options: set[str]
+) -> str | None:
+    """Say what is wrong with a parameter of the space or with one of its values; None if nothing is."""
+    known = fields.names(algorithm.settings)
+    for value in values:
+        if name in known:
+            wrong = fields.fault(algorithm.settings, name, value)
+        elif name == EPISODE_LIMIT:
+            wrong = episode_limit_fault(value)
+        elif name in options:
+            wrong = option_fault(study.workload.environment or "", name, value)
+        else:
+            wrong = f"{algorithm.title} has no hyperparameter {name!r}; {suggestion(name, {*known, *options})}"
+        if wrong:
+            return wrong
+    return None
+
+
 def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     """Give the extreme points of the space whose settings are valid alone, but not together."""
     ends = {name: each.ends() if isinstance(each, Range) else each for name, each in search.space.items()}
@@ -193,7 +210,7 @@ def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
         names = fields.names(algorithm.settings)
         given = {name: value for name, value in study.workload.hyperparameters.items() if name in names}
         for values in itertools.islice(itertools.product(*ends.values()), _CORNERS):
-            point = dict(zip(ends, values, strict=True))
+            point = {key: value for key, value in zip(ends, values, strict=True) if key in names}
             settings = fields.check(algorithm.name, algorithm.settings, {**given, **point})
             if (wrong := algorithm.fault(settings, 1)) and wrong[0] not in told:
                 told.add(wrong[0])

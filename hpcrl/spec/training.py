@@ -15,7 +15,14 @@ from hpcrl.searches import KEYS
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, image_side, reward_range
-from hpcrl.spec.options import option_faults, options_at, options_of_study, unnamed_option
+from hpcrl.spec.options import (
+    EPISODE_LIMIT,
+    episode_limit_fault,
+    option_faults,
+    options_at,
+    options_of_study,
+    unnamed_option,
+)
 from hpcrl.spec.resources import RESOURCES
 
 if TYPE_CHECKING:
@@ -69,14 +76,15 @@ def training_notes(study: Study) -> list[str]:
         return []
     names = {name for each in study.algorithms() for name in fields.names(each.settings)}
     found: dict[str, None] = {}
-    for values, _ in combinations(study, ("algorithm", *sorted(names))):
+    for values, _ in combinations(study, ("algorithm", EPISODE_LIMIT, *sorted(names))):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
         # An episode that is cut off is bootstrapped: its value is that of one without end.
-        steps = 1 / (1 - settings.gamma) if settings.gamma < 1 else study.workload.max_episode_steps or 0
+        limit = values.get(EPISODE_LIMIT) or study.workload.max_episode_steps or 0
+        steps = 1 / (1 - settings.gamma) if settings.gamma < 1 else limit
         if text := algorithm.note(settings, min(0.0, rewards[0] * steps), max(0.0, rewards[1] * steps)):
             found[text] = None
     return list(found)
@@ -118,6 +126,7 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         "framework",
         "execution",
         "tensorboard",
+        EPISODE_LIMIT,
         *of_search,
         *fixed,
         *RESOURCES,
@@ -147,7 +156,9 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             yield path, f"no execution mode {written(value)}; {suggestion(str(value), modes())}"
         elif key == "tensorboard" and value not in ("none", "during", "after"):
             yield path, f"expected none, during or after, got {written(value)}"
-        elif key in settings and (wrong := fields.fault(settings[key].settings, key, value)):
+        elif (key == EPISODE_LIMIT and (wrong := episode_limit_fault(value))) or (
+            key in settings and (wrong := fields.fault(settings[key].settings, key, value))
+        ):
             yield path, wrong
 
 

@@ -120,6 +120,11 @@ def test_the_environment_has_the_options_of_its_study_and_its_own_axes(
     assert set(sizes) == {25} and other.episodes[:, 3].max() == 7
 
 
+def test_an_axis_limits_the_episodes(tmp_path: Path) -> None:
+    assert Trained(tmp_path / "of-study").episodes[:, 3].max() == 7
+    assert Trained(tmp_path / "of-axis", max_episode_steps=5).episodes[:, 3].max() == 5
+
+
 def test_two_seeds_are_two_cells(tmp_path: Path) -> None:
     """Without the limit of steps episodes end when they will."""
     long = WORKLOAD | {"max_episode_steps": None}

@@ -104,3 +104,11 @@ def test_options_of_packages_that_are_not_here_are_left_to_the_cell(tmp_path: Pa
         "axes.levle: no hyperparameter, resource or option"
         in faults(tmp_path, study_of("mine:Maze-v0", {"level": 1}, levle=[1]))[0]
     )
+
+
+def test_the_limit_of_episodes_may_be_an_axis(tmp_path: Path) -> None:
+    study = study_of("CartPole-v1", max_episode_steps=[100, 500])
+    assert [point.config["max_episode_steps"] for point in expand(read(tmp_path, study))] == [100, 500]
+    wrong = study_of("CartPole-v1", max_episode_steps=[100, 0.5])
+    (said,) = faults(tmp_path, wrong)
+    assert "axes.max_episode_steps.1: expected a whole number of at least 1, got 0.5" in said

@@ -34,6 +34,7 @@ RATE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
         ),
         ({"space": {"batch_size": {"low": 16, "high": 200_000}}}, "expected at most buffer_size"),
         ({"space": {"hidden": [16, 32]}}, "hidden: "),
+        ({"space": {"max_episode_steps": {"low": 0, "high": 30}}}, "expected a whole number of at least 1, got 0"),
         ({"sampler": "grid"}, "search.sampler: "),
         ({"directions": {"final_scor": "maximize"}}, "no objective 'final_scor'; did you mean 'final_score'?"),
         ({"directions": {"final_score": "up"}}, "search.directions.final_score: "),
@@ -96,3 +97,15 @@ def test_each_search_has_its_trials_and_then_its_best_on_every_seed(tmp_path: Pa
         [(gamma, "trial", 0) for gamma in (0.9, 0.99) for _ in range(3)],
         [(gamma, "best", seed) for gamma in (0.9, 0.99) for seed in (1, 2)],
     ]
+
+
+def test_a_space_has_options_of_the_environment_and_the_limit_of_episodes(tmp_path: Path) -> None:
+    space = {"size": {"low": 5, "high": 15}, "same_column": [True, False], "max_episode_steps": {"low": 10, "high": 17}}
+    study = dqn_study(search={"trials": 3, "space": space})
+    study["workload"]["environment"] = "Doors-v0"
+    file = write_yaml(tmp_path / "study.yaml", study)
+    read = Library().study(str(file))
+    assert read.search is not None and set(read.search.space) == set(space)
+    study["search"]["space"]["size"]["low"] = 1
+    with pytest.raises(UsageError, match=r"search\.space\.size: expected a whole number from 3 to 100, got 1"):
+        Library().study(str(write_yaml(file, study)))
