@@ -165,7 +165,7 @@ def test_a_stopped_training_goes_on_from_its_checkpoint(worker: Path, tmp_path: 
     for topology in ("collective", "asynchronous"):
         shared: dict[str, Any] = {"topology": topology, "actors": 2, "delay": 0.01, "settings": {"total_steps": 3000}}
         shared["checkpoint"] = str(tmp_path / f"{topology}.npz")
-        first, second = run_cases(worker, 3, [shared | {"stopped": [0], "stop_after": 1.0}, shared])
+        first, second = run_cases(worker, 3, [shared | {"stop_at": 1000}, shared])
         assert (first["outcome"], second["outcome"]) == ("preempted", "completed")
         assert 0 < first["steps"] < second["steps"] == 3000
         assert sum(second["counts"].values()) == 3000 - first["steps"]

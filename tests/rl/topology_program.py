@@ -6,6 +6,7 @@ The first argument is a framework, the second its mode, the third a list of case
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 import threading
@@ -87,7 +88,12 @@ def learner(
     memory.add = lambda *given: (seen(*given), add(*given))[1]
     if world is None:  # the explorer has the method itself
         training.loop._explorer._store = memory.add  # type: ignore[attr-defined]
-    result = train(training, case.get("goal"), stop, Path(case["checkpoint"]) if "checkpoint" in case else None)
+    most = case.get("stop_at", math.inf)
+
+    def stops() -> bool:
+        return bool(stop()) or sum(seen.counts.values()) >= most
+
+    result = train(training, case.get("goal"), stops, Path(case["checkpoint"]) if "checkpoint" in case else None)
     weights = training.learner.state()
     return {
         "outcome": result.outcome,
