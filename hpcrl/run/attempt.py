@@ -231,7 +231,7 @@ class RankOfAttempt:
         facts = self._recorder.last if self._plan.runs_command else ended.facts
         try:
             wrong = self._trial.end(ended.outcome, facts)
-        except (OSError, HpcrlError) as error:
+        except (OSError, HpcrlError, ValueError, KeyError, TypeError, RuntimeError) as error:
             wrong = f"the search cannot be told of it: {error}"
         return replace(ended, outcome="failed", reason=wrong) if wrong else ended
 

@@ -107,7 +107,7 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
         if cell.config[ROLE] == BEST:
             return Trial(search, _best(study, search, path))
         checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
-        trial = _trial_of(study, search, cell, goes_on=checkpoint.exists())
+        trial = _trial_of(study, search, cell, checkpoint)
     except OSError as error:
         raise HpcrlError(f"{path}: the search cannot use it: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
@@ -146,7 +146,7 @@ def _open(path: Path, search: SearchFacts) -> Any:
     )
 
 
-def _trial_of(study: Any, search: SearchFacts, cell: Cell, goes_on: bool) -> Any:
+def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> Any:
     from optuna.trial import Trial as OptunaTrial
     from optuna.trial import TrialState
 
@@ -156,9 +156,10 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, goes_on: bool) -> Any
             return frozen
     for frozen in earlier:
         if frozen.state == TrialState.RUNNING:
-            if goes_on:
+            if checkpoint.exists():
                 return OptunaTrial(study, frozen._trial_id)
             study.tell(frozen.number, state=TrialState.FAIL)
+    checkpoint.unlink(missing_ok=True)  # of other values
     # A new process draws for each trial: the number of the trial is a part of the seed.
     study.sampler = _sampler(search, f"{search.seed} {cell.config[TRIAL]} {len(earlier)}")
     trial = study.ask(_distributions(search.space))
@@ -180,7 +181,7 @@ def _best(study: Any, search: SearchFacts, path: Path) -> dict[str, Any]:
     if not completed:
         raise UsageError(f"{path}: no trial completed, so that there is no best one")
     sign = -1 if next(iter(search.directions.values())) == "maximize" else 1
-    best = min(completed, key=lambda each: (sign * each.values[0], each.number))
+    best = min(completed, key=lambda each: (sign * each.values[0], each.user_attrs[_NUMBER]))
     return dict(best.params)
 
 

@@ -16,11 +16,12 @@ from hpcrl.searches import BEST, KEYS, OBJECTIVES, ROLE, TRIAL, TRIALS
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.explain import Key
 from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
-from hpcrl.spec.resources import Model, Scalar
+from hpcrl.spec.resources import RESOURCES, Model, Scalar
 
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
+_TAKEN = {*KEYS, *RESOURCES, "seed", "cell", "workdir", "topology", "actors", "algorithm", "framework", "execution"}
 _CORNERS = 4096  # largest number of extreme points of a space that are checked
 _Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -115,7 +116,9 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
         yield ("axes", name), f"`{name}` is a key of the search: choose another name"
     for name, values in search.space.items():
         at: Key = ("search", "space", name)
-        if name in keys:
+        if name in _TAKEN:
+            yield at, f"{name} has another meaning in a search: choose another name"
+        elif name in keys:
             yield at, f"{name} is set by an axis, too: remove one of the two"
         elif isinstance(values, Range):
             yield from (((*at, *below), text) for below, text in values.faults())
@@ -130,7 +133,9 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
             ("search", "seed"),
             f"{search.seed} is one of the study's seeds, on which the best trial runs anew: choose another",
         )
-    if study.resources.tasks not in (None, 1) or keys & {"tasks", "topology", "actors", "parallelism"}:
+    resources, own = study.resources, study.workload.hyperparameters
+    several = resources.tasks not in (None, 1) or resources.parallelism != "none" or resources.nodes != 1
+    if several or {"topology", "actors"} & set(own) or keys & {"tasks", "nodes", "topology", "actors", "parallelism"}:
         yield ("search",), "trials have one rank: remove `tasks`, `parallelism` and topologies"
     yield from _objective_faults(study, search)
     yield from _of_training(study, search) if study.workload.trains else _of_commands(study, search)
