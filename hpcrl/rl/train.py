@@ -76,8 +76,7 @@ def _until_the_end(
         if not all(np.isfinite(array).all() for array in _weights(training)):
             return "diverged", None
         final, ends = _score(training, scores, goal)
-        with training.run.clock.aside("evaluate"):
-            pruned = final is not None and training.run.prune(loop.step, final)
+        pruned = final is not None and training.run.prune(loop.step, final)
         if ends:
             break
         if pruned and not is_over(settings, loop.step, loop.episodes):
