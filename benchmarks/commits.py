@@ -31,6 +31,8 @@ program.SETTINGS |= {"total_steps": program.STEPS, "evaluation_interval": progra
 if "PPO" in dir(program):
     program.SETTINGS["evaluation_interval"] = program.WARM
 program.SETTINGS["learning_starts"] = program.STEPS // 5
+if "TASKS" in dir(program):
+    program.TASKS["dqn"] = program.Task("CartPole-v1", program.STEPS, program.WARM, program.SETTINGS)
 print("SPS:", program.ours(sys.argv[2], sys.argv[3], "framework"))
 """
 
@@ -60,7 +62,7 @@ def _compare(framework: str, execution: str, trees: dict[Path, Path]) -> None:
         # Each tree comes first in every second round.
         for directory in list(trees)[:: 1 if turn % 2 else -1]:
             words = [python_of(framework), "-c", PROGRAM, str(trees[directory]), framework, execution, steps]
-            best[directory] = max(best[directory], speed(words, directory))
+            best[directory] = max(best[directory], speed(words, directory, int(steps) // 4))
     new, old = best.values()
     print(f"  {framework + ' ' + execution:<18} {new:8.0f} {old:8.0f} {new / old:7.3f}", flush=True)
 

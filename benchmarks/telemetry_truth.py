@@ -310,7 +310,8 @@ def measure(name: str, directory: Path) -> tuple[dict[str, Any], float, float, i
         seconds, most = group.usage()
     finally:
         left = group.remove()
-    return hpcrl.load(dataset).iloc[0].to_dict(), seconds, most, left
+    (row,) = hpcrl.load(dataset).to_dict("records")
+    return {str(name): value for name, value in row.items()}, seconds, most, left
 
 
 def main(words: str = "") -> int:

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
-STEPS = 50_000
-# Time counts from this step on, on every side: everything is compiled by then, and DQN learns.
-WARM = 12_288
+
+class Task(NamedTuple):
+    """What is trained, for how many steps, and from which step on time counts, on every side: everything is compiled by then."""
+
+    environment: str
+    steps: int
+    warm: int
+    settings: dict[str, Any]
+
+
+STEPS, WARM = 50_000, 12_288
 # CleanRL's dqn.py and ppo.py: their defaults, but for the number of steps and, for PPO, twice as many environments.
 SETTINGS: dict[str, Any] = {
     "total_steps": STEPS, "hidden": [120, 84], "learning_rate": 2.5e-4, "final_learning_rate": 2.5e-4, "batch_size": 128,
@@ -25,18 +33,31 @@ PPO: dict[str, Any] = {
     "final_clip_range": 0.2, "clip_values": True, "entropy_weight": 0.01, "value_weight": 0.5, "max_gradient_norm": 0.5,
     "evaluation_interval": WARM, "evaluation_episodes": 1,
 }  # fmt: skip
+# CleanRL's td3_continuous_action.py: its defaults, but for the number of steps, the random ones among them, and the buffer.
+TD3: dict[str, Any] = {
+    "total_steps": 14_000, "hidden": [256, 256], "learning_rate": 3e-4, "final_learning_rate": 3e-4,
+    "value_learning_rate": 3e-4, "final_value_learning_rate": 3e-4, "batch_size": 256, "buffer_size": 100_000,
+    "random_steps": 10_000, "learning_starts": 10_000, "train_interval": 1, "updates": 1, "policy_delay": 2,
+    "evaluation_interval": 11_000, "evaluation_episodes": 1,
+}  # fmt: skip
+TASKS = {
+    "dqn": Task("CartPole-v1", STEPS, WARM, SETTINGS),
+    "ppo": Task("CartPole-v1", STEPS, WARM, PPO),
+    "td3": Task("HalfCheetah-v5", 14_000, 11_000, TD3),
+}
 
 
 class Watch:
-    """Seconds from the step WARM to the last; a reporter of ours, and a callback of others."""
+    """Seconds from the first step that counts to the last; a reporter of ours, and a callback of others."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: int) -> None:
+        self._warm = warm
         self._first: tuple[int, float] | None = None
         self._last = (0, 0.0)
 
     def progress(self, step: int, total: int) -> None:
         self._last = step, time.perf_counter()
-        if self._first is None and step >= WARM:
+        if self._first is None and step >= self._warm:
             self._first = self._last
 
     def rate(self) -> float:
@@ -46,11 +67,13 @@ class Watch:
 
 
 def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> float:
-    import gymnasium
+    from functools import partial
 
-    from hpcrl.catalogue.fields import check
+    from hpcrl.catalogue.fields import check, names
     from hpcrl.catalogue.registry import algorithms
+    from hpcrl.formats.facts import Asked
     from hpcrl.rl.distributed.group import Group
+    from hpcrl.rl.envs.make import gymnasium_environment
     from hpcrl.rl.make import make_training
     from hpcrl.rl.runs import Run
     from hpcrl.rl.smoke import Silent
@@ -60,13 +83,16 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
     class Reporter(Watch, Silent):
         """Nothing but the watch."""
 
-    before_import({"framework": framework}, {"cpus": 1}, Group())
-    chosen = {"dqn": SETTINGS, "ppo": PPO}[name]
-    settings = check(name, algorithms()[name].settings, chosen | {"acting": acting})
-    reporter = Reporter()
+    before_import({"framework": framework}, Asked(1, 1024, 60), Group())
+    task = TASKS[name]
+    kind = algorithms()[name].settings
+    given = task.settings | ({"acting": acting} if "acting" in names(kind) else {})
+    reporter = Reporter(task.warm)
     run = Run(1, reporter, PhaseClock())
-    training = make_training(name, settings, framework, execution, lambda: gymnasium.make("CartPole-v1"), run)
-    for until in (*range(WARM, STEPS, WARM), STEPS):  # no evaluation: the peers have none
+    training = make_training(
+        name, check(name, kind, given), framework, execution, partial(gymnasium_environment, task.environment), run
+    )
+    for until in (*range(task.warm, task.steps, task.warm), task.steps):  # no evaluation: the peers have none
         training.loop.advance(until, lambda: False)
     training.loop.close()
     return reporter.rate()
@@ -76,15 +102,18 @@ def sb3(name: str = "dqn") -> float:
     import torch
     from stable_baselines3 import DQN
     from stable_baselines3 import PPO as Ppo
+    from stable_baselines3 import TD3 as Td3
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.noise import NormalActionNoise
 
-    class Callback(BaseCallback):  # type: ignore[misc]
+    class Callback(BaseCallback):
         def _on_step(self) -> bool:
-            watch.progress(self.num_timesteps, STEPS)
+            watch.progress(self.num_timesteps, task.steps)
             return True
 
-    watch = Watch()
+    task = TASKS[name]
+    watch = Watch(task.warm)
     torch.set_num_threads(1)
     if name == "dqn":
         model = DQN(
@@ -92,12 +121,18 @@ def sb3(name: str = "dqn") -> float:
             buffer_size=10_000, learning_starts=10_000, target_update_interval=500, train_freq=10, gradient_steps=1,
             exploration_initial_eps=1.0, exploration_final_eps=0.05, exploration_fraction=0.5, seed=1, device="cpu",
         )  # fmt: skip
+    elif name == "td3":
+        model = Td3(
+            "MlpPolicy", "HalfCheetah-v4", policy_kwargs={"net_arch": [256, 256]}, learning_rate=3e-4, batch_size=256,
+            buffer_size=100_000, learning_starts=10_000, train_freq=1, gradient_steps=1, policy_delay=2, tau=0.005, gamma=0.99,
+            action_noise=NormalActionNoise([0.0] * 6, [0.1] * 6), target_policy_noise=0.2, target_noise_clip=0.5, seed=1, device="cpu",
+        )  # fmt: skip
     else:
         model = Ppo(
             "MlpPolicy", make_vec_env("CartPole-v1", 8, seed=1), learning_rate=2.5e-4, n_steps=128, batch_size=256, n_epochs=4,
             gamma=0.99, gae_lambda=0.95, clip_range=0.2, clip_range_vf=0.2, ent_coef=0.01, seed=1, device="cpu",
         )  # fmt: skip
-    model.learn(STEPS, callback=Callback())
+    model.learn(task.steps, callback=Callback())
     return watch.rate()
 
 

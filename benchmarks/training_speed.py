@@ -1,9 +1,10 @@
-"""Environment steps per second on CartPole-v1 by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
+"""Environment steps per second by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
 
-python -m benchmarks.training_speed [dqn | ppo] [CORE]
+python -m benchmarks.training_speed [dqn | ppo | td3] [CORE]
 
+dqn and ppo are trained on CartPole-v1, td3 on HalfCheetah (version 5, with the physics of the peers' version 4).
 Each is run three times, one after the other in turn, and its best run counts: other work on the machine only slows.
-Time counts from step 12,288 on, so that start-up and compilation are left out on every side. Environments are built where they are missing, and CleanRL's
+Time counts from step 12,288 on (td3: 11,000), so that start-up and compilation are left out on every side. Environments are built where they are missing, and CleanRL's
 scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which nothing depends).
 """
 
@@ -16,7 +17,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from benchmarks.training_program import STEPS, WARM
+from benchmarks.training_program import TASKS
+from hpcrl.catalogue.fields import names
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.environments.build import build_all
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.environments import render_environment
@@ -31,7 +34,14 @@ OURS = [
     ("mxnet", "lazy"), ("jax", "lazy"), ("jax", "fused"),
 ]  # fmt: skip
 # At which step CleanRL's scripts first print their steps per second since their start, and at which intervals.
-PRINTS = {"dqn.py": (10_100, 100), "dqn_jax.py": (10_100, 100), "ppo.py": (1_024, 1_024)}
+PRINTS = {
+    "dqn.py": (10_100, 100), "dqn_jax.py": (10_100, 100), "ppo.py": (1_024, 1_024),
+    "td3_continuous_action.py": (10_100, 100), "td3_continuous_action_jax.py": (10_100, 100),
+}  # fmt: skip
+_ARGUMENTS = {
+    "dqn": [], "ppo": ["--num-envs", "8"],
+    "td3": ["--env-id", "HalfCheetah-v4", "--learning-starts", "10000", "--buffer-size", "100000"],
+}  # fmt: skip
 
 
 def main(algorithm: str = "dqn", core: int | None = None) -> None:
@@ -42,7 +52,7 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
         (directory / "worker.zip").write_bytes(worker_zip())
         scripts = _cleanrl(directory)
         peers = python_of("peers")
-        steps = ["--total-timesteps", str(STEPS), *(["--num-envs", "8"] if algorithm == "ppo" else [])]
+        steps = ["--total-timesteps", str(TASKS[algorithm].steps), *_ARGUMENTS[algorithm]]
         contenders: dict[str, list[str]] = {}
         for script in PRINTS:
             if script.startswith(algorithm):
@@ -50,18 +60,27 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
                 contenders[f"CleanRL 1.2.0, {script}"] = [peers, str(scripts / script), *steps, *device]
         program = str(HERE / "training_program.py")
         contenders["Stable-Baselines3 2.3.2"] = [peers, program, "sb3", algorithm]
-        many = ", 10 environments" if algorithm == "dqn" else ""
-        contenders[f"rejax 0.1.3{many}"] = [python_of("rejax"), program, "rejax", algorithm]
+        if algorithm != "td3":
+            many = ", 10 environments" if algorithm == "dqn" else ""
+            contenders[f"rejax 0.1.3{many}"] = [python_of("rejax"), program, "rejax", algorithm]
         for framework, execution in OURS:
-            for acting in ("framework",) if execution == "fused" or framework == "numpy" else ("framework", "numpy"):
+            if execution == "fused" and not algorithms()[algorithm].fused:
+                continue
+            alone = (
+                execution == "fused" or framework == "numpy" or "acting" not in names(algorithms()[algorithm].settings)
+            )
+            for acting in ("framework",) if alone else ("framework", "numpy"):
                 name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
                 contenders[name] = [python_of(framework), program, framework, execution, acting, algorithm]
         best = dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
             for name, words in contenders.items():
-                best[name] = max(best[name], speed(words, directory))
+                best[name] = max(best[name], speed(words, directory, TASKS[algorithm].warm))
     peers_of = [name for name in best if not name.startswith("hpcrl")]
-    print(f"{algorithm} on CartPole-v1 by CleanRL's settings, {STEPS:,} steps, one core, best of {ROUNDS} runs")
+    task = TASKS[algorithm]
+    print(
+        f"{algorithm} on {task.environment} by CleanRL's settings, {task.steps:,} steps, one core, best of {ROUNDS} runs"
+    )
     print(f"  {'':<40} {'steps/s':>8}" + "".join(f" {'x ' + name.split(', ')[-1]:>15.15}" for name in peers_of))
     for name, rate in best.items():
         print(f"  {name:<40} {rate:8.0f}" + "".join(f" {rate / best[peer]:15.2f}" for peer in peers_of), flush=True)
@@ -89,8 +108,8 @@ def _cleanrl(directory: Path) -> Path:
     return directory / "cleanrl"
 
 
-def speed(words: list[str], directory: Path) -> float:
-    """Run one contender and return its steps per second."""
+def speed(words: list[str], directory: Path, warm: int) -> float:
+    """Run one contender and return its steps per second from the step `warm` on."""
     environment = os.environ | {"PYTHONPATH": str(directory / "worker.zip"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= dict.fromkeys(
         ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"], "1"
@@ -106,9 +125,9 @@ def speed(words: list[str], directory: Path) -> float:
     # Since the script's start: the seconds until a step are the step over the rate.
     first, every = prints
     seconds = {first + every * number: (first + every * number) / rate for number, rate in enumerate(rates)}
-    begin, end = min(step for step in seconds if step >= WARM), max(seconds)
+    begin, end = min(step for step in seconds if step >= warm), max(seconds)
     return (end - begin) / (seconds[end] - seconds[begin])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+    main(sys.argv[1] if len(sys.argv) > 1 else "dqn", int(sys.argv[2]) if len(sys.argv) > 2 else None)

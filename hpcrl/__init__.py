@@ -1,7 +1,7 @@
 """hpcrl: benchmark reinforcement-learning software on Slurm clusters.
 
-Two functions are for users' own code: :func:`log` reports a value from inside a cell, :func:`load`
-opens a dataset. Importing this package imports neither pandas nor any framework.
+Three functions are for users' own code: :func:`log` reports a value from inside a cell, :func:`load`
+opens a dataset, :func:`load_agent` opens a trained agent. Importing this package imports neither pandas nor any framework.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     import pandas
 
+    from hpcrl.rl.agents import Agent
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "log"]
+__all__ = ["__version__", "load", "load_agent", "log"]
 
 
 def log(*, step: int | None = None, **values: float) -> None:
@@ -32,7 +34,7 @@ def log(*, step: int | None = None, **values: float) -> None:
 
 
 def load(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
-    """Open one table of a dataset (``cells``, ``episodes``, ``samples``, ``phases``), or its view ``runs``.
+    """Open one table of a dataset (``cells``, ``episodes``, ``samples``, ``phases``, ``profiles``), or its view ``runs``.
 
     ``runs`` has what completed, one row for each cell, with a column for each axis: what most questions are about.
 
@@ -42,3 +44,21 @@ def load(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame
     from hpcrl.formats.tables import load_table
 
     return load_table(dataset, table)
+
+
+def load_agent(place: str | PathLike[str], cell: str | None = None, which: str = "best") -> Agent:
+    """Open a trained agent, which acts in NumPy: ``hpcrl.load_agent("plan", "3f2a").act(observation)``.
+
+    Args:
+        place: a plan directory, or an agent's file.
+        cell: the beginning of the id of a cell of the plan.
+        which: ``best`` by evaluation, or ``last``.
+
+    Raises:
+        hpcrl.errors.UsageError: there is no such agent, or the file is not one.
+    """
+    from pathlib import Path
+
+    from hpcrl.rl.agents import find_agent, load_agent
+
+    return load_agent(Path(place) if cell is None else find_agent(Path(place), cell, which))

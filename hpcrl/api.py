@@ -1,4 +1,4 @@
-"""The commands of hpcrl as Python functions: plan, submit, wait, status, cancel, collect, report.
+"""The commands of hpcrl as Python functions: plan, submit, wait, status, cancel, play, collect, report.
 
     from hpcrl import api
 
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from hpcrl.formats.plan import Plan
     from hpcrl.plan.before import Changes
     from hpcrl.report.write import Written
+    from hpcrl.rl.play import Played
     from hpcrl.submit.status import Cancelled, PlanStatus
     from hpcrl.submit.submission import Submitted
 
-__all__ = ["Planned", "cancel", "collect", "follow", "plan", "report", "status", "submit", "test_only", "wait"]
+__all__ = ["Planned", "cancel", "collect", "follow", "plan", "play", "report", "status", "submit", "test_only", "wait"]
 
 Place: TypeAlias = str | PathLike[str]
 
@@ -324,6 +325,40 @@ def cancel(directory: Place, cells: Iterable[str] = (), say: Say = log.warning) 
     return cancel_plan(Path(directory), Slurm(), tuple(cells), say)
 
 
+def play(
+    place: Place,
+    cell: str | None = None,
+    *,
+    which: str = "best",
+    episodes: int = 10,
+    seed: int = 0,
+    video: Place | None = None,
+) -> Played:
+    """Let the trained agent of a cell play greedy episodes in its environment.
+
+    Args:
+        place: a plan directory, or an agent's file (then without `cell`).
+        cell: the beginning of the cell's id.
+        which: ``best`` by evaluation, or ``last``.
+        seed: of the starts of episodes; every agent has the same ones.
+        video: a file for a video of the episodes, GIF or MP4.
+
+    Raises:
+        UsageError: there is no such agent, or its environment cannot be made or drawn here.
+        HpcrlError: the video cannot be written.
+    """
+    from hpcrl.environments.playing import play_anywhere
+    from hpcrl.formats.files import check_writable
+    from hpcrl.rl.agents import find_agent
+    from hpcrl.rl.play import VideoFile
+
+    plan = None if cell is None else Path(place)
+    file = Path(place) if plan is None or cell is None else find_agent(plan, cell, which)
+    if video is not None:
+        check_writable(Path(video))
+    return play_anywhere(file, plan, episodes, seed, None if video is None else VideoFile(Path(video)))
+
+
 def collect(
     plans: Iterable[Place],
     dataset: Place = "dataset",
@@ -362,6 +397,7 @@ def report(
     baseline: Place | None = None,
     grid_intensity: float | None = None,
     usability: Place | None = None,
+    videos: Iterable[Place] = (),
     path: Iterable[Place] = (),
 ) -> Written:
     """Write the report of a dataset: one HTML file, figures, and CSV and LaTeX tables.
@@ -371,18 +407,23 @@ def report(
         baseline: an older dataset; ``changes`` of the result name what became slower, larger or worse.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour.
         usability: a file of ``hpcrl env measure``: the report then has a table of what a framework costs its user.
+        videos: plan directories; the page then has videos of the best and the median seed of each configuration.
 
     Raises:
         UsageError: the dataset or the study does not exist, or the study is not named and the dataset has several.
         HpcrlError: packages of ``hpcrl[report]`` are missing, or the report cannot be written.
     """
+    from hpcrl.environments.playing import play_anywhere
     from hpcrl.report.write import write_report
     from hpcrl.spec.library import Library
 
     older = None if baseline is None else Path(baseline)
     library = Library([Path(each) for each in path])
     costs = None if usability is None else Path(usability)
-    return write_report(Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs)
+    return write_report(
+        Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs,
+        tuple(Path(each) for each in videos), lambda file, plan, video: play_anywhere(file, plan, 1, 0, video),
+    )  # fmt: skip
 
 
 def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:

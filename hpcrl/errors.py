@@ -64,9 +64,9 @@ def _escape(match: re.Match[str]) -> str:
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Say which known name is nearest to a wrong one, and which there are, as the end of a sentence."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    if close := difflib.get_close_matches(name, names, n=3, cutoff=0.55):
+        # Two letters that changed places are the likeliest slip: `plna` is `plan`, not `play`.
+        return f"did you mean {min(close, key=lambda each: sorted(each) != sorted(name))!r}?"
     if not names:
         return "there are none"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

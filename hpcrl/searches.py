@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # The key of a cell that says what it is, and its values.
@@ -27,6 +27,15 @@ OBJECTIVES = {
 }
 
 
+# The options of each of Optuna's pruners, all whole numbers, with their least values. A resource or step is an evaluation.
+PRUNERS: dict[str, dict[str, int]] = {
+    "none": {},
+    "median": {"n_startup_trials": 0, "n_warmup_steps": 0, "interval_steps": 1, "n_min_trials": 1},
+    "hyperband": {"min_resource": 1, "max_resource": 1, "reduction_factor": 2},
+    "halving": {"min_resource": 1, "reduction_factor": 2, "min_early_stopping_rate": 0},
+}
+
+
 @dataclass(frozen=True)
 class SearchFacts:
     """What a cell and the report need of a search. `space`: name -> the values, or `low`, `high`, `log` and `step`."""
@@ -36,6 +45,7 @@ class SearchFacts:
     directions: Mapping[str, str]
     sampler: str = "tpe"
     pruner: str = "none"
+    pruner_options: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
 
 
@@ -44,7 +54,10 @@ def setting_of(config: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str,
     return {name: value for name, value in config.items() if name not in (*KEYS, "seed", *space)}
 
 
-def journal_name(config: Mapping[str, Any], resources: Mapping[str, Any], search: SearchFacts) -> str:
-    """Return the name of the file with the trials of a cell's search."""
-    what = [setting_of(config, search.space), dict(resources), vars(search) | {"trials": None}]
+def journal_name(what_is_computed: Mapping[str, Any], search: SearchFacts) -> str:
+    """Return the name of the file with the trials of a search: another one if something else is computed, the same for more trials."""
+    facts = vars(search) | {"trials": None}
+    if not search.pruner_options:  # as before there were any
+        del facts["pruner_options"]
+    what = [dict(what_is_computed), facts]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12] + ".journal"

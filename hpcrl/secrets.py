@@ -10,10 +10,10 @@ _SECRET = re.compile(
     r"(^|_)(PAT|PWD|AUTH|DSN|SALT|JWT|CERT|PIN)(_|$)|DATABASE_URL|CONNECTION_STRING|SESSION_?ID",
     re.IGNORECASE,
 )
-# Not secrets: the shell's directories, sockets, and the words of language models, which count and cut tokens.
+# Not secrets: the shell's directories, sockets, files of public certificates, and the words of language models, which count and cut tokens.
 _HARMLESS = re.compile(
     r"(OLD)?PWD|SSH_AUTH_SOCK|PASS_THROUGH|TOKENI[SZ]ERS?(_\w+)?|(MAX|MIN|NUM|N|TOTAL)(_\w+)?_TOKENS|"
-    r"TOKEN_(LENGTH|COUNT|LIMIT|TYPE)|(MASK|PAD|EOS|BOS|UNK|SEP|CLS)_TOKEN",
+    r"TOKEN_(LENGTH|COUNT|LIMIT|TYPE)|(MASK|PAD|EOS|BOS|UNK|SEP|CLS)_TOKEN|(\w+_)?CERT_(FILE|PATH|DIR)",
     re.IGNORECASE,
 )
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,15 @@ def write_record(
     samples: dict[str, Any] | None = None,
     phases: dict[str, float] | None = None,
     header: dict[str, Any] | None = None,
+    evaluations: Sequence[tuple[float, float, float]] = (),
+    reported: Sequence[dict[str, Any]] = (),
     **footer: Any,
 ) -> Path:
-    """Write a small record of a cell by hand. `samples`: columns of the samples that differ from the usual ones."""
+    """Write a small record of a cell by hand.
+
+    `samples` are columns of the samples that differ from the usual ones, `evaluations` rows of step, time and value, `reported` the
+    entries of a command.
+    """
     manifest = json.loads((plan / "plan.json").read_text())
     path = plan / "records" / record_name(cell["id"], attempt, node, rank)
     writer = RecordWriter(path)
@@ -158,6 +165,10 @@ def write_record(
     for name, values in (read | (samples or {})).items():
         table[:, SAMPLE_COLUMNS.index(name)] = values
     writer.write("samples", {"table": table})
+    if len(evaluations):
+        writer.write("evaluations", {"table": np.array(evaluations, float)})
+    if len(reported):
+        writer.write("values", {"entries": list(reported)})
     if phases:
         writer.write("phases", {"seconds": phases, "counts": dict.fromkeys(phases, 1)})
     if outcome:

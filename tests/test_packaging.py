@@ -20,7 +20,7 @@ from hpcrl.formats.version import full_version
 from tests.builders import cells_of, command_study, planned, write_record
 
 ROOT = Path(__file__).parents[1]
-OF_REPORT = ("altair", "duckdb", "optuna", "scipy", "vl_convert")
+OF_REPORT = ("altair", "duckdb", "optuna", "PIL", "scipy", "vl_convert")
 
 
 def hpcrl_without(tmp_path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def hpcrl_without(tmp_path: Path, *arguments: object) -> subprocess.CompletedPro
 def test_the_list_is_that_of_the_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {each.partition(">")[0].removesuffix("-python").replace("-", "_") for each in extras["report"]}
-    assert names == set(OF_REPORT)
+    assert names == {"pillow" if each == "PIL" else each for each in OF_REPORT}
 
 
 def test_planning_and_collecting_need_nothing_of_the_report(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Rig:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             self.count.hangs += 1
-            self.note(f"{' '.join(process.args[3:5])} hangs: {err[-300:]}")  # type: ignore[index]
+            self.note(f"{' '.join(process.args[3:5])} hangs: {err[-300:]}")  # type: ignore[index,arg-type]
         # A signal before hpcrl's first line, while Python itself starts, is beyond it.
         if ("Traceback" in err and "/hpcrl/" in err) or "a fault in hpcrl" in err:
             self.count.tracebacks += 1

@@ -9,11 +9,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.faults.rig import Count, Rig, killed, pause
 
 SCENARIOS: dict[str, Callable[[Rig], None]] = {}
-HELD = {"max_parallel": 1}
+HELD: dict[str, Any] = {"max_parallel": 1}
 
 
 def scenario(function: Callable[[Rig], None]) -> Callable[[Rig], None]:
@@ -240,7 +241,7 @@ def all_is_cancelled_after_a_doubtful_submission(rig: Rig) -> None:
         rig.note(f"cancelled, and still there: {left}")
 
 
-def _damage_ledger(rig: Rig, damage: Callable[[Path], None]) -> None:
+def _damage_ledger(rig: Rig, damage: Callable[[Path], object]) -> None:
     plan = rig.plan(seconds=1)
     rig.hpcrl("submit", plan)
     pause(3)

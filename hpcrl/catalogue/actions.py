@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# Where a float32 says that there is no bound; some environments give the largest number instead of infinity.
+_UNBOUNDED = 1e18
+
 
 def kind_of_actions(space: Any) -> str:
     """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or ``other``."""
@@ -11,3 +14,11 @@ def kind_of_actions(space: Any) -> str:
     if getattr(space, "n", None) is not None and shape == ():
         return "discrete"
     return "continuous" if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float") else "other"
+
+
+def bounds_fault(space: Any) -> str | None:
+    """Say that continuous actions have no bounds; None if each of their numbers has a lowest and a highest value."""
+    for low, high in zip(space.low, space.high, strict=True):
+        if not (-_UNBOUNDED < low < high < _UNBOUNDED):
+            return f"expected actions between finite bounds, got a number from {float(low):g} to {float(high):g}"
+    return None

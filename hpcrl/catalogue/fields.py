@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, TypeVar
@@ -11,6 +12,13 @@ from hpcrl.errors import UsageError, suggestion, written
 
 Settings = TypeVar("Settings")
 Kind = Literal["number", "integer", "integers", "flag", "choice"]
+
+
+def whole_numbers(value: Any) -> tuple[Any, ...]:
+    """Return what a list has, or a text such as ``128x64``, since values of axes are no lists; nothing if it is neither."""
+    if isinstance(value, str):
+        return tuple(int(part) for part in value.split("x")) if re.fullmatch(r"\d{1,9}(x\d{1,9})*", value) else ()
+    return tuple(value) if isinstance(value, list | tuple) else ()
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,8 @@ class Rule:
         if self.kind == "choice":
             return isinstance(value, str) and value in self.choices
         if self.kind == "integers":
-            return isinstance(value, list | tuple) and bool(value) and all(self._in_range(each, int) for each in value)
+            numbers = whole_numbers(value)
+            return bool(numbers) and all(self._in_range(each, int) for each in numbers)
         return self._in_range(value, int if self.kind == "integer" else (int, float))
 
     def _in_range(self, value: Any, kind: Any) -> bool:
@@ -115,5 +124,7 @@ def check(owner: str, settings: type[Settings], values: Mapping[str, Any], what:
     for name, wrong in faults(settings, values, what):
         unknown = wrong.startswith(f"no {what}")
         raise UsageError(f"{owner}: {wrong}" if unknown else f"{owner}: {name}: {wrong}")
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    declared: type[Any] = settings
+    kinds = {each.name: each.metadata["rule"].kind for each in fields(declared)}
+    lists = {name: whole_numbers(value) for name, value in values.items() if kinds[name] == "integers"}
     return settings(**{**values, **lists})

@@ -19,10 +19,11 @@ import hpcrl.catalogue.schedulers
 class Algorithm:
     """An algorithm of built-in training.
 
-    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``, ``continuous``) and `observations` (``vector``, ``image``) say which environments it can learn. `settings` is the
-    dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
+    `fused`: it has a loop that is compiled with the environment. `actions` (``discrete``, ``continuous``) and `observations` (``vector``,
+    ``image``) say which environments it can learn. `bounded`: it needs actions with bounds, and gets an environment whose actions go
+    from -1 to 1. `settings` is the dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
     cannot train, and why, or None. `note(settings, least, most)` says what its user should know where discounted returns are
-    between `least` and `most`, or returns None.
+    between `least` and `most`, or returns None. With `learns` false it only takes steps.
     """
 
     name: str
@@ -32,9 +33,11 @@ class Algorithm:
     actions: tuple[str, ...]
     observations: tuple[str, ...]
     fused: bool
+    bounded: bool
     settings: type[Any]
     fault: Callable[[Any, int], tuple[str, str] | None]
     note: Callable[[Any, float, float], str | None]
+    learns: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Framework:
     `parallelism` lists the ways in which several ranks can train one agent, without ``none``. `devices` are those that it computes
     on, `observations` those that its networks here can have: without ``image`` it has no convolutions. `stepping` lists the ways in which its environment can step several training environments,
     `environments` those that it has as compiled programs, for `fused` and for `stepping: compiled`. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
-    its import. `private_directories` are variables that name a directory: each process gets a new one. `out_of_memory` are the messages of its allocators, in lower case.
+    its import. `private_directories` are variables that name a directory: each process gets a new one. With `has_profiler` cells can run
+    under its own profiler. `out_of_memory` are the messages of its allocators, in lower case.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Framework:
     threads: tuple[str, ...]
     out_of_memory: tuple[str, ...]
     private_directories: tuple[str, ...]
+    has_profiler: bool
     variables: Callable[[int, Mapping[str, str]], dict[str, str]]
 
     @property
@@ -93,8 +98,9 @@ def algorithms() -> dict[str, Algorithm]:
     """Return every algorithm by its name."""
     return {
         name: Algorithm(
-            name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.FUSED, entry.Settings,
-            entry.fault, getattr(entry, "note", _no_note),
+            name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.FUSED,
+            getattr(entry, "BOUNDED", False), entry.Settings, entry.fault, getattr(entry, "note", _no_note),
+            getattr(entry, "LEARNS", True),
         )
         for name, entry in _entries(hpcrl.catalogue.algorithms)
     }  # fmt: skip
@@ -106,7 +112,8 @@ def frameworks() -> dict[str, Framework]:
     return {
         name: Framework(
             name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
-            entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES, entry.variables,
+            entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES,
+            getattr(entry, "HAS_PROFILER", False), entry.variables,
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)
     }  # fmt: skip

@@ -9,18 +9,20 @@ from typing import Any
 from hpcrl.catalogue.fields import choice, flag, integer, integers, number
 
 TOPOLOGIES = ("sequential", "pairwise", "collective", "asynchronous")
+# Ways to step several environments, each a file of hpcrl.rl.vector.
+STEPPING = ("sync", "processes", "pipes", "arrays", "compiled")
 
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How a learner applies a gradient. A `max_gradient_norm` of 0 turns clipping off.
+    """How a learner applies a gradient. A `max_gradient_norm` of 0 turns clipping off. `sgd` has no momentum.
 
     `defaults` is ``aligned`` (hpcrl's initial weights and one formula for every framework's optimiser) or ``framework``
     (the framework's own initialiser and optimiser class, unchanged).
     """
 
     max_gradient_norm: float = number(10.0, 0)
-    optimizer: str = choice("adam", "rmsprop")
+    optimizer: str = choice("adam", "rmsprop", "sgd")
     optimizer_epsilon: float = number(1e-8, 0)
     rmsprop_decay: float = number(0.99, 0, 1)
     defaults: str = choice("aligned", "framework")
@@ -60,7 +62,7 @@ class OnPolicySettings(TrainingSettings):
     normalize_observations: bool = flag(False)
     normalize_rewards: bool = flag(False)
     environments: int = integer(1, 1, 100_000)
-    stepping: str = choice("sync", "processes", "arrays", "compiled")
+    stepping: str = choice(*STEPPING)
     rollout_steps: int = integer(2_048)
 
     @property
@@ -186,8 +188,11 @@ def many_fault(settings: Any, ranks: int) -> tuple[str, str] | None:
     for name, value in alone.items():
         if getattr(settings, name) != value:
             return name, f"{getattr(settings, name)}: does not apply to environments that step together ({together})"
-    if settings.step_latency and settings.stepping not in ("sync", "processes"):
-        return "step_latency", f"{settings.step_latency}: needs stepping sync or processes, got {settings.stepping}"
+    if settings.step_latency and settings.stepping in ("arrays", "compiled"):
+        return (
+            "step_latency",
+            f"{settings.step_latency}: needs stepping sync, processes or pipes, got {settings.stepping}",
+        )
     if settings.environments % ranks:
         return "environments", f"{ranks} ranks cannot share {settings.environments}: expected a multiple of {ranks}"
     if settings.train_interval % settings.environments:

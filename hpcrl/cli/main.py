@@ -25,6 +25,8 @@ _VERBS = {
     "logs": ("hpcrl.cli.logs", "Show the log of a cell."),
     "notify": ("hpcrl.cli.notify", "Send a plan's state to a command or URL."),
     "run": ("hpcrl.cli.run", "Run one cell of a plan on this machine."),
+    "play": ("hpcrl.cli.play", "Let the trained agent of a cell play in its environment; write a video."),
+    "profile": ("hpcrl.cli.profile", "List, show and export the profiles of cells."),
     "collect": ("hpcrl.cli.collect", "Merge records of any number of plans into one dataset."),
     "report": ("hpcrl.cli.report", "Compare the results of a dataset: HTML, figures, tables."),
     "query": ("hpcrl.cli.query", "Query a dataset with SQL."),

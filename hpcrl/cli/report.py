@@ -47,6 +47,13 @@ from hpcrl.errors import UsageError, count, suggestion
     type=click.Path(path_type=Path),
     help="A file of hpcrl env measure, for a table of what each framework costs its user.",
 )
+@click.option(
+    "--videos",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PLAN",
+    help="Film the trained agents of this plan: the best and the median seed of each configuration. May be repeated.",
+)
 @path_option
 def command(
     datasets: tuple[Path, ...],
@@ -57,6 +64,7 @@ def command(
     baseline: Path | None,
     grid_intensity: float | None,
     usability: Path | None,
+    videos: tuple[Path, ...],
     paths: tuple[Path, ...],
 ) -> int:
     """Compare the results of a dataset: one HTML file without external resources, figures, and CSV and LaTeX tables."""
@@ -69,7 +77,7 @@ def command(
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
-        for option, value in (("--baseline", baseline), ("--usability", usability)):
+        for option, value in (("--baseline", baseline), ("--usability", usability), ("--videos", videos)):
             if value:
                 raise UsageError(f"{option}: is for a single report: leave out --site")
         return _site(datasets, site, study, formats, paths, grid_intensity)
@@ -83,6 +91,7 @@ def command(
         baseline=baseline,
         grid_intensity=grid_intensity,
         usability=usability,
+        videos=videos,
         path=paths,
     )
     print_table(done.columns, done.rows)

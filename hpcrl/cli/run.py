@@ -12,6 +12,7 @@ import click
 from hpcrl.cli.common import DEFAULT_PLAN, echo
 from hpcrl.cli.completion import cell_ids
 from hpcrl.errors import HpcrlError
+from hpcrl.profilers import PROFILERS
 
 
 def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
@@ -29,11 +30,17 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
     callback=_finite,
     help="Seconds between samples, instead of the study's.",
 )
-def command(plan: Path, cell: str, interval: float | None) -> int:
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILERS)),
+    help="Run the cell under a profiler. This attempt does not complete the cell, and its times are compared with nothing.",
+)
+def command(plan: Path, cell: str, interval: float | None, profile: str | None) -> int:
     """Run one cell on this machine, in its own environment, as its script does."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.standing import check_training
     from hpcrl.formats.plan import find_cell, read_plan
+    from hpcrl.formats.profiles import check_profiler
     from hpcrl.surroundings import PYTHONPATH, expanded, fault
 
     opened = read_plan(plan)
@@ -50,6 +57,9 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
         path = root_of(site) / str(job.environment)
         if not is_built(path, site.get("owners", ())):
             raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
+    if profile:
+        own = expanded(surroundings.path) if surroundings and surroundings.path else None if surroundings else path
+        check_profiler(profile, opened, found, own)
     environment = {
         **os.environ,
         **({PYTHONPATH: os.environ.get("PYTHONPATH", "")} if surroundings else {}),
@@ -61,8 +71,10 @@ def command(plan: Path, cell: str, interval: float | None) -> int:
         environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
     arguments += ["--ranks", found.asked.tasks, *(["--interval", interval] if interval else [])]
+    arguments += ["--profile", profile] if profile else []
     echo(f"running {found.id} in {path}", err=True)
     code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
     if code == 0:
-        echo(f"done; its record is in {plan / 'records'}: hpcrl collect {plan}", err=True)
+        told = f"done; its record is in {plan / 'records'}: hpcrl collect {plan}"
+        echo(f"{told}; its profile: hpcrl profile {plan} --cell {found.id}" if profile else told, err=True)
     return code

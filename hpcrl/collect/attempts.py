@@ -10,11 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hpcrl.collect.columns import RETURNS
-from hpcrl.formats.facts import StudyFacts
+from hpcrl.formats.facts import RETURNS, StudyFacts
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.profilers import KEY as PROFILE
 from hpcrl.schedulers.interface import look
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
@@ -210,6 +210,11 @@ def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) ->
     return row["cell"], number, restart, row["started"] or 0.0
 
 
+def is_extra(row: Mapping[str, Any]) -> bool:
+    """Tell whether an attempt ran by hand under a profiler that is not the cell's own: it is no result of the cell."""
+    return bool(row.get("profile")) and json.loads(row["config"]).get(PROFILE) != row["profile"]
+
+
 def _split(attempt: str) -> tuple[str, int]:
     """Split ``JOBID_TASK-RESTART``; a local attempt has no restart."""
     base, _, restart = attempt.rpartition("-")
@@ -241,6 +246,7 @@ def _row_of_records(
         "records": len(group),
         "started": head["started"],
         "tensorboard": head.get("tensorboard"),
+        "profile": head.get("profile"),
         "wall_time": wall,
         **{name: footer.get(name) for name in _FOOTER},
         "steps": footer.get("steps") or first["steps_seen"],
@@ -375,6 +381,7 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "parallelism": resources.get("parallelism"),
         "overcommit": bool(resources.get("overcommit")),
         "seed": config.get("seed"),
+        "profile": config.get(PROFILE),
         "config": json.dumps(config, sort_keys=True),
         "environment": cell.environment,
         "nodes": resources.get("nodes"),

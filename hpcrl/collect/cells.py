@@ -19,6 +19,7 @@ from hpcrl.collect.attempts import (
     age_of,
     attempt_of,
     attempt_rows,
+    is_extra,
     newest_restarts,
     rows_without_records,
 )
@@ -87,23 +88,25 @@ def _rows(
         )
         newest = newest_restarts((cell, attempt) for cell, attempt, _ in keys)
         chunks = (summaries.records(some) for some in _whole_attempts(keys))
-    tables, ages = [], []
+    tables, ages, extra = [], [], []
     for rows in chain(
         (attempt_rows(plan, cells, records, accounted, newest) for records in chunks),
         [rows_without_records(plan, accounted, newest)],
     ):
         ages += [age_of(row, accounted) for row in rows]
+        extra += [is_extra(row) for row in rows]
         tables.append(_table(rows))
         pa.default_memory_pool().release_unused()
     order = sorted(range(len(ages)), key=ages.__getitem__)
     numbers: list[int] = []
     latest: list[bool] = []
-    for _, group in groupby(ages[place][0] for place in order):
-        several = len(list(group))
-        numbers += range(1, several + 1)
-        latest += [False] * (several - 1) + [True]
+    for _, group in groupby(((ages[place][0], extra[place]) for place in order), key=lambda pair: pair[0]):
+        are_extra = [each for _, each in group]
+        last = max((number for number, each in enumerate(are_extra) if not each), default=len(are_extra) - 1)
+        numbers += range(1, len(are_extra) + 1)
+        latest += [number == last for number in range(len(are_extra))]
     table = pa.concat_tables(tables).unify_dictionaries()
-    del tables, ages
+    del tables, ages, extra
     counted: dict[str, list[Any]] = {"attempt_number": numbers, "latest": latest}
     places, taken = column(order, pa.int64()), []
     for each in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice

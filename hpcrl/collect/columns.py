@@ -11,14 +11,13 @@ import pyarrow as pa
 from hpcrl.collect.arrays import column, numbers, words
 from hpcrl.collect.reading import Array, RecordData
 from hpcrl.collect.summaries import Samples
+from hpcrl.formats.facts import RETURNS
 from hpcrl.formats.record import SAMPLE_LISTS
 from hpcrl.formats.tables import SCHEMAS
 
-SERIES = ("episodes", "samples", "phases")
+SERIES = ("episodes", "samples", "phases", "profiles")
 _KEYS = ("plan", "cell", "attempt", "rank", "node")
 _TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
-# Values that a command reports under these names are its return.
-RETURNS = ("return", "episode_return")
 
 
 def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[str, pa.Table]]:
@@ -27,6 +26,7 @@ def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[st
     yield "episodes", _table("episodes", heads, *_episode_columns(records))
     yield "samples", _table("samples", heads, *_sample_columns(records, samples))
     yield "phases", _table("phases", heads, *_phase_columns(records))
+    yield "profiles", _table("profiles", heads, *_profile_columns(records))
 
 
 def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns: dict[str, pa.Array]) -> pa.Table:
@@ -91,6 +91,17 @@ def _phase_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.A
         "seconds": numbers(np.array([seconds for *_, seconds, _ in rows], np.float64)),
         "count": numbers(np.array([count for *_, count in rows], np.int64)),
     }
+
+
+def _profile_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.Array]]:
+    found = [(number, data.profile) for number, data in enumerate(records) if data.profile]
+    schema = SCHEMAS["profiles"]
+    columns = {
+        field.name: column([each.get("size" if field.name == "bytes" else field.name) for _, each in found], field.type)
+        for field in schema
+        if field.name not in _KEYS
+    }
+    return np.array([number for number, _ in found], np.int64), columns
 
 
 def _measured(values: Array, kind: pa.DataType) -> pa.Array:

@@ -266,6 +266,8 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
                 head = json.loads(row["summary"])["header"]
                 lost.add((row["plan"], head["cell"], head["attempt"], head["rank"]))
         for table in SERIES:
+            if not part_file(dataset, table, number).exists():  # of a table that an older hpcrl did not have
+                continue
             rows = read_part(part_file(dataset, table, number), SCHEMAS[table])
             keys = zip(*(rows[name].to_pylist() for name in ("plan", "cell", "attempt", "rank")), strict=True)
             write_part(

@@ -24,7 +24,7 @@ _HEADER = {
 _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
-    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS,
+    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "profile": TEXT,
 }  # fmt: skip
 _HARDWARE = {
     "cpu": TEXT,
@@ -45,6 +45,10 @@ _FOOTER = {
     "malformed_values": COUNT, "own_cpu_seconds": NUMBER, "own_context_switches": COUNT, "largest_process": COUNT,
     "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
     "resumed_step": COUNT,
+}  # fmt: skip
+_PROFILE = {
+    "profiler": TEXT, "file": TEXT, "size": COUNT, "note": TEXT, "seconds": NUMBER, "unit": TEXT, "total": NUMBER,
+    "functions": TEXT, "stacks": TEXT,
 }  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail", "pruned")
 # Stored in separate columns, because nearly all records of a dataset have the same values.
@@ -78,6 +82,7 @@ class RecordData:
     header: dict[str, Any]
     footer: dict[str, Any] | None = None
     phases: dict[str, Any] | None = None
+    profile: dict[str, Any] | None = None
     tables: dict[str, Array] = field(default_factory=dict)
     lists: dict[str, Array] = field(default_factory=dict)
     reported: Values = field(default_factory=Values)
@@ -268,6 +273,7 @@ def _take(data: RecordData, kind: str, payload: Mapping[str, Any]) -> None:
         data.phases = _phases(payload)
     elif kind == "footer":
         data.footer = _footer(payload)
+        data.profile = _profile(payload)
 
 
 def _filled(table: Array, kind: str) -> Array:
@@ -362,6 +368,17 @@ def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
     _check_names("phases", seconds)
     _check("phases", counts, dict.fromkeys(counts, COUNT), required=True)
     return {str(name): (checked_number(value), counts.get(name, 0)) for name, value in seconds.items()}
+
+
+def _profile(footer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a footer says of the profile of its rank; None if there is none."""
+    _check("footer", footer, {"profile": FACTS})
+    if (found := footer.get("profile")) is None:
+        return None
+    _check("profile", found, _PROFILE)
+    if not found.get("profiler") or not is_plain_name(found.get("file") or "x"):
+        raise RecordError("has a wrong profile: expected the names of a profiler and of a file")
+    return {name: found[name] for name in _PROFILE if name in found}
 
 
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,12 @@ from typing import Any
 from hpcrl.catalogue.registry import Scheduler, schedulers
 from hpcrl.errors import suggestion
 from hpcrl.formats.shapes import COUNT, FACTS, NUMBER, TEXT, TRUTH, first_wrong, shown
+from hpcrl.profilers import LIMIT as PROFILE_LIMIT
 from hpcrl.searches import SearchFacts
 from hpcrl.surroundings import Surroundings, read_surroundings
+
+# Values that a command reports under these names are its return.
+RETURNS = ("return", "episode_return")
 
 
 @dataclass(frozen=True)
@@ -77,20 +81,36 @@ class StudyFacts:
     axes: Mapping[str, Any] = field(default_factory=dict)
     search: SearchFacts | None = None
     max_parallel: int | None = None
+    profile_limit: int = PROFILE_LIMIT
     precise_phases: bool = False
     tensorboard: str = "none"
+    agents: str = "numpy"
     sample_interval: float = 1.0
     idle_seconds: float = 0.0
     calibration_seconds: float = 0.0
     surroundings: Surroundings | None = None
 
+    @property
+    def tracks(self) -> bool:
+        """Whether a cell sends its values to MLflow while it trains."""
+        places = (self.given.get(name) for name in ("axes", "include", "zip", "random"))
+        return self.given.get("tracking", "none") != "none" or any(map(_sets_tracking, places))
+
+
+def _sets_tracking(part: Any) -> bool:
+    if isinstance(part, Mapping):
+        own = part.get("tracking", "none")
+        return "mlflow" in str(own) or any(map(_sets_tracking, part.values()))
+    return isinstance(part, list | tuple) and any(map(_sets_tracking, part))
+
 
 _STUDY = {
-    **dict.fromkeys(("name", "title", "paper", "score", "better", "tensorboard"), TEXT),
+    **dict.fromkeys(("name", "title", "paper", "score", "better", "tensorboard", "agents"), TEXT),
     **dict.fromkeys(("goal", "sample_interval", "idle_seconds", "calibration_seconds"), NUMBER),
     **dict.fromkeys(("retry", "expect", "axes"), FACTS),
     "search": FACTS,
     "max_parallel": COUNT,
+    "profile_limit": COUNT,
     "precise_phases": TRUTH,
 }
 
@@ -112,7 +132,9 @@ def read_study(given: Any) -> StudyFacts:
     return StudyFacts(given, **values, search=_read_search(given.get("search")), surroundings=surroundings)
 
 
-_SEARCH = {"trials": COUNT, "seed": COUNT, "space": FACTS, "directions": FACTS, "sampler": TEXT, "pruner": TEXT}
+_SEARCH = {
+    "trials": COUNT, "seed": COUNT, "space": FACTS, "directions": FACTS, "sampler": TEXT, "pruner": TEXT, "pruner_options": FACTS,
+}  # fmt: skip
 
 
 def _read_search(given: Any) -> SearchFacts | None:

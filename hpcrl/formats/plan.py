@@ -10,7 +10,7 @@ A plan that is extended gets a new generation: a new manifest, and new names for
 ``worker-2.zip``, ``scripts/X-g2.sbatch``). The older manifest is kept as ``plan-1.json``, with all the files that it names,
 so that its pending jobs run what they were submitted for.
 
-The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``idle/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change
+The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``agents/`, `profiles/``, ``idle/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change
 none of them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one.
 """
 
@@ -40,6 +40,7 @@ CELL_DIRECTORIES = "cells"
 RECORDS = "records"
 LOGS = "logs"
 CHECKPOINTS = "checkpoints"
+AGENTS = "agents"
 CLOCKS = "clocks"
 STAGES = ("environments", "cells", "feed", "collect", "report", "notify")
 _CELL_ID = re.compile(r'\{"id": "([0-9a-z]+)"')
@@ -225,6 +226,11 @@ class Plan:
 
 def _dumps(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def agent_file(directory: Path, cell: str, which: str) -> Path:
+    """Return the file of a cell's trained agent: the `best` or the `last` one."""
+    return directory / AGENTS / f"{cell}-{which}.npz"
 
 
 def old_manifest(generation: int) -> str:

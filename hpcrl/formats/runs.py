@@ -25,14 +25,15 @@ ADDED = {
 def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     """Return the runs of a dataset, in the order of its cells.
 
-    Repeats of a cell are not further seeds: on each kind of machine, the newest run represents the cell.
+    Repeats of a cell are not further seeds: on each kind of machine, the newest run represents the cell. Attempts under a
+    profiler are left out, because their times include its cost.
 
     Args:
         cells: the table ``cells``.
     """
     import pandas as pd
 
-    done = cells[cells["outcome"] == "completed"]
+    done = cells[(cells["outcome"] == "completed") & cells["profile"].isna()]
     done = done.assign(machine=machines(done))
     keys = ["cluster", "machine", "cell"]
     repeats = done.groupby(keys)["attempt"].transform("size")

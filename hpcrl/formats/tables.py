@@ -72,6 +72,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("parallelism", _WORD, "none, horovod, native"),
             _field("overcommit", pa.bool_(), "whether the ranks of a node share its `cpus` cores"),
             _field("seed", _I64, "seed of the cell"),
+            _field("profile", _WORD, "profiler that the attempt ran under; missing without one"),
             _field("config", _TEXT, "every axis value, as JSON"),
             _field("environment", _WORD, "key of the software environment"),
             _field("nodes", _I64, "nodes asked for"),
@@ -318,10 +319,35 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard, send, receive, wait",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard, tracking, send, receive, wait, profile",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "number of times it was entered"),
+        ]
+    ),
+    "profiles": pa.schema(
+        [
+            *_KEYS,
+            *_RANK,
+            _field("profiler", _WORD, "cprofile, py-spy, memray, framework"),
+            _field("unit", _WORD, "of all its values: s, samples, B"),
+            _field(
+                "file", _TEXT, "name of the profiler's own file in `profiles/` of the plan; missing if none was kept"
+            ),
+            _field("bytes", _I64, "size of that file", "B"),
+            _field("note", _TEXT, "why there is no file, or no profile"),
+            _field("seconds", _F64, "time to stop the profiler and to write its file, after the workload", "s"),
+            _field("total", _F64, "sum of the whole profile, in its unit"),
+            _field(
+                "functions",
+                _TEXT,
+                "functions with the largest values, one per line: name, own value, value with callees, calls, separated by tabs",
+            ),
+            _field(
+                "stacks",
+                _TEXT,
+                "largest frames of the call tree as collapsed stacks, one per line: a;b;c and the own value of c",
+            ),
         ]
     ),
 }

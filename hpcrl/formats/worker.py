@@ -20,7 +20,17 @@ NOT_IN_CELLS = ("formats/tables.py",)
 def worker_zip() -> bytes:
     """Return the archive; the same sources give the same bytes."""
     package = Path(__file__).parent.parent
-    parts = ("__init__", "errors", "expected", "pins", "placeholders", "searches", "secrets", "surroundings")
+    parts = (
+        "__init__",
+        "errors",
+        "expected",
+        "pins",
+        "placeholders",
+        "profilers",
+        "searches",
+        "secrets",
+        "surroundings",
+    )
     files = [package / f"{name}.py" for name in parts]
     for part in PARTS:
         files += sorted(set((package / part).rglob("*.py")) - {package / name for name in NOT_IN_CELLS})

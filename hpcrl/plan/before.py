@@ -23,6 +23,7 @@ _MEASURED = (
     "sample_interval",
     "calibration_seconds",
     "idle_seconds",
+    "profile_limit",
     "goal",
     "expect",
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Environment
 from hpcrl.pins import name_of, unchecked, unhashed, with_hashes
+from hpcrl.profilers import PROFILERS, how_to_add
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.rendering import Renderer
@@ -83,6 +85,24 @@ def unchecked_of(environments: Iterable[Environment]) -> list[str]:
     """Return a sentence for each environment that is installed without hashes, with the reason."""
     remarks = {each.name: unchecked(each.name, each.unhashed()) for each in environments}
     return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
+
+
+def check_profilers(wanted: Iterable[tuple[str, str]], environments: Iterable[Environment]) -> None:
+    """Check that the environments of profiled cells have what their profilers need.
+
+    Args:
+        wanted: key of an environment, and the profiler of some of its cells.
+
+    Raises:
+        UsageError: a package is missing.
+    """
+    known = {each.key: each for each in environments}
+    for key, profiler in sorted(set(wanted)):
+        package = PROFILERS[profiler].package
+        if not package or key not in known:  # an environment that hpcrl did not build: the cell says what it lacks
+            continue
+        if not re.search(rf"^{package}==", known[key].requirements, re.MULTILINE):
+            raise UsageError(f"profile: environment {known[key].name} has no {package}: {how_to_add(package)}")
 
 
 def surroundings_notes(how: Surroundings | None) -> list[str]:

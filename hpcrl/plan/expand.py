@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.profilers import KEY as PROFILE
+from hpcrl.profilers import NONE
 from hpcrl.spec.axes import MAX_CELLS, options
 from hpcrl.spec.resources import RESOURCES, Resources, settled
 from hpcrl.spec.search import seeds_of
@@ -55,7 +57,12 @@ def expand(study: Study) -> Iterator[Point]:
             if study.computed and study.excludes({**defaults, **whole}):
                 continue
             resources = _resources(study, whole, cache)
-            config = {key: value for key, value in whole.items() if key not in RESOURCES}
+            # A cell without a profiler or tracking is the same in a study that profiles or tracks others.
+            config = {
+                key: value
+                for key, value in whole.items()
+                if key not in RESOURCES and (key, value) not in ((PROFILE, NONE), ("tracking", "none"))
+            }
             for seed in seeds:
                 values_here = {**defaults, **whole, "seed": seed}
                 if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):

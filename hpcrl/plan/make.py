@@ -17,13 +17,14 @@ from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import Batch, check_ids, identified
 from hpcrl.plan.directory import PlanFiles
-from hpcrl.plan.environments import FlavourName, render_environment, surroundings_notes, unchecked_of
+from hpcrl.plan.environments import FlavourName, check_profilers, render_environment, surroundings_notes, unchecked_of
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
 from hpcrl.plan.placement import notes
 from hpcrl.plan.workdir import check_readers, working_directory
+from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import ROLE
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.library import Library
@@ -100,6 +101,8 @@ def make_plan(
     keys = {home, *(batch.environment for batch in batches)}
     used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
     check_readers(study.workload, used, surroundings)
+    profiled = ((each.environment, config.get(PROFILE)) for each in batches for config in each.configs)
+    check_profilers(((key, str(profiler)) for key, profiler in profiled if profiler), used)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.attempts import COMPLETED, read_attempts
 from hpcrl.formats.plan import MANIFEST, RECORDS, read_plan
+from hpcrl.profilers import KEY as PROFILE
 
 DATASET = "dataset.json"
 
@@ -65,10 +67,17 @@ def _said(path: Path) -> tuple[tuple[str, str], int, bool] | None:
             if frame.kind == "footer":
                 completed = facts.get("outcome") == "completed"
             else:
+                if _is_extra(facts.get("profile"), json.dumps(facts["config"])):
+                    return None
                 attempt, ranks = (str(facts["cell"]), str(facts["attempt"])), int(facts["ranks"])
     except (RecordError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # `collect` reports the fault; here its cell runs again
     return (attempt, ranks, completed) if attempt else None
+
+
+def _is_extra(profiler: str | None, config: str) -> bool:
+    """Tell whether an attempt ran by hand under a profiler that is not the cell's own: it does not complete the cell."""
+    return profiler is not None and profiler != json.loads(config).get(PROFILE)
 
 
 def _in_dataset(dataset: Path) -> set[str]:
@@ -79,6 +88,9 @@ def _in_dataset(dataset: Path) -> set[str]:
     read_index(dataset)
     done: set[str] = set()
     for part in sorted((dataset / "cells").glob("part-*.parquet")):
-        table = pq.read_table(part, columns=["cell", "outcome"]).to_pydict()
-        done |= {cell for cell, said in zip(table["cell"], table["outcome"], strict=True) if said == "completed"}
+        file = pq.ParquetFile(part)
+        names = [name for name in ("cell", "outcome", "config", "profile") if name in file.schema_arrow.names]
+        for row in file.read(columns=names).to_pylist():
+            if row["outcome"] == "completed" and not _is_extra(row.get("profile"), row["config"]):
+                done.add(row["cell"])
     return done

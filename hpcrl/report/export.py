@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.events import EPISODE, EVALUATION, EventFile, file_name
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
+from hpcrl.report.tracking import Tracking, agents_of, refusals
 
 # Columns with the results of a cell; the others are its configuration.
 _METRICS = (
@@ -21,28 +22,34 @@ _METRICS = (
     "goal_step", "goal_time", "cpu_seconds", "cpu_utilisation", "memory_peak", "rss_peak", "pss_peak", "gpu_percent", "gpu_memory_peak",
     "energy",
 )  # fmt: skip
-_PARAMETERS = (
-    "study", "cluster", "workload", "framework", "execution", "parallelism", "seed", "nodes", "tasks", "cpus", "gpus",
-    "gpu_type", "partition", "environment", "outcome", "plan", "cell", "attempt",
-)  # fmt: skip
-_AT_ONCE = 1_000  # metrics that MLflow accepts in one call
 
 
-def export(dataset: Path, kind: str, output: Path) -> int:
+def export(dataset: Path, kind: str, place: Path | str, report: Path | None = None, plans: Sequence[Path] = ()) -> int:
     """Write a dataset for another tool. Return the number of runs (for CSV: tables) written.
 
+    MLflow's store may exist already: runs that it has are not written again.
+
     Args:
-        kind: one of :data:`KINDS`.
-        output: a directory that does not exist yet; for MLflow also an address (``http://...``, ``sqlite:///...``).
+        kind: one of :data:`KINDS`, or ``mlflow``.
+        place: a directory that does not exist yet; for MLflow also an address as text (``http://...``, ``sqlite:///...``).
+        report: a report whose page and figures go with the runs; for MLflow only.
+        plans: plans whose trained agents go with their runs; for MLflow only.
 
     Raises:
         UsageError: there is no dataset, or the output already exists.
         HpcrlError: the tool's package is not installed, or it cannot be written.
     """
-    if "://" not in str(output) and output.exists() and any(output.iterdir()):
+    # A path would lose a slash of an address.
+    output = Path(place)
+    if kind != "mlflow" and (report or plans):
+        raise UsageError(f"{kind}: has no place for reports and agents: leave out --report and --agents")
+    if report and not (report / "report.html").is_file():
+        raise UsageError(f"{report}: is not a report (no report.html): write it with `hpcrl report`")
+    own = kind == "mlflow" and (output / "mlflow.db").is_file()
+    if "://" not in str(place) and output.exists() and any(output.iterdir()) and not own:
         raise UsageError(f"{output}: already exists: choose another directory with -o")
     try:
-        return KINDS[kind](dataset, output)
+        return _mlflow(dataset, str(place), report, plans) if kind == "mlflow" else KINDS[kind](dataset, output)
     except ImportError as error:
         raise HpcrlError(
             f"{kind}: the package {error.name} is not installed: install hpcrl[{kind}], or pip install {error.name}"
@@ -160,34 +167,33 @@ def _of_first_ranks(dataset: Path, table: str, columns: list[str]) -> dict[tuple
     return found
 
 
-def _mlflow(dataset: Path, output: Path) -> int:
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric, Param
-
-    where = str(output)
+def _mlflow(dataset: Path, where: str, report: Path | None = None, plans: Sequence[Path] = ()) -> int:
+    artifacts = None
     if "://" not in where:
-        output.mkdir(parents=True)
-        where = f"sqlite:///{output.resolve()}/mlflow.db"
-    client = MlflowClient(tracking_uri=where)
-    experiments: dict[str, str] = {}
+        output = Path(where)
+        output.mkdir(parents=True, exist_ok=True)
+        where, artifacts = f"sqlite:///{output.resolve()}/mlflow.db", output / "artifacts"
+    tracking, agents = Tracking(where, artifacts), agents_of(plans)
+    with refusals(where):
+        return _tracked(dataset, tracking, agents, report)
+
+
+def _tracked(
+    dataset: Path, tracking: Tracking, agents: Mapping[tuple[str, str], list[Path]], report: Path | None
+) -> int:
+    """Write the runs of a dataset into MLflow, and return the number of new ones."""
     count = 0
     for row, points in _runs(dataset):
-        study = row["study"]
-        if study not in experiments:
-            known = client.get_experiment_by_name(study)
-            experiments[study] = known.experiment_id if known else client.create_experiment(study)
-        started = 0 if pd.isna(row["started"]) else int(row["started"] * 1000)
-        run = client.create_run(experiments[study], start_time=started, run_name=_name(row))
-        parameters = [Param(name, str(row[name])) for name in _PARAMETERS if not pd.isna(row[name])]
-        metrics = [Metric(name, float(row[name]), started, 0) for name in _METRICS if not pd.isna(row[name])]
-        metrics += [Metric(each.tag, each.value, started + int(each.time * 1000), each.step) for each in points]
-        client.log_batch(run.info.run_id, params=parameters)
-        for first in range(0, len(metrics), _AT_ONCE):
-            client.log_batch(run.info.run_id, metrics=metrics[first : first + _AT_ONCE])
-        status = "FINISHED" if row["outcome"] == "completed" else "FAILED"
-        wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
-        client.set_terminated(run.info.run_id, status, end_time=started + int(wall * 1000))
-        count += 1
+        if row["outcome"] == "running":  # it may be sending its values itself
+            continue
+        metrics = {name: float(row[name]) for name in _METRICS if not pd.isna(row[name])}
+        curves = [(each.tag, each.value, each.time, each.step) for each in points]
+        # An attempt that is not the cell's newest has left no agents.
+        files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
+        count += tracking.write(row, _name(row), metrics, curves, files)
+        if report and row["study"] not in (done := tracking.reported):
+            tracking.add_report(row["study"], report)
+            done.add(row["study"])
     return count
 
 
@@ -195,5 +201,4 @@ KINDS: dict[str, Callable[[Path, Path], int]] = {
     "csv": _csv,
     "openrlbenchmark": _openrlbenchmark,
     "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
 }

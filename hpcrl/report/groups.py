@@ -12,6 +12,7 @@ import pandas as pd
 
 from hpcrl.formats.labels import SETTLING
 from hpcrl.formats.runs import goal_wall_time, machines
+from hpcrl.profilers import KEY as PROFILE
 from hpcrl.report.design import colours, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
 from hpcrl.searches import ROLE
@@ -45,8 +46,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     places_of_studies = [places for _, places in _places(rows["study"])]
     given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
     rows["what"] = [given[place] for place in range(len(rows))]
-    asked = rows[list(_RESOURCES)].to_dict("records")
-    rows["where"] = [_where(row, "topology" in config) for row, config in zip(asked, configs, strict=True)]
+    rows["where"] = resources(rows)
     rows["where"] += _kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
     for places in places_of_studies:
@@ -139,7 +139,7 @@ def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[i
             for key, value in config.items()
             if key not in (*_FIRST, "seed")
             and value is not None
-            and (settled is None or key == "actors" or len(values[settled, key]) > 1)
+            and (settled is None or key in ("actors", PROFILE) or len(values[settled, key]) > 1)
         ]
         yield place, " ".join(first + sorted(others)) or "all cells"
 
@@ -148,6 +148,12 @@ def _settled(config: dict[str, Any]) -> tuple[Any, ...] | None:
     """Return what settles other settings: an algorithm or a topology with its actors has its own; None without both."""
     of = tuple(config.get(name) for name in SETTLING)
     return of if any(value is not None for value in of) else None
+
+
+def resources(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the resources of attempts."""
+    asked = rows[list(_RESOURCES)].to_dict("records")
+    return [_where(row, "topology" in json.loads(text)) for row, text in zip(asked, rows["config"], strict=True)]
 
 
 def _where(row: Mapping[Any, Any], has_topology: bool) -> str:

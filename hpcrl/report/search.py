@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from hpcrl.formats.facts import RETURNS
 from hpcrl.formats.labels import label
 from hpcrl.report.design import counted, display, spread
+from hpcrl.report.groups import resources
 from hpcrl.searches import BEST, ROLE, TRIAL, TRIALS, setting_of
 
 _FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
@@ -24,10 +26,12 @@ class Search:
     Args:
         trials: one row for each trial: `search` (which of the study's searches), `trial`, `outcome`, `value` (of the objective), `cell`, and a column
             for each parameter.
+        evaluations: `cell`, `step` and `return` of each evaluation of the trials.
         importance: share of the objective's variation by search and parameter (PED-ANOVA).
     """
 
     trials: pd.DataFrame
+    evaluations: pd.DataFrame
     objective: str
     maximised: bool
     parameters: list[str]
@@ -89,31 +93,55 @@ def search_of(cells: pd.DataFrame, episodes: pd.DataFrame, study: Mapping[str, A
     configs = [json.loads(text) for text in rows["config"]]
     parameters = [name for name in facts.get("space", {}) if any(name in config for config in configs)]
     trials = pd.DataFrame({name: [config.get(name) for config in configs] for name in parameters}, index=rows.index)
-    trials["search"] = [_name(setting_of(config, facts.get("space", {}))) for config in configs]
+    places = _places(rows)
+    trials["search"] = [
+        " ".join(filter(None, (_name(setting_of(config, facts.get("space", {}))), place)))
+        for config, place in zip(configs, places, strict=True)
+    ]
     trials["trial"] = [config.get(TRIAL) for config in configs]
     trials["outcome"], trials["cell"] = rows["outcome"], rows["cell"]
-    trials["value"] = _values(rows, episodes, objective)
+    evaluations = _evaluations(cells, rows, episodes)
+    trials["value"] = _values(rows, evaluations, episodes, objective)
     trials = trials.sort_values(["search", "trial"]).reset_index(drop=True)
-    found = Search(trials, objective, direction == "maximize", parameters, [])
+    found = Search(trials, evaluations, objective, direction == "maximize", parameters, [])
     found.sentences.extend(_sentences(found, facts))
     return Search(**{**vars(found), "importance": _importance(found)})
 
 
-def evaluations_of(episodes: pd.DataFrame) -> pd.DataFrame:
-    """Return the returns of the evaluations during training."""
-    return episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
+def _evaluations(cells: pd.DataFrame, rows: pd.DataFrame, episodes: pd.DataFrame) -> pd.DataFrame:
+    """Return the evaluations of trials: `cell`, `step` and `return`.
+
+    All attempts of a cell that drew the same values are one trial, which went on from a checkpoint. Earlier draws are left out.
+    """
+    drawn = cells.merge(rows[["plan", "cell", "config"]], on=["plan", "cell", "config"])[["plan", "cell", "attempt"]]
+    evaluations = episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
+    found = evaluations.merge(drawn, on=["plan", "cell", "attempt"]).sort_values(["cell", "step", "attempt"])
+    found = found.drop_duplicates(["plan", "cell", "step"], keep="last").rename(columns={"value": "return"})
+    return found[["cell", "step", "return"]]
 
 
-def _values(rows: pd.DataFrame, episodes: pd.DataFrame, objective: str) -> pd.Series[float]:
-    """Return the objective of each trial that completed. Values that a command reports are scores of the dataset."""
-    if objective == "mean_score":
-        means = evaluations_of(episodes).groupby(["plan", "cell", "attempt"])["value"].mean()
-        keys = pd.MultiIndex.from_frame(rows[["plan", "cell", "attempt"]])
-        values = pd.Series(means.reindex(keys).to_numpy(float), rows.index)
+def _values(rows: pd.DataFrame, evaluations: pd.DataFrame, episodes: pd.DataFrame, objective: str) -> pd.Series[float]:
+    """Return the objective of each trial that completed: a value of training, or the last one that a command reported."""
+    name = "return" if objective in RETURNS else objective
+    reported = episodes[(episodes["kind"] == "value") & (episodes["name"] == name)]
+    if len(reported):
+        keys = ["plan", "cell", "attempt"]
+        last = reported.sort_values("time", kind="stable").groupby(keys)["value"].last()
+        values = pd.Series(last.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy(float), rows.index)
+    elif objective == "mean_score":
+        values = rows["cell"].map(evaluations.groupby("cell")["return"].mean()).astype(float)
     else:
-        column = objective if objective in ("best_score", "training_time") else "final_score"
-        values = rows[column].astype(float)
+        values = rows.get(objective, pd.Series(float("nan"), rows.index)).astype(float)
     return values.where(rows["outcome"] == "completed")
+
+
+def _places(rows: pd.DataFrame) -> list[str]:
+    """Return what distinguishes the searches besides their settings: resources and clusters, if there are several."""
+    where = resources(rows)
+    names = [where] if len(set(where)) > 1 else []
+    if rows["cluster"].nunique() > 1:
+        names.append([f"on {name}" for name in rows["cluster"]])
+    return [" ".join(parts) for parts in zip(*names, strict=True)] if names else [""] * len(rows)
 
 
 def _name(setting: Mapping[str, Any]) -> str:

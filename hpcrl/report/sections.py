@@ -21,10 +21,12 @@ from hpcrl.report.figures import Figures, figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines
 from hpcrl.report.machines import in_one_line, measuring, provenance
+from hpcrl.report.profiles import Profiled
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
 from hpcrl.report.search import search_of
 from hpcrl.report.summary import sentences
+from hpcrl.report.videos import Clips
 from hpcrl.spec.library import Library
 
 MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has them all
@@ -41,7 +43,9 @@ class Section:
         compared: what was compared, in one sentence; ran_on: the machines; failed: cells that did not complete or were not run.
         scaling: gain and cost of more cores, in sentences; series: the same as numbers.
         search: the trials of a search for hyperparameters, in sentences.
+        profiled: the attempts under a profiler, which are in no comparison.
         claims: the claims of the paper with the measurements; empty for a study without known claims.
+        videos: those of trained agents, if they are wanted.
     """
 
     study: str
@@ -58,6 +62,7 @@ class Section:
     scaling: list[str]
     series: list[Series]
     search: list[str]
+    profiled: Profiled
     advice: list[str]
     figures: Figures
     problems: list[dict[str, Any]]
@@ -70,6 +75,7 @@ class Section:
     energy: str
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
+    videos: Clips | None = None
 
 
 def make_section(
@@ -80,6 +86,7 @@ def make_section(
     library: Library,
     grid_intensity: float | None = None,
     trials: pd.DataFrame | None = None,
+    profiled: Profiled | None = None,
 ) -> Section:
     """Sum up one study.
 
@@ -90,13 +97,22 @@ def make_section(
         library: the search path for claims of papers.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
         trials: attempts of the study as the dataset has them, for its search.
+        profiled: its attempts under a profiler.
     """
     searched = None if trials is None else search_of(trials, tables["episodes"], study)
     score = score_of(study, rows, tables["episodes"])
     series = scaling(rows, sizes(study))
     compared = lines(rows)
     axes = axes_of(rows)
-    drawn = figures(rows, **tables, study=study, score=score, series=series, searched=searched)
+    drawn = figures(
+        rows,
+        **tables,
+        study=study,
+        score=score,
+        series=series,
+        searched=searched,
+        dispatched=profiled.updates if profiled else None,
+    )
     bad = rows[rows["outcome"] != "completed"]
     columns = ["cluster", "what", "where", "seed", "outcome", "reason", "cell"]
     return Section(
@@ -116,6 +132,7 @@ def make_section(
         scaling=in_words(series, most=MOST_SERIES),
         series=series,
         search=searched.sentences if searched else [],
+        profiled=profiled or Profiled(),
         advice=advice(rows, score.trains),
         figures=drawn,
         problems=[

@@ -21,6 +21,7 @@ from hpcrl.report.figures.drawing import for_paper
 from hpcrl.report.groups import with_groups
 from hpcrl.report.machines import side_by_side
 from hpcrl.report.page import render
+from hpcrl.report.profiles import compared, profiles_of
 from hpcrl.report.renderer import FORMATS, Renderer, RendererError
 from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
@@ -28,6 +29,7 @@ from hpcrl.report.search import without_trials
 from hpcrl.report.sections import Section, make_section
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
+from hpcrl.report.videos import Player, clips, plans_by_id
 from hpcrl.spec.library import Library
 
 _OF_TRAINING = ("episodes", "precise_phases", "tensorboard", "calibration_environment", "evaluation_time")
@@ -57,6 +59,8 @@ def write_report(
     library: Library | None = None,
     grid_intensity: float | None = None,
     usability: Path | None = None,
+    videos: tuple[Path, ...] = (),
+    play: Player | None = None,
 ) -> Written:
     """Write the report of a dataset, or of one of its studies.
 
@@ -66,17 +70,24 @@ def write_report(
         library: the search path for templates.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
         usability: a file of `hpcrl env measure`, for the table of what a framework costs its user.
+        videos: plan directories whose trained agents are filmed by `play`.
 
     Raises:
         UsageError: the dataset or the study does not exist, or has no records yet, or `usability` is not such a file.
         HpcrlError: the report cannot be written.
     """
     library = library or Library()
+    plans = plans_by_id(videos)
     measured = None if usability is None else read_usability(usability)
     cells = read_cells(dataset, study)
     with Renderer() as renderer:
         renderer.begin()
         sections, changes = _judged(dataset, study, cells, library, baseline, grid_intensity)
+        if play and plans:
+            sections = [
+                replace(section, videos=clips(cells[cells["study"] == section.study], plans, play))
+                for section in sections
+            ]
         html = output / "report.html"
         costs = None if measured is None else usability_table(measured)
         trouble = write_page(html, renderer, sections, library, baseline, costs)
@@ -146,6 +157,8 @@ def _plain(change: Change, score: Score) -> Change:
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
     """Return the newest attempts of a dataset, or of one of its studies, as `with_groups` does, and with `shared`.
 
+    Attempts under a profiler are left out (:func:`hpcrl.report.profiles.compared`).
+
     Raises:
         UsageError: the dataset or the study does not exist, or has no records yet.
     """
@@ -160,7 +173,7 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
         cells = cells[cells["study"] == study]
     if cells.empty:
         raise UsageError(f"{dataset}: holds no attempt yet: run cells, then hpcrl collect")
-    return with_groups(without_trials(cells, read_index(dataset)["studies"]))
+    return with_groups(without_trials(compared(cells), read_index(dataset)["studies"]))
 
 
 def make_sections(
@@ -170,10 +183,12 @@ def make_sections(
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
     studies = read_index(dataset)["studies"]
     searched = {name for name, facts in studies.items() if facts.get("search")}
-    attempts = load_table(dataset, "cells") if searched & set(cells["study"]) else None
+    attempts, profiles = load_table(dataset, "cells"), load_table(dataset, "profiles")
     for key, rows in cells.groupby("study", sort=True):
-        trials = attempts[attempts["study"] == key] if attempts is not None and key in searched else None
-        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity, trials)
+        own = attempts[attempts["study"] == key]
+        trials = own if key in searched else None
+        profiled = profiles_of(own, rows, profiles)
+        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity, trials, profiled)
 
 
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str], renderer: Renderer) -> str:

@@ -25,10 +25,12 @@ Arrays = tuple[NDArray[Any], ...]
 Observations = NDArray[Any]
 # Actions of the space's action_dtype: (n,) int64, or (n, actions) float32 where they are continuous.
 Actions = NDArray[Any]
+# One action: a whole number, or real ones (actions,) float32.
+Action = int | NDArray[np.float32]
 # Greedy actions for observations (n, inputs).
 Act = Callable[[Observations], Actions]
 # The action to explore with, from an observation (inputs,), the environment step, and this explorer's ended episodes.
-Choose = Callable[[Observations, int, int], int]
+Choose = Callable[[Observations, int, int], Action]
 # The actions (n,) to explore with, from observations (n, inputs) and the environment step.
 ChooseMany = Callable[[Observations, int], NDArray[np.int64]]
 
@@ -116,8 +118,9 @@ class Step:
     """A gradient step: it changes the weights of `group`; the loss reads those of `uses` as constants.
 
     `loss` is the name of its function on the algorithm's page. `aux` names the arrays that the loss also returns, the first
-    of them priorities for a memory that wants some. Off-policy loops take the step at every `every`-th update. On-policy loops take it
-    `times` times on each batch, at the learning rate of the setting `rate`, which goes linearly to that of ``final_`` `rate`.
+    of them priorities for a memory that wants some. The learning rate is that of the setting `rate`, which goes linearly to that of
+    ``final_`` `rate`. Off-policy loops take the step at every `every`-th update, counted over the training. On-policy loops take it
+    `times` times on each batch.
     """
 
     name: str
@@ -135,7 +138,8 @@ class Algorithm:
     """An algorithm on a space as data; `name` is that of the catalogue and of its pages, `settings` the catalogue's Settings.
 
     `groups` are drawn in their order. `targets` maps a copy to the group that it follows: every `sync_every` environment
-    steps, or updates (`sync_unit`), the copy moves by `sync_share` of the way. Acting reads the group `acts_with`,
+    steps, or updates (`sync_unit`), the copy moves by `sync_share` of the way. A `sync_unit` that is the name of a gradient step moves it
+    after each of these. Acting reads the group `acts_with`,
     and sampling also the groups `samples_with`.
     """
 
@@ -237,7 +241,7 @@ class Memory(Protocol):
     def add(
         self,
         observation: Observations,
-        action: int,
+        action: Action,
         reward: float,
         following: Observations,
         terminated: bool,
@@ -309,6 +313,9 @@ class Loop(Protocol):
 
     def act(self, observations: Observations) -> Actions:
         """Return greedy actions."""
+
+    def moments(self) -> Any:
+        """Return the moments of observations (hpcrl.rl.normalization) by which `act` sees them now; None: it sees them as they are."""
 
     def close(self) -> None:
         """End processes, if there are any."""

@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.catalogue.actions import kind_of_actions
+from hpcrl.catalogue.actions import bounds_fault, kind_of_actions
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
+from hpcrl.rl.envs.bounded import bounded_environment
 from hpcrl.rl.envs.flat import flat_environment
 from hpcrl.rl.envs.slow import slow_environment
-from hpcrl.rl.frameworks import framework_weights, make_learner
+from hpcrl.rl.frameworks import check_device, configure, framework_weights, make_learner
+from hpcrl.rl.idle import IdleLearner
 from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
 from hpcrl.rl.loops.updating import warm_up_acting
 from hpcrl.rl.runs import Run
@@ -68,10 +70,11 @@ def make_training(
     if wrong := algorithms()[name].fault(settings, run.ranks):
         raise UsageError(f"{name}: {': '.join(wrong)}")
     make_environment = partial(flat_environment, make_environment)
+    if algorithms()[name].bounded:
+        make_environment = partial(bounded_environment, make_environment)
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)
-    weights = _first_weights(algorithm, framework, run.seed)
-    learner = make_learner(framework, execution, algorithm, weights, device, run.collective)
+    learner = _learner_of(algorithm, framework, execution, run, device)
     family = algorithms()[name].family
     loops = f"hpcrl.rl.frameworks.{framework}.fused_{family}" if execution == "fused" else f"hpcrl.rl.loops.{family}"
     if has_actors(settings):
@@ -133,7 +136,10 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
     observed, taken, known = environment.observation_space, environment.action_space, algorithms()[name]
     if (kind := kind_of_actions(taken)) not in known.actions:
         raise UsageError(f"{name}: expected an environment with {' or '.join(known.actions)} actions, got {kind} ones")
-    if wrong := observation_fault(observed, known.observations):
+    wrong = observation_fault(observed, known.observations)
+    if known.bounded and not wrong:
+        wrong = bounds_fault(taken)
+    if wrong:
         raise UsageError(f"{name}: {wrong}")
     channels = observed.shape[2] if kind_of(observed) == "image" else 0
     limit = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
@@ -143,6 +149,16 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
     space = Space(math.prod(observed.shape), len(bounds) or int(taken.n), channels, limit, bounds)
     made: Algorithm = importlib.import_module(f"hpcrl.rl.algorithms.{name}").algorithm(space, settings)
     return made
+
+
+def _learner_of(algorithm: Algorithm, framework: str, execution: str, run: Run, device: str) -> Learner:
+    """Return the learner with its first weights. An algorithm that learns nothing has an idle one."""
+    if algorithms()[algorithm.name].learns:
+        weights = _first_weights(algorithm, framework, run.seed)
+        return make_learner(framework, execution, algorithm, weights, device, run.collective)
+    configure(framework)
+    check_device(framework, device)
+    return IdleLearner(algorithm, execution, run.seed)
 
 
 def _first_weights(algorithm: Algorithm, framework: str, seed: int) -> dict[str, Weights]:

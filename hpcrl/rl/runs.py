@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.telemetry.phases import PhaseClock
@@ -57,8 +60,22 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Policy:
+    """The policy of an evaluation: its environment step and mean return, the weights that act, and the moments of the observations
+    by which they see them (None: they see them as they are)."""
+
+    step: int
+    score: float
+    weights: Mapping[str, NDArray[np.floating[Any]]]
+    moments: Any
+
+
+@dataclass(frozen=True)
 class Result:
-    """The end of a run: `outcome` is completed, pruned, preempted (a checkpoint was written) or diverged."""
+    """The end of a run: `outcome` is completed, pruned, preempted (a checkpoint was written) or diverged.
+
+    `policies` has the `best` one by evaluation, the first of equal ones, and the `last` one; on rank 0 only.
+    """
 
     outcome: str
     steps: int
@@ -66,3 +83,4 @@ class Result:
     final_score: float | None
     best_score: float | None
     goal_step: int | None
+    policies: Mapping[str, Policy] = field(default_factory=dict, compare=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from hpcrl.rl import checkpoint
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.evaluation import evaluate, start_seeds
+from hpcrl.rl.interfaces import Weights
 from hpcrl.rl.make import Training
-from hpcrl.rl.runs import Result
+from hpcrl.rl.normalization import Moments
+from hpcrl.rl.runs import Policy, Result
 
 # Random streams of a seed, in addition to those of the loop.
 _EVALUATION, _CONFIRMATION = 3, 4
@@ -24,10 +26,11 @@ _EVALUATION, _CONFIRMATION = 3, 4
 
 @dataclass
 class _Scores:
-    """What the evaluations found so far."""
+    """What the evaluations found so far: the best mean return, when the goal was reached, and the policies to keep."""
 
     best: float | None = None
     goal_step: int | None = None
+    policies: dict[str, Policy] = field(default_factory=dict)
 
 
 def train(
@@ -57,7 +60,7 @@ def train(
         _save(training, scores, checkpoint_file)
     if outcome == "completed":
         run.reporter.progress(loop.step, settings.total_steps)
-    return Result(outcome, loop.step, loop.episodes, final, scores.best, scores.goal_step)
+    return Result(outcome, loop.step, loop.episodes, final, scores.best, scores.goal_step, scores.policies)
 
 
 def _until_the_end(
@@ -73,9 +76,10 @@ def _until_the_end(
         )
         if not loop.advance(until, stop):
             return "preempted", None
-        if not all(np.isfinite(array).all() for array in _weights(training)):
+        weights = {group: training.learner.weights(group) for group in training.algorithm.groups}
+        if not all(np.isfinite(array).all() for group in weights.values() for array in group.values()):
             return "diverged", None
-        final, ends = _score(training, scores, goal)
+        final, ends = _score(training, scores, goal, weights.get(training.algorithm.acts_with))
         pruned = final is not None and training.run.prune(loop.step, final)
         if ends:
             break
@@ -84,14 +88,25 @@ def _until_the_end(
     return "completed", final
 
 
-def _score(training: Training, scores: _Scores, goal: float | None) -> tuple[float | None, bool]:
-    """Return rank 0's mean return and, on every rank, whether the training ends here."""
+def _score(
+    training: Training, scores: _Scores, goal: float | None, weights: Weights | None
+) -> tuple[float | None, bool]:
+    """Return rank 0's mean return and, on every rank, whether the training ends here.
+
+    Args:
+        weights: a copy of those that act, which nothing changes; None if the policy has none.
+    """
     settings, loop, run = training.algorithm.settings, training.loop, training.run
     run.clock.switch("evaluate")
     mean = None
     if run.rank == 0:
         mean = _mean_return(training, _EVALUATION, settings.evaluation_episodes)
-        scores.best = mean if scores.best is None else max(scores.best, mean)
+        kept = ["last"]
+        if scores.best is None or mean > scores.best:
+            scores.best, kept = mean, ["best", "last"]
+        if weights:
+            policy = Policy(loop.step, mean, weights, loop.moments())
+            scores.policies |= dict.fromkeys(kept, policy)
         run.reporter.evaluation(loop.step, mean)
         if goal is not None and scores.goal_step is None and mean >= goal:
             again = _mean_return(training, _CONFIRMATION, settings.confirmation_episodes)
@@ -110,16 +125,14 @@ def _mean_return(training: Training, stream: int, episodes: int) -> float:
     return float(evaluate(training.loop.act, training.evaluation_environments, starts, dtype).mean())
 
 
-def _weights(training: Training) -> list[Any]:
-    learner = training.learner
-    return [array for group in training.algorithm.groups for array in learner.weights(group).values()]
-
-
 def _save(training: Training, scores: _Scores, path: Path) -> None:
     loop = training.loop
     arrays, loop_facts = loop.state()
     arrays = checkpoint.nested("learner", training.learner.state()) | checkpoint.nested("loop", arrays)
     facts = {"step": loop.step, "episodes": loop.episodes, "best": scores.best, "goal_step": scores.goal_step}
+    if best := scores.policies.get("best"):
+        arrays |= checkpoint.nested("best", _arrays_of(best))
+        facts["best_step"] = best.step
     checkpoint.save(path, arrays, facts | {"spent": training.run.reporter.spent(), "loop": loop_facts})
 
 
@@ -133,7 +146,23 @@ def _resume(training: Training, path: Path | None) -> _Scores:
     loop.load_state(checkpoint.part("loop", arrays), facts["loop"])
     loop.step, loop.episodes = facts["step"], facts["episodes"]
     training.run.reporter.resumed(loop.step, facts.get("spent", {}))
-    return _Scores(facts["best"], facts["goal_step"])
+    return _Scores(facts["best"], facts["goal_step"], _best_of(arrays, facts))
+
+
+def _arrays_of(policy: Policy) -> checkpoint.NamedArrays:
+    moments = {} if policy.moments is None else policy.moments._asdict()
+    parts = {name: np.asarray(value) for name, value in moments.items()}
+    return checkpoint.nested("weights", dict(policy.weights)) | checkpoint.nested("moments", parts)
+
+
+def _best_of(arrays: checkpoint.NamedArrays, facts: dict[str, Any]) -> dict[str, Policy]:
+    """Return the best policy before a checkpoint, if it has one."""
+    stored = checkpoint.part("best", arrays)
+    if not stored:
+        return {}
+    moments = checkpoint.part("moments", stored)
+    weights = checkpoint.part("weights", stored)
+    return {"best": Policy(facts["best_step"], facts["best"], weights, Moments(**moments) if moments else None)}
 
 
 def _common_checkpoint(

@@ -15,6 +15,7 @@ from hpcrl.formats.attempts import begins, note_turned_away, take_attempt
 from hpcrl.formats.plan import find_cell, find_job, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
+from hpcrl.profilers import PROFILERS
 from hpcrl.run.allocation import read_allocation, start_of
 from hpcrl.run.cell import cell_of, end_record_of, run_cell
 from hpcrl.run.ranks import start_ranks
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cell", help="id of the cell, instead of --job and --index")
     parser.add_argument("--ranks", type=int, default=1, help="start this many ranks on this machine")
     parser.add_argument("--interval", type=_interval, help="seconds between samples, instead of the study's")
+    parser.add_argument(
+        "--profile", choices=list(PROFILERS), help="profile the cell; this attempt does not complete it"
+    )
     options = parser.parse_args(arguments)
     try:
         attempt = None
@@ -87,7 +91,7 @@ def main(arguments: list[str]) -> int:
             if ended is not None:
                 return ended
         interval = float(options.interval or plan.study.sample_interval)
-        code = run_cell(options.plan, plan, job, cell, allocation, start, interval)
+        code = run_cell(options.plan, plan, job, cell, allocation, start, interval, options.profile)
         # The warning may come twice. At its end Python restores the default action of a caught signal, but not of an ignored one.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if code and allocation.ranks > 1:

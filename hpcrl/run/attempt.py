@@ -18,9 +18,11 @@ import psutil
 from hpcrl.catalogue.registry import is_out_of_memory
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
+from hpcrl.formats.mlflow import key_of_attempt, parameters
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, Cell, Job, Plan
 from hpcrl.formats.record import UNMEASURED
 from hpcrl.rl.distributed.group import Group
+from hpcrl.run.agents import save_agents
 from hpcrl.run.allocation import Allocation
 from hpcrl.run.cell import record_of
 from hpcrl.run.command import Places, run_command_cell, unsafe
@@ -29,9 +31,13 @@ from hpcrl.run.header import header_of
 from hpcrl.run.interrupt import Interrupt
 from hpcrl.run.judging import judged
 from hpcrl.run.metric_files import read_metric_files
+from hpcrl.run.mlflow import Named, Server
+from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder, Sampler
-from hpcrl.run.search import Trial
+from hpcrl.run.search import Trial, wanted
 from hpcrl.run.together import Together
+from hpcrl.run.tracking import DURING as TRACKED
+from hpcrl.run.tracking import INLINE, InlineTracking, TrackingBeside
 from hpcrl.run.training import Ended, before_import, train_cell
 from hpcrl.slurm.client import Slurm
 from hpcrl.surroundings import expanded
@@ -59,12 +65,16 @@ class RankOfAttempt:
         start: Start,
         of_hpcrl: Mapping[str, str | None],
         trial: Trial | HpcrlError | None = None,
+        profiler: str | None = None,
+        is_extra: bool = False,
     ) -> None:
         """Measure the idle machine and its calibration, and prepare the workload.
 
         Args:
             of_hpcrl: variables of hpcrl's own processes, where the study's are different; None: unset.
             trial: the trial of a search, which gave the cell its hyperparameters, or why there is none.
+            profiler: what looks at the workload.
+            is_extra: the profiler is not the cell's own: this attempt neither completes the cell nor uses its checkpoint.
 
         Raises:
             UsageError: the attempt has a record already.
@@ -75,6 +85,7 @@ class RankOfAttempt:
         self._directory, self._plan, self._job, self._cell = directory, plan, job, cell
         self._allocation, self._start = allocation, start
         self._trial = trial
+        self._profiler, self._is_extra = profiler, is_extra
         self._interrupt = Interrupt(allocation.ranks)
         self._first_on_node = allocation.local_rank == 0
         self._clock_offset = _clock_offset(directory, cell, allocation) if self._first_on_node else None
@@ -100,7 +111,12 @@ class RankOfAttempt:
         self._places = Places.of(directory, plan.workload, cell.id)
         self._shows = allocation.rank == 0 and self._tensorboard in ("during", "after")
         suffix = f"-{allocation.rank}" if allocation.ranks > 1 else ""
+        if is_extra:
+            suffix += f"-{allocation.attempt}"
         self._checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
+        framework = None if plan.runs_command else str(cell.config.get("framework"))
+        limit = plan.study.profile_limit
+        self._profiling = Profiling(profiler, directory, self._path.name, limit, self._clock, framework)
         self._values = {**cell.config, **cell.resources, "cell": cell.id}
 
     def run(self, interval: float) -> int:
@@ -109,10 +125,11 @@ class RankOfAttempt:
         # The ranks of a cell are siblings: mpirun or the process that started them is their parent.
         root = _starter() if self._allocation.ranks > 1 else os.getpid()
         sampler = Sampler(self._recorder, root, interval, self._environment) if self._first_on_node else None
+        untracked = self._track()
         meter = Meter(within=not self._plan.runs_command)
         if self._allocation.ranks == 1:
             self._recorder.meter = meter
-        ended = self._work(sampler)
+        ended = self._work(sampler, self._trial if isinstance(self._trial, HpcrlError) else untracked)
         used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
         self._read_metrics()
         if sampler and (unmeasured := sampler.stop()):
@@ -122,10 +139,17 @@ class RankOfAttempt:
         outcome, reason, requeue = self._after_signals(ended)
         if self._first_on_node and not self._calibrated and (calibrated := self._calibration.read()):
             self._recorder.calibration(calibrated)
-        written = self._recorder.footer(outcome, reason, ended.facts | self._recorder.known(used))
-        if written:
+        if (profile := self._profiling.profile) and profile.note:
+            self._recorder.event(f"profile: {profile.note}")
+        written = self._recorder.footer(
+            outcome, reason, ended.facts | self._recorder.known(used) | self._profiling.facts()
+        )
+        if not self._is_extra:
+            self._save_agents(ended)
+        if written and not self._is_extra:
             over = COMPLETED if outcome == "pruned" else outcome  # nothing of it is left to run
             end_attempt(self._directory, self._start, over, self._allocation.rank, self._allocation.ranks)
+        self._recorder.close_followers()
         if self._shows and self._tensorboard != "during":
             write_events(self._path, self._places.own, self._allocation.node, self._allocation.attempt)
         if requeue and not self._requeued():
@@ -134,31 +158,64 @@ class RankOfAttempt:
 
     def _open_record(self) -> None:
         allocation, baseline = self._allocation, self._baseline
-        expected = {*self._plan.study.expect}
+        kept = {*self._plan.study.expect}
         if search := self._plan.study.search:
-            expected |= set(search.directions)
-        self._recorder = Recorder(self._path, self._clock, cpu_before=self._cpu_before, wanted=expected)
-        facts = header_of(self._directory, self._plan, self._job, self._cell, allocation)
+            kept |= wanted(search)
+        self._recorder = Recorder(self._path, self._clock, cpu_before=self._cpu_before, wanted=kept)
+        facts = header_of(self._directory, self._plan, self._job, self._cell, allocation, self._profiler)
         if self._first_on_node:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
         if isinstance(self._trial, Trial):
             facts["drawn"] = self._trial.values
         self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
+        self._recorder.look = self._profiling.look
         if self._first_on_node and baseline.note:
             self._recorder.event(baseline.note)
         if self._shows and self._tensorboard == "during":
-            self._recorder.events = LiveEvents(
-                self._places.own, self._recorder.started, allocation.node, allocation.attempt
+            self._recorder.followers.append(
+                LiveEvents(self._places.own, self._recorder.started, allocation.node, allocation.attempt)
             )
             self._recorder.event(DURING)
         if self._calibrated:
             self._recorder.calibration(self._calibrated)
 
-    def _work(self, sampler: Sampler | None) -> Ended:
-        """Run the workload; its errors are outcomes, because the record must be closed."""
+    def _track(self) -> HpcrlError | None:
+        """Let MLflow get the values from now on, if the cell asks for it; return why it cannot."""
+        cell, allocation, config = self._cell, self._allocation, self._cell.config
+        how = config.get("tracking")
+        if not how or allocation.rank or self._is_extra:
+            return None
+        study, cluster = self._plan.study.name, self._plan.cluster.name
+        words = [study, cluster, *(config.get(name) for name in ("framework", "execution", "seed")), cell.id]
+        asked = {name: value for name, value in cell.resources.items() if value is not None}
+        columns = {"study": study, "cluster": cluster, "plan": self._plan.id, "cell": cell.id} | asked
+        started = self._recorder.started
+        named = Named(
+            study,
+            "-".join(str(word) for word in [*words, allocation.attempt] if word is not None),
+            key_of_attempt(self._plan.id, cell.id, allocation.attempt),
+            int(started * 1000),
+            parameters(columns | {"attempt": allocation.attempt}, config),
+        )
         try:
-            if isinstance(self._trial, HpcrlError):
-                raise self._trial
+            server = Server(os.environ)
+            given = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_")}
+            follower = (
+                InlineTracking(server, named, started, self._recorder.event)
+                if how == INLINE
+                else TrackingBeside(named, started, self._recorder.event, self._environment | given)
+            )
+        except (HpcrlError, OSError) as error:
+            return HpcrlError(str(error))
+        self._recorder.followers.append(follower)
+        self._recorder.event(TRACKED)
+        return None
+
+    def _work(self, sampler: Sampler | None, wrong: HpcrlError | None) -> Ended:
+        """Run the workload, unless something was `wrong` before; its errors are outcomes, because the record must be closed."""
+        try:
+            if wrong:
+                raise wrong
             return self._command(sampler) if self._plan.runs_command else self._training()
         except HpcrlError as error:
             print(f"hpcrl: {error}", file=sys.stderr)
@@ -184,6 +241,7 @@ class RankOfAttempt:
             keep,
             Together(self._directory, self._start, rank, ranks) if ranks > 1 else None,
             self._plan.study.surroundings,
+            self._profiling,
         )
 
     def _training(self) -> Ended:
@@ -202,6 +260,7 @@ class RankOfAttempt:
             self._group,
             self._plan.study.precise_phases,
             self._trial if isinstance(self._trial, Trial) else None,
+            self._profiling.training() if self._profiler else None,
         )
 
     def _read_metrics(self) -> None:
@@ -234,6 +293,22 @@ class RankOfAttempt:
         except (OSError, HpcrlError, ValueError, KeyError, TypeError, RuntimeError) as error:
             wrong = f"the search cannot be told of it: {error}"
         return replace(ended, outcome="failed", reason=wrong) if wrong else ended
+
+    def _save_agents(self, ended: Ended) -> None:
+        """Save the agents of built-in training, now that everything is measured."""
+        kept = self._plan.study.agents
+        if kept == "none":
+            return
+        config = self._cell.config
+        names = ("framework", "execution", "seed")
+        origin = {
+            "study": self._plan.study.name,
+            "plan": self._plan.id,
+            "hpcrl": self._plan.hpcrl,
+            "cell": self._cell.id,
+        }
+        origin |= {"attempt": self._allocation.attempt} | {name: config[name] for name in names if name in config}
+        save_agents(self._directory, self._cell.id, ended.agents, origin, kept == "framework")
 
     def _after_signals(self, ended: Ended) -> tuple[str, str | None, bool]:
         """Return outcome and reason, and whether the job must be requeued: a preempted cell goes on or was out of time."""

@@ -13,6 +13,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
+from hpcrl.profilers import KEY, NONE
 from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
 from hpcrl.run.search import Trial, begin
 from hpcrl.run.standing import lacks
@@ -32,12 +33,23 @@ def cell_of(directory: Path, job: Job, task: int) -> Cell:
 
 
 def run_cell(
-    directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, start: Start, interval: float = 1.0
+    directory: Path,
+    plan: Plan,
+    job: Job,
+    cell: Cell,
+    allocation: Allocation,
+    start: Start,
+    interval: float = 1.0,
+    profiler: str | None = None,
 ) -> int:
     """Run a cell under telemetry, write its record and return the exit code of this rank.
 
     The caller has already taken the attempt (:func:`hpcrl.formats.attempts.take_attempt`).
+
+    Args:
+        profiler: looks at the cell instead of its own. The attempt is then an extra one, which does not complete the cell.
     """
+    own = None if cell.config.get(KEY) in (None, NONE) else str(cell.config[KEY])
     _check_environment(job, cell, plan.study.surroundings is not None and not plan.runs_command)
     limit_threads(cell.asked.cpus, allocation.local_rank)
     trial: Trial | HpcrlError | None
@@ -53,7 +65,10 @@ def run_cell(
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.run.attempt import RankOfAttempt
 
-    return RankOfAttempt(directory, plan, job, cell, allocation, start, of_hpcrl, trial).run(interval)
+    rank = RankOfAttempt(
+        directory, plan, job, cell, allocation, start, of_hpcrl, trial, profiler or own, profiler not in (None, own)
+    )
+    return rank.run(interval)
 
 
 def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:

@@ -21,6 +21,8 @@ from hpcrl.formats.plan import CELL_DIRECTORIES
 from hpcrl.placeholders import fill
 from hpcrl.run.leftovers import end_leftovers, reap
 from hpcrl.run.output import Output
+from hpcrl.run.profilers.py_spy import allow_reading
+from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.supervisor import oom_kills
 from hpcrl.run.together import FAILED, PREPARED, Together
@@ -82,6 +84,7 @@ def run_command_cell(
     keep: Collection[int] = (),
     together: Together | None = None,
     surroundings: Surroundings | None = None,
+    profiling: Profiling | None = None,
 ) -> Ended:
     """Run the command of one cell without a shell, and record what it reports.
 
@@ -114,7 +117,7 @@ def run_command_cell(
                 return arguments, environment
             return enter(surroundings, arguments, environment, places.start, seen, bool(values.get("gpus")))
 
-        steps = _Steps(places.start, entered, MetricsReader(metrics), recorder, clock, caught, keep)
+        steps = _Steps(places.start, entered, MetricsReader(metrics), recorder, clock, caught, keep, profiling)
         if wrong := unsafe(places):
             return Ended("failed", wrong, {})
         if not places.start.is_dir():
@@ -122,7 +125,12 @@ def run_command_cell(
         ended = _prepare(steps, words["prepare"], together, workload.get("on_warning"))
         if ended is None:
             patterns = workload.get("metrics", {}).get("stdout")
-            ended = steps.run("other", words["command"], workload.get("on_warning", "none"), patterns)
+            command, profiles = words["command"], Path(scratch) / "profile"
+            if profiling:
+                command = profiling.command(command, profiles)
+            ended = steps.run("other", command, workload.get("on_warning", "none"), patterns)
+            if profiling:
+                profiling.command_ended(profiles)
             if words["check"]:
                 ended = _check(steps, words["check"], ended, together)
         if together is None or (words["check"] and together.rank == 0):  # otherwise another rank may still start there
@@ -176,6 +184,7 @@ class _Steps:
     clock: PhaseClock
     caught: Callable[[], str | None]
     keep: Collection[int]
+    profiling: Profiling | None = None
 
     def run(
         self, phase: str, arguments: list[str], warning: str = "none", patterns: Mapping[str, str] | None = None
@@ -191,6 +200,7 @@ class _Steps:
             return Ended("preempted", "ended by TERM", {})
         before = self.caught() if phase == "check" else None  # the command has had its signal
         words, environment = self.entered(arguments)
+        profiling = self.profiling if phase == "other" and self.profiling and self.profiling.attaches else None
         try:
             child = subprocess.Popen(
                 words,
@@ -198,11 +208,15 @@ class _Steps:
                 env=environment,
                 start_new_session=True,
                 stdout=subprocess.PIPE if patterns else None,
+                preexec_fn=allow_reading if profiling else None,
             )
         except OSError as error:
             return Ended("failed", f"{error.filename or arguments[0]}: cannot be started: {error.strerror}", {})
         output = Output(child.stdout, patterns or {}, self.recorder.event) if child.stdout else None
-        code, starved = self._wait(child, output, warning, before is not None)
+        keep = {*self.keep, *(profiling.attach(child.pid, environment) if profiling else ())}
+        code, starved = self._wait(child, output, warning, before is not None, keep)
+        if profiling:
+            profiling.detach()
         if left := end_leftovers(self.keep):
             self.recorder.event(left)
         _take(self.reader, self.recorder)
@@ -213,7 +227,12 @@ class _Steps:
         return _how(arguments[0], code, starved, None if before else self.caught(), warning, facts)
 
     def _wait(
-        self, child: subprocess.Popen[bytes], output: Output | None, warning: str, handed_on: bool
+        self,
+        child: subprocess.Popen[bytes],
+        output: Output | None,
+        warning: str,
+        handed_on: bool,
+        keep: Collection[int],
     ) -> tuple[int, bool]:
         """Return the exit code, and whether the kernel ended a process for lack of memory in the last seconds."""
         kills = deque([oom_kills()], maxlen=20)  # a large process needs seconds to end
@@ -222,7 +241,7 @@ class _Steps:
                 return _end_of(child, 0.5, output, self.recorder), oom_kills() > kills[0]
             except subprocess.TimeoutExpired:
                 kills.append(oom_kills())
-                reap({child.pid, *self.keep})
+                reap({child.pid, *keep})
                 _take(self.reader, self.recorder)
                 self.recorder.flush_if_due()
                 if self.caught() == warning and not handed_on:

@@ -21,6 +21,8 @@ class LiveEvents:
         directory: the cell's own.
     """
 
+    phase = "tensorboard"
+
     def __init__(self, directory: Path, started: float, node: str, attempt: str) -> None:
         self._open: Callable[[], EventFile] = lambda: EventFile(directory / file_name(started, node, attempt), started)
         self._file: EventFile | None = None
@@ -38,12 +40,12 @@ class LiveEvents:
         if self._file:
             self._try(EventFile.flush)
 
-    def close(self, samples: Iterable[Sequence[float]], time: float, phases: Mapping[str, float]) -> None:
+    def close(self, samples: Iterable[Sequence[float]], footer: Mapping[str, Any], phases: Mapping[str, float]) -> None:
         """Add the last samples and the phases, and close the file, if there is one."""
         if self._file is None:
             return
         self._try(lambda file: _add(file, [("samples", each) for each in samples]))
-        self._try(lambda file: file.phases(time, phases))
+        self._try(lambda file: file.phases(footer["wall_time"], phases))
         self._try(EventFile.close)
 
     def _try(self, action: Callable[[EventFile], None], resumed: int | None = None) -> None:

@@ -15,7 +15,9 @@ from hpcrl.surroundings import describe, expanded, fault
 from hpcrl.telemetry.provenance import code, hardware, numeric_variables, slurm_variables, software, software_in
 
 
-def header_of(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation) -> dict[str, Any]:
+def header_of(
+    directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, profiler: str | None = None
+) -> dict[str, Any]:
     """Return the fields that are known before the cell begins."""
     try:
         worker = hashlib.sha256((directory / plan.worker).read_bytes()).hexdigest()[:16]
@@ -45,6 +47,7 @@ def header_of(directory: Path, plan: Plan, job: Job, cell: Cell, allocation: All
         "hardware": hardware(),
         "software": _software(plan),
         "variables": numeric_variables(),
+        "profile": profiler,
         "slurm": slurm_variables(),
         "code": _code(directory, plan),
     }

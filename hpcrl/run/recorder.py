@@ -8,19 +8,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcrl.formats.record import SAMPLE_COLUMNS, SAMPLE_LISTS, TABLES, RecordWriter
-from hpcrl.run.events import LiveEvents
 from hpcrl.telemetry.meter import Meter, Usage
 from hpcrl.telemetry.phases import NOT_TRAINING, PhaseClock
 
 FLUSH_SECONDS = 5.0
 _VALUES = 200  # maximum reported entries in one frame
+
+
+class Follower(Protocol):
+    """What gets episodes, evaluations and samples while the loop trains, in a phase of its own."""
+
+    phase: str
+
+    def add(self, samples: Iterable[Sequence[float]], kind: str, row: Sequence[float], resumed: int | None) -> None:
+        """Take rows of samples, and one of episodes or evaluations; `resumed` is the step of the checkpoint that it goes on from."""
+
+    def flush(self) -> None:
+        """Hand on what was taken."""
+
+    def close(self, samples: Iterable[Sequence[float]], footer: Mapping[str, Any], phases: Mapping[str, float]) -> None:
+        """Take the last samples, the fields of the record's last frame and the seconds of the phases."""
 
 
 class Recorder:
@@ -46,8 +60,9 @@ class Recorder:
         self._rows: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in TABLES}
         self._lists: list[dict[str, list[float]]] = []
         self._values: list[dict[str, Any]] = []
-        # Gets episodes, evaluations and samples while the loop trains, in the phase `tensorboard`.
-        self.events: LiveEvents | None = None
+        self.followers: list[Follower] = []
+        self._closing: tuple[dict[str, Any], dict[str, float]] = {}, {}  # of the record's last frame, for the followers
+        self.look: Callable[[], None] = lambda: None  # is called in the training loop when it has made progress
         self._unshown: list[tuple[float, ...]] = []  # samples that are not among the events yet
         self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
@@ -118,6 +133,7 @@ class Recorder:
         row = (step, total, time.monotonic() - self._start)
         with self._lock:
             self._rows["progress"] = [row]  # the last row before a flush is enough
+        self.look()
         self.flush_if_due()
 
     # Called by everything else.
@@ -145,7 +161,7 @@ class Recorder:
         lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
             self._rows["samples"].append(row)
-            if self.events:
+            if self.followers:
                 self._unshown.append(row)
             self._lists.append(lists)
             self.sampler_cost = {
@@ -173,6 +189,10 @@ class Recorder:
         self._append("calibration", facts)
 
     def event(self, text: str) -> None:
+        """Add a remark; when the record is closed, print it."""
+        if self._closing[0]:
+            print(f"hpcrl: {text}", file=sys.stderr, flush=True)
+            return
         self._append("event", {"time": time.monotonic() - self._start, "text": text})
 
     def flush_if_due(self) -> None:
@@ -218,14 +238,17 @@ class Recorder:
             self._rows[kind].append(row)
 
     def _show(self, kind: str, row: tuple[float, ...]) -> None:
-        """Add a row and the new samples to the events, in the thread of the training loop."""
-        if self.events is None:
+        """Give a row and the new samples to the followers, in the thread of the training loop."""
+        if not self.followers:
             return
-        with self._clock.aside("tensorboard"):
-            self.events.add(self._new_samples(), kind, row, self.resumed_step)
-            if time.monotonic() - self._shown >= FLUSH_SECONDS:
-                self._shown = time.monotonic()
-                self.events.flush()
+        samples = self._new_samples()
+        if due := time.monotonic() - self._shown >= FLUSH_SECONDS:
+            self._shown = time.monotonic()
+        for each in self.followers:
+            with self._clock.aside(each.phase):
+                each.add(samples, kind, row, self.resumed_step)
+                if due:
+                    each.flush()
 
     def _new_samples(self) -> list[tuple[float, ...]]:
         with self._lock:
@@ -245,9 +268,14 @@ class Recorder:
         }
         written = self._append("footer", content | {"lost_frames": self._lost})
         self._writer.close()
-        if self.events:  # the record is complete, so this is in no measured time
-            self.events.close(self._new_samples(), content["wall_time"], self._clock.so_far()[0])
+        self._closing = content, self._clock.so_far()[0]
         return written
+
+    def close_followers(self) -> None:
+        """Let those that got the values write or send the rest; the record is closed, so this is in no measured time."""
+        samples = self._new_samples()
+        for each in self.followers:
+            each.close(samples, *self._closing)
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:
         with self._lock:

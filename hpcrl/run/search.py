@@ -11,17 +11,25 @@ import fcntl
 import hashlib
 import math
 import os
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.formats.facts import RETURNS
 from hpcrl.formats.plan import CHECKPOINTS, Cell, Plan
-from hpcrl.searches import BEST, FOLDER, ROLE, TRIAL, SearchFacts, journal_name
+from hpcrl.searches import BEST, FOLDER, ROLE, TRIAL, SearchFacts, journal_name, setting_of
 
 # User attributes of Optuna's trials.
-_CELL, _NUMBER, _OUTCOME, _EVALUATIONS = "cell", "number", "outcome", "evaluations"
+_CELL, _NUMBER, _OUTCOME, _EVALUATION = "cell", "number", "outcome", "evaluation "  # and the step of the evaluation
 _STUDY = "search"
+_ANEW = "move it away and run `hpcrl submit --again`, which begins the search anew"
+_LONGEST_LINE = 65_536  # of a journal, in bytes; Optuna's lines have some hundreds
+_LIMITS = ("time", "memory", "exclusive")
+# Keys of a workload that do not change what a cell computes.
+_HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics", "code", "workdir_of")
 
 
 class Trial:
@@ -32,8 +40,10 @@ class Trial:
         self.values = dict(values)
         self._search, self._study, self._trial = search, study, trial
         self._several = len(search.directions) > 1
-        kept = trial.user_attrs.get(_EVALUATIONS, {}) if trial is not None else {}
-        self._evaluations: dict[int, float] = {int(step): value for step, value in kept.items()}
+        kept = trial.user_attrs.items() if trial is not None else ()
+        self._evaluations: dict[int, float] = {
+            int(name.removeprefix(_EVALUATION)): value for name, value in kept if name.startswith(_EVALUATION)
+        }
         self._last = max(self._evaluations, default=0)
         # The trial had ended before its record was complete: it runs again as it was.
         self._before = _ended(trial)
@@ -48,7 +58,7 @@ class Trial:
         if self._before:
             return self._before == "pruned" and step >= self._last
         self._evaluations[step] = value
-        self._trial.set_user_attr(_EVALUATIONS, {str(key): each for key, each in self._evaluations.items()})
+        self._trial.set_user_attr(f"{_EVALUATION}{step}", value)
         if self._several or not math.isfinite(value):
             return False
         self._trial.report(value, sum(each <= step for each in self._evaluations))
@@ -63,8 +73,8 @@ class Trial:
             return None
         from optuna.trial import TrialState
 
-        known = {**facts, "mean_score": self.mean_score()}
-        values = [known.get(name) for name in self._search.directions]
+        known = {"mean_score": self.mean_score(), **facts}
+        values = [_reported(known, name) for name in self._search.directions]
         wrong = next(
             (name for name, value in zip(self._search.directions, values, strict=True) if not _is(value)), None
         )
@@ -76,8 +86,8 @@ class Trial:
         else:
             self._study.tell(self._trial, state=TrialState.FAIL)
         if outcome == "completed" and wrong:
-            found = known.get(wrong)
-            return f"the objective {wrong} {'was not reported' if found is None else f'is {found}'}"
+            value = _reported(known, wrong)
+            return f"the objective {wrong} {'was not reported' if value is None else f'is {value}'}"
         return None
 
     def mean_score(self) -> float | None:
@@ -88,21 +98,38 @@ class Trial:
         return f"pruned by {self._search.pruner} after {count(len(self._evaluations), 'evaluation')}"
 
 
+def wanted(search: SearchFacts) -> set[str]:
+    """Return the names of the reported values that a trial is compared by."""
+    return {name for objective in search.directions for name in _names(objective)}
+
+
+def _names(objective: str) -> tuple[str, ...]:
+    return RETURNS if objective in RETURNS else (objective,)
+
+
+def _reported(known: Mapping[str, Any], objective: str) -> Any:
+    return next((known[name] for name in _names(objective) if known.get(name) is not None), None)
+
+
 def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
     """Draw the hyperparameters of a cell, or those of its trial before; None if the cell is not part of a search.
 
     Raises:
         UsageError: it runs the best trial, but trials have not ended, or none completed.
-        HpcrlError: the journal cannot be read or written.
+        HpcrlError: the journal cannot be read or written, or Optuna is not installed here.
     """
     search = plan.study.search
     if search is None or ROLE not in cell.config:
         return None
-    path = directory / FOLDER / journal_name(cell.config, cell.resources, search)
+    if find_spec("optuna") is None:
+        raise HpcrlError(
+            f"a search needs Optuna in the environment of its cells, and {sys.prefix} has none: install it there"
+        )
+    path = directory / FOLDER / journal_name(_computed_by(plan, cell, search), search)
     try:
         path.parent.mkdir(exist_ok=True)
         if path.exists() and not path.is_file():
-            raise HpcrlError(f"{path}: is not a regular file: move it away; the search then begins anew")
+            raise HpcrlError(f"{path}: is not a regular file: {_ANEW}")
         study = _open(path, search)
         if cell.config[ROLE] == BEST:
             return Trial(search, _best(study, search, path))
@@ -111,24 +138,54 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
     except OSError as error:
         raise HpcrlError(f"{path}: the search cannot use it: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
-        raise HpcrlError(f"{path}: is damaged ({error}): move it away; the search then begins anew") from None
+        raise HpcrlError(f"{path}: is damaged ({error}): {_ANEW}") from None
     return Trial(search, trial.params, study, trial)
 
 
+def _computed_by(plan: Plan, cell: Cell, search: SearchFacts) -> dict[str, Any]:
+    """Return what all cells of a search have in common, without limits of time and memory, which change no result."""
+    given = plan.study.given
+    setting, computed = setting_of(cell.config, search.space), given.get("computed") or {}
+    return {
+        "workload": {name: value for name, value in plan.workload.items() if name not in _HANDLING},
+        "setting": {name: value for name, value in setting.items() if name not in computed},
+        "resources": {
+            name: value for name, value in cell.resources.items() if name not in _LIMITS or name in plan.study.axes
+        },
+        "environment": cell.environment,
+    }
+
+
 class _Lock:
-    """Holds a journal for one process. Optuna's own locks are files, which a killed process would leave for ever."""
+    """Holds a journal for one process that appends to it.
+
+    Optuna's own locks are files, which a killed process would leave for ever. A full disk or a kill may have cut off the last line: it is
+    removed, because the next line would be joined to it.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path.with_suffix(".lock")
+        self._journal, self._path = path, path.with_suffix(".lock")
         self._handle = -1
 
     def acquire(self) -> bool:
         self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         fcntl.lockf(self._handle, fcntl.LOCK_EX)
+        _remove_cut_line(self._journal)
         return True
 
     def release(self) -> None:
         os.close(self._handle)
+
+
+def _remove_cut_line(journal: Path) -> None:
+    with journal.open("r+b") as file:
+        begin = max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE)
+        file.seek(begin)
+        whole, newline, cut = file.read().rpartition(b"\n")
+        if cut.startswith(b"{") and (
+            newline or not begin
+        ):  # else it is no line of Optuna's, and the journal is damaged
+            file.truncate(begin + len(whole) + len(newline))
 
 
 def _open(path: Path, search: SearchFacts) -> Any:
@@ -142,7 +199,7 @@ def _open(path: Path, search: SearchFacts) -> Any:
         study_name=_STUDY,
         directions=list(search.directions.values()),
         load_if_exists=True,
-        pruner=_pruner(search.pruner),
+        pruner=_pruner(search),
     )
 
 
@@ -152,7 +209,7 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> 
 
     earlier = [each for each in study.trials if each.user_attrs.get(_CELL) == cell.id]
     for frozen in earlier:
-        if frozen.state in (TrialState.COMPLETE, TrialState.PRUNED):
+        if _ended(frozen):
             return frozen
     for frozen in earlier:
         if frozen.state == TrialState.RUNNING:
@@ -172,7 +229,7 @@ def _best(study: Any, search: SearchFacts, path: Path) -> dict[str, Any]:
     from optuna.trial import TrialState
 
     mine = [each for each in study.trials if each.user_attrs.get(_NUMBER, search.trials + 1) <= search.trials]
-    ended = {each.user_attrs[_CELL] for each in mine if _ended(each) or each.user_attrs.get(_OUTCOME) == "diverged"}
+    ended = {each.user_attrs[_CELL] for each in mine if _ended(each)}
     if (missing := search.trials - len(ended)) > 0:
         raise UsageError(
             f"{missing} of {count(search.trials, 'trial')} have not ended: run `hpcrl submit` again, which runs them and then this cell"
@@ -186,9 +243,14 @@ def _best(study: Any, search: SearchFacts, path: Path) -> dict[str, Any]:
 
 
 def _ended(trial: Any) -> str | None:
-    """Return completed or pruned; None for a trial that runs, failed, or does not exist."""
+    """Return completed, pruned or diverged; None for a trial that runs, failed in another way, or does not exist.
+
+    A diverged trial would diverge again: it counts, so that a search does not look for others in its place.
+    """
     if trial is None or not hasattr(trial, "state"):  # the trials that run have no state of their own
         return None
+    if trial.user_attrs.get(_OUTCOME) == "diverged":
+        return "diverged"
     return {"COMPLETE": "completed", "PRUNED": "pruned"}.get(trial.state.name)
 
 
@@ -224,16 +286,16 @@ def _sampler(search: SearchFacts, what: str) -> Any:
         return makers[search.sampler]()
 
 
-def _pruner(name: str) -> Any:
+def _pruner(search: SearchFacts) -> Any:
     from optuna import pruners
 
-    makers = {
+    makers: dict[str, Any] = {
         "none": pruners.NopPruner,
         "median": pruners.MedianPruner,
         "hyperband": pruners.HyperbandPruner,
         "halving": pruners.SuccessiveHalvingPruner,
     }
-    return makers[name]()
+    return makers[search.pruner](**search.pruner_options)
 
 
 def _is(value: Any) -> bool:

@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import Asked
+from hpcrl.rl.agents import Agent
 from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.envs.bounded import Bounded
+from hpcrl.rl.envs.checking import check as check_environment
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import make_collective
 from hpcrl.rl.make import make_exploration, make_training
@@ -35,11 +39,12 @@ from hpcrl.telemetry.provenance import visible_gpus
 
 @dataclass(frozen=True)
 class Ended:
-    """The outcome of a workload, its reason, and the facts for the footer of its record."""
+    """The outcome of a workload, its reason, the facts for the footer of its record, and the trained agents to keep."""
 
     outcome: str
     reason: str | None
     facts: dict[str, Any]
+    agents: Mapping[str, Agent] = field(default_factory=dict)
 
 
 def train_cell(
@@ -54,8 +59,12 @@ def train_cell(
     group: Group,
     precise_phases: bool = False,
     trial: Trial | None = None,
+    profiled: AbstractContextManager[object] | None = None,
 ) -> Ended:
     """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
+
+    Args:
+        profiled: is entered for the training alone, after imports and compiling.
 
     Raises:
         UsageError: the cell cannot run here: a framework is not installed, a GPU is missing, or settings are wrong.
@@ -77,12 +86,11 @@ def train_cell(
     if (acts or parallelism != "none") and group.ranks != asked.tasks:
         raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
 
-    make_environment = partial(
-        gymnasium_environment,
-        workload["environment"],
-        config.get("max_episode_steps", workload.get("max_episode_steps")),
-        _options_of(workload, config, settings),
-    )
+    limit = config.get("max_episode_steps", workload.get("max_episode_steps"))
+    options = _options_of(workload, config, settings)
+    make_environment = partial(gymnasium_environment, workload["environment"], limit, options)
+    if ":" in workload["environment"] and (wrong := check_environment(workload["environment"], options)):
+        raise UsageError(wrong)
     world = join(group) if acts else None
     collective = make_collective(framework, parallelism, group, clock)
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world)
@@ -90,11 +98,13 @@ def train_cell(
         run = replace(run, prune=trial.prune)
     if acts and group.rank:
         actor = make_exploration(name, settings, framework, execution, make_environment, run)
-        explored = actor.explore(stop)
+        with profiled or nullcontext():
+            explored = actor.explore(stop)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
     device = "cuda" if asked.gpus else "cpu"
     training = make_training(name, settings, framework, execution, make_environment, run, device)
-    result = train(training, goal, stop, checkpoint_file)
+    with profiled or nullcontext():
+        result = train(training, goal, stop, checkpoint_file)
     facts = {
         "steps": result.steps,
         "episodes": result.episodes,
@@ -115,13 +125,29 @@ def train_cell(
         "messages": json.dumps(training.loop.facts()) if isinstance(training.loop, LearnerLoop) else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
+    played = training.evaluation_environments[0]
+    stretched = (played.low, played.high) if isinstance(played, Bounded) else None
+    agents = {
+        which: Agent(
+            algorithm=training.algorithm,
+            weights=dict(policy.weights),
+            moments=policy.moments,
+            environment=workload["environment"],
+            options=options,
+            max_episode_steps=limit,
+            step=policy.step,
+            score=policy.score,
+            stretched=stretched,
+        )
+        for which, policy in result.policies.items()
+    }
     del training  # the learner must be gone before its collective closes
     if collective:
         collective.close()
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     if trial and result.outcome == "pruned":
         reason = trial.pruned_because()
-    return Ended(result.outcome, reason, facts)
+    return Ended(result.outcome, reason, facts, agents)
 
 
 def _settings_of(workload: dict[str, Any], config: dict[str, Any]) -> tuple[str, Any]:

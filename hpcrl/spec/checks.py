@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import UsageError, suggestion, written
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
 Fault = tuple[Key, str]
-_FIXED = {"algorithm", "framework", "execution", "seed", "seeds", "cell", "workdir"}
+Tracking = Literal["none", "mlflow", "mlflow-inline"]
+TRACKING = get_args(Tracking)
+_FIXED = {"algorithm", "framework", "execution", "seed", "seeds", "cell", "workdir", "profile", "tracking"}
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ def _goal_and_score(study: Study) -> Iterator[Fault]:
             ("tensorboard",),
             "`tensorboard` is for built-in training: remove it, and let the command write its own events",
         )
+    if not trains and study.tracking != "none":
+        yield ("tracking",), "`tracking` is for built-in training: remove it, and let the command log its own values"
+    if not trains and "agents" in study.model_fields_set:
+        yield ("agents",), "`agents` is for built-in training: remove it, and let the command save its own agents"
     if study.better and not study.score and not trains:
         yield ("better",), "`score` is missing: name the reported value, such as `score: loss`"
     if trains and study.goal is None and (path := study.stops_at_goal()):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from hpcrl.catalogue.actions import kind_of_actions
+from hpcrl.catalogue.actions import bounds_fault, kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import suggestion
 from hpcrl.spec.quiet import without_warnings
 
+_SECONDS = 60  # for the check of an environment of another package
 # The least and the largest reward of a step, where that is known.
 _REWARDS = {"CartPole": (1.0, 1.0), "MountainCar": (-1.0, -1.0), "Acrobot": (-1.0, 0.0)}
 
@@ -28,13 +32,16 @@ def environment_fault(
     algorithm: str,
     actions: tuple[str, ...],
     observations: tuple[str, ...],
+    bounded: bool = False,
 ) -> str | None:
     """Say why an algorithm cannot learn an environment with these options; None if it can, or if that is not known here.
 
-    An id such as ``module:Name-v0`` is checked in the cell only, because a look-up would import the module.
+    `bounded`: it needs actions with bounds.
+
+    An id such as ``module:Name-v0`` is given to Gymnasium's check_env, in a process of its own, if the module is there.
     """
     if not is_known_here(name):
-        return None
+        return _check_fault(name, options)
     from gymnasium.envs.registration import registry
 
     known = {*registry, *OWN_ENVIRONMENTS}
@@ -48,12 +55,26 @@ def environment_fault(
     spaces = _spaces(name, options)
     if spaces is None:
         return None
-    kind, observed = spaces
+    kind, observed, unbounded = spaces
     if kind not in actions:
         return f"{algorithm}: expected {' or '.join(actions)} actions, got {kind} ones of {name}"
     if wrong := observation_fault(observed, observations):
         return f"{algorithm}: {wrong} of {name}"
-    return None
+    return f"{algorithm}: {unbounded} in {name}" if bounded and unbounded else None
+
+
+def _check_fault(name: str, options: tuple[tuple[str, Any], ...]) -> str | None:
+    """Say what Gymnasium's check_env finds wrong with an environment of another package; None if that is not known here."""
+    module = name.partition(":")[0].partition(".")[0]
+    if ":" not in name or not module.isidentifier() or not (find_spec(module) and find_spec("gymnasium")):
+        return None
+    command = [sys.executable, "-P", "-m", "hpcrl.rl.envs.checking", name, json.dumps(dict(options))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    # The environment's own code may print, too.
+    return next((line for line in done.stdout.splitlines() if line.startswith(f"{name} fails Gymnasium")), None)
 
 
 def image_side(name: str) -> int | None:
@@ -68,10 +89,13 @@ def is_known_here(name: str) -> bool:
 
 
 @cache
-def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, Any] | None:
-    """Return the kind of actions and the space of observations; None if the environment cannot be created here."""
+def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, Any, str | None] | None:
+    """Return the kind of actions, the space of observations, and whether continuous actions have no bounds, as a sentence.
+
+    None if the environment cannot be created here.
+    """
     if own := OWN_ENVIRONMENTS.get(name):
-        return "discrete", own
+        return "discrete", own, None
     import gymnasium
 
     with without_warnings():
@@ -81,4 +105,5 @@ def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, 
             return None
         space, observed = environment.action_space, environment.observation_space
         environment.close()
-    return kind_of_actions(space), observed
+    kind = kind_of_actions(space)
+    return kind, observed, bounds_fault(space) if kind == "continuous" else None

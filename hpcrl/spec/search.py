@@ -12,7 +12,7 @@ from pydantic import Field
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import Algorithm
 from hpcrl.errors import suggestion, written
-from hpcrl.searches import BEST, KEYS, OBJECTIVES, ROLE, TRIAL, TRIALS
+from hpcrl.searches import BEST, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.explain import Key
 from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
@@ -68,6 +68,9 @@ class Search(Model):
     sampler: Literal["tpe", "random", "nsga2"] = Field("tpe", description="Optuna's sampler")
     pruner: Literal["none", "median", "hyperband", "halving"] = Field(
         "none", description="Optuna's pruner, which ends trials early by their evaluations"
+    )
+    pruner_options: dict[str, Annotated[int, Field(strict=True)]] | None = Field(
+        None, min_length=1, description="options of Optuna's pruner; a resource or step of it is an evaluation"
     )
     directions: dict[str, Literal["maximize", "minimize"]] | None = Field(
         None,
@@ -137,8 +140,33 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
     several = resources.tasks not in (None, 1) or resources.parallelism != "none" or resources.nodes != 1
     if several or {"topology", "actors"} & set(own) or keys & {"tasks", "nodes", "topology", "actors", "parallelism"}:
         yield ("search",), "trials have one rank: remove `tasks`, `parallelism` and topologies"
+    for number, rule in enumerate(study.exclude):
+        for name, value in (rule.model_extra or {}).items():
+            seeds = value if isinstance(value, list) else [value]
+            if name in KEYS or (name == "seed" and search.seed in seeds):
+                at = ("exclude", number, name)
+                yield at, "would exclude trials, which the best one is chosen from: set `search.trials`"
+    yield from _pruner_faults(search)
     yield from _objective_faults(study, search)
     yield from _of_training(study, search) if study.workload.trains else _of_commands(study, search)
+
+
+def _pruner_faults(search: Search) -> Iterator[tuple[Key, str]]:
+    known, given = PRUNERS[search.pruner], search.pruner_options or {}
+    for name, value in given.items():
+        at: Key = ("search", "pruner_options", name)
+        if not known:
+            yield at, f"pruner {search.pruner} has no options: remove it, or choose a pruner"
+        elif name not in known:
+            yield at, f"{search.pruner} has no option {name!r}; {suggestion(name, known)}"
+        elif value < known[name]:
+            yield at, f"expected a whole number of at least {known[name]}, got {value}"
+    least, most = given.get("min_resource", 1), given.get("max_resource", math.inf)
+    if most < least:
+        yield (
+            ("search", "pruner_options", "max_resource"),
+            f"expected at least min_resource, which is {least}, got {most}",
+        )
 
 
 def _objective_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:

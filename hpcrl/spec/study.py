@@ -17,12 +17,17 @@ from pydantic import (
 from hpcrl.catalogue.registry import Algorithm, algorithms, frameworks
 from hpcrl.chains import Chain
 from hpcrl.errors import written
+from hpcrl.profilers import KEY as PROFILE
+from hpcrl.profilers import LIMIT as PROFILE_LIMIT
+from hpcrl.profilers import NAMES as PROFILER_NAMES
+from hpcrl.profilers import NONE
 from hpcrl.spec.axes import MAX_CELLS, Random, axis_faults, options
-from hpcrl.spec.checks import Outcomes, assignments, computed_outcomes, study_faults
+from hpcrl.spec.checks import Outcomes, Tracking, assignments, computed_outcomes, study_faults
 from hpcrl.spec.expectations import Expectation, expectation_faults
 from hpcrl.spec.explain import Faults, Key
 from hpcrl.spec.notify import Notify
-from hpcrl.spec.quantities import Name
+from hpcrl.spec.profile import profile_faults
+from hpcrl.spec.quantities import MiB, Name
 from hpcrl.spec.resources import Model, Resources, Scalar, settled
 from hpcrl.spec.retry import Retry
 from hpcrl.spec.search import Search, search_faults
@@ -147,10 +152,29 @@ class Study(Model):
     precise_phases: bool = Field(
         False, description="wait for the device after every update, so that each phase includes its own work only"
     )
+    profile: str = Field(
+        NONE,
+        json_schema_extra={"enum": list(PROFILER_NAMES)},
+        description="the profiler that every cell runs under; profiled cells are other cells, whose times are compared with no others",
+    )
+    profile_limit: MiB = Field(
+        PROFILE_LIMIT,
+        description="maximum size of the file of one profile; a larger one is not kept, and the cell goes on",
+    )
     tensorboard: Literal["none", "during", "after"] = Field(
         "none",
         description="TensorBoard events of built-in training: written after the last measurement of a cell, or during training, as a part of "
         "what is measured",
+    )
+    tracking: Tracking = Field(
+        "none",
+        description="values of built-in training sent to a server of MLflow (the variable MLFLOW_TRACKING_URI) while a cell trains: from a "
+        "process beside the training, or one by one in its loop, to measure what that costs",
+    )
+    agents: Literal["numpy", "framework", "none"] = Field(
+        "numpy",
+        description="which files of its trained agents, the best and the last one, a cell of built-in training leaves in the plan: "
+        "NumPy's, the framework's own beside them, or none",
     )
     sample_interval: float = Field(
         1.0, ge=0.05, le=3600, strict=True, description="seconds between samples of machine, processes, GPUs"
@@ -175,7 +199,7 @@ class Study(Model):
     def _whole(self) -> Study:
         trains = self.workload.trains
         expected = expectation_faults(self.expect or {}, trains)
-        faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self)]
+        faults = list(axis_faults(self)) or [*study_faults(self), *training_faults(self), *profile_faults(self)]
         if faults := [*faults, *search_faults(self), *surroundings_faults(self), *expected]:
             raise Faults(faults)
         return self
@@ -197,10 +221,14 @@ class Study(Model):
         return next((path for path, key, value in assignments(self) if key == "stop_at_goal" and value), None)
 
     def with_defaults(self, point: dict[str, Any]) -> dict[str, Any]:
-        """Return a point with the defaults that a cell must show: the framework's execution mode, and events during training.
+        """Return a point with the defaults that a cell must show: the framework's execution mode, events during training, the profiler, tracking.
 
         A cell that writes events while it is measured is another cell than the one that does not.
         """
+        if self.profile != NONE:
+            point = {**point, PROFILE: point.get(PROFILE, self.profile)}
+        if self.tracking != "none":
+            point = {**point, "tracking": point.get("tracking", self.tracking)}
         framework = frameworks().get(str(point.get("framework"))) if self.workload.trains else None
         if framework and self.tensorboard == "during":
             point = {**point, "tensorboard": point.get("tensorboard", self.tensorboard)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
@@ -12,7 +12,7 @@ from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, framework
 from hpcrl.catalogue.training import NOT_FUSED, OffPolicySettings, has_actors
 from hpcrl.errors import count, suggestion, written
 from hpcrl.searches import KEYS
-from hpcrl.spec.checks import Fault, assignments, combinations
+from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, image_side, reward_range
 from hpcrl.spec.options import (
@@ -59,7 +59,9 @@ def _environment_faults(study: Study, environment: str) -> Iterator[Fault]:
         for algorithm in [study.algorithm_of(values)] if names else study.algorithms():
             if algorithm is None:
                 continue
-            wrong = environment_fault(environment, options, algorithm.title, algorithm.actions, algorithm.observations)
+            wrong = environment_fault(
+                environment, options, algorithm.title, algorithm.actions, algorithm.observations, algorithm.bounded
+            )
             if wrong:
                 yield next((paths[name] for name in names if name in paths), ("workload", "environment")), wrong
                 return
@@ -84,7 +86,8 @@ def training_notes(study: Study) -> list[str]:
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
         # An episode that is cut off is bootstrapped: its value is that of one without end.
         limit = values.get(EPISODE_LIMIT) or study.workload.max_episode_steps or 0
-        steps = 1 / (1 - settings.gamma) if settings.gamma < 1 else limit
+        gamma = getattr(settings, "gamma", 1.0)
+        steps = 1 / (1 - gamma) if gamma < 1 else limit
         if text := algorithm.note(settings, min(0.0, rewards[0] * steps), max(0.0, rewards[1] * steps)):
             found[text] = None
     return list(found)
@@ -126,6 +129,8 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         "framework",
         "execution",
         "tensorboard",
+        "tracking",
+        "profile",
         EPISODE_LIMIT,
         *of_search,
         *fixed,
@@ -156,6 +161,8 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             yield path, f"no execution mode {written(value)}; {suggestion(str(value), modes())}"
         elif key == "tensorboard" and value not in ("none", "during", "after"):
             yield path, f"expected none, during or after, got {written(value)}"
+        elif key == "tracking" and value not in TRACKING:
+            yield path, f"expected {', '.join(TRACKING[:-1])} or {TRACKING[-1]}, got {written(value)}"
         elif (key == EPISODE_LIMIT and (wrong := episode_limit_fault(value))) or (
             key in settings and (wrong := fields.fault(settings[key].settings, key, value))
         ):
@@ -210,23 +217,36 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
     names = {name for each in study.algorithms() for name in fields.names(each.settings)}
     told: set[str] = set()
     side = image_side(study.workload.environment or "")
+    space = study.search.space if study.search else {}
     for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus")):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
-        settings = fields.check(algorithm.name, algorithm.settings, {**given, **own})
+        drawn = _lowest(algorithm, space)
+        settings = fields.check(algorithm.name, algorithm.settings, {**given, **drawn, **own})
         yield from _actors_faults(settings, values, paths, told)
         ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
         wrong = algorithm.fault(settings, ranks)
         if wrong is None and side and (small := filters_fault(getattr(settings, "filters", ()), side)):
             wrong = "filters", small
-        if wrong and wrong[0] not in told:
+        if wrong and wrong[0] not in told and wrong[0] not in drawn:  # the search checks its own
             told.add(wrong[0])
             name, text = wrong
             place: Key = ("workload", "hyperparameters", name) if name in given else ("workload", "algorithm")
             place = paths.get(name, place if name in given else paths.get("algorithm", place))
             yield place, text if name in place or name in text else f"{name} {text}"
+
+
+def _lowest(algorithm: Algorithm, space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lowest or first value of each hyperparameter that a search draws, if it is valid."""
+    known = fields.names(algorithm.settings)
+    first = {name: values[0] if isinstance(values, tuple) else values.low for name, values in space.items()}
+    return {
+        name: value
+        for name, value in first.items()
+        if name in known and not fields.fault(algorithm.settings, name, value)
+    }
 
 
 def _actors_faults(settings: Any, values: dict[str, Any], paths: dict[str, Key], told: set[str]) -> Iterator[Fault]:
@@ -249,9 +269,15 @@ def _actors_faults(settings: Any, values: dict[str, Any], paths: dict[str, Key],
 
 
 def _has_compiled(framework: Framework, environment: str) -> bool:
-    """Tell whether a framework has a Gymnasium environment as a compiled program; without a version the newest counts."""
-    name = environment.rpartition(":")[2]
-    return name in framework.environments or any(each.startswith(f"{name}-v") for each in framework.environments)
+    """Tell whether a framework has a Gymnasium environment as a compiled program; without a version the newest counts.
+
+    Whether another package has one is known in the cell only.
+    """
+    if ":" in environment:
+        return True
+    return environment in framework.environments or any(
+        each.startswith(f"{environment}-v") for each in framework.environments
+    )
 
 
 def _cannot(
@@ -285,7 +311,7 @@ def _cannot(
         if not _has_compiled(framework, environment):
             there = ", ".join(framework.environments)
             yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
-        elif with_options:
+        elif with_options and ":" not in environment:
             yield key, ("framework",), f"{framework.title} has {environment} as a compiled program without options"
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):

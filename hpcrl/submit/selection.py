@@ -70,6 +70,7 @@ class Selection:
         for attempt in sorted({*progress.begun, *progress.ended}):
             self._last |= dict.fromkeys(progress.begun.get(attempt, ()), attempt)
             self._last |= dict.fromkeys(progress.ended.get(attempt, ()), attempt)
+        self._retried: set[int] = set()  # waves with a cell that is retried
         self.already = 0
         self.left: Counter[str] = Counter()
 
@@ -100,11 +101,15 @@ class Selection:
             return "cancelled: `--failed` leaves out cancelled cells"
         if self._choice.fed:
             return f"{status.state.lower()}: `hpcrl submit` submits it again"
-        if self._choice.retry:
-            tried = self._tried[cell, cause_of(status.state)]
-            return next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
         made = status.submission
-        return Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
+        again = Ask("again", made.time, made.memory, made.exclude) if made else Ask("again")
+        if not self._choice.retry or any(wave < job.wave for wave in self._retried):
+            return again  # a cell that failed for want of an earlier wave's has no fault of its own
+        tried = self._tried[cell, cause_of(status.state)]
+        ask = next_ask(job, status, tried, self._rules, self._asks_for_memory(job))
+        if isinstance(ask, Ask):
+            self._retried.add(job.wave)
+        return ask
 
     def _asks_for_memory(self, job: Job) -> bool:
         if job.name not in self._memory:

@@ -16,6 +16,7 @@ from hpcrl.formats.attempts import ATTEMPTS
 from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.mlflow import ADDRESS
 from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, has_digest, read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
 from hpcrl.formats.queues import QUEUE_LOGS
@@ -30,6 +31,7 @@ from hpcrl.submit.settling import open_ledger, settle
 from hpcrl.submit.survey import Survey, survey
 
 _LAUNCHERS = "launchers"
+_NO_VARIABLES = "#SBATCH --export=NONE"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def submit(
         plan = read_plan(directory)
         check_cells(directory, plan)
         _check_files(directory, plan)
+        _check_tracking(directory, plan)
         _write_shim(directory)
         ledger = open_ledger(directory, plan, None if schedulers()[executor].here else slurm, choice.here, say)
         try:
@@ -108,6 +111,24 @@ def _check_files(directory: Path, plan: Plan) -> None:
         path = directory / name
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path}: is not a directory: move it away, and run `hpcrl submit` again")
+
+
+def _check_tracking(directory: Path, plan: Plan) -> None:
+    """Make sure that cells that send their values to MLflow know its address.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if not plan.study.tracks or ADDRESS in plan.workload.get("env", {}):
+        return
+    inherited = not any(_NO_VARIABLES in (directory / job.script).read_text() for job in plan.cell_jobs())
+    if not (inherited and ADDRESS in os.environ):
+        where = "here, or " if inherited else ""
+        why = "" if inherited else f" (jobs on cluster {plan.cluster.name} inherit no variables)"
+        raise UsageError(
+            f"study {plan.study.name}: `tracking` sends values to a server of MLflow, but {ADDRESS} is not set: set it to http://HOST:PORT "
+            f"{where}in the study's workload.env{why}"
+        )
 
 
 class _Submitting:

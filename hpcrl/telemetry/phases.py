@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from time import perf_counter
 
 # `compile` is all work done once before the first step; `fused` is a compiled loop whose parts cannot be timed;
-# `send`, `receive` and `wait` are those of learner and actors; `prepare` and `check` are the steps around a command; `tensorboard` writes events while the agent trains.
+# `send`, `receive` and `wait` are those of learner and actors; `prepare` and `check` are the steps around a command; `tensorboard` and `tracking` write events and
+# send values to MLflow while the agent trains;
+# `profile` starts and stops a profiler, and writes its file.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
-    "prepare", "check", "tensorboard", "send", "receive", "wait",
+    "prepare", "check", "tensorboard", "tracking", "send", "receive", "wait", "profile",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
-NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check")
+NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check", "profile")
 
 
 class PhaseClock:

@@ -40,6 +40,9 @@ def test_every_setting_has_a_rule_that_its_default_keeps(name: str) -> None:
 def test_settings_are_checked_by_name_type_and_range() -> None:
     settings = algorithms()["dqn"].settings
     assert fields.check("dqn", settings, {"hidden": [8, 4]}).hidden == (8, 4)
+    # Values of axes are no lists.
+    assert fields.check("dqn", settings, {"hidden": "8x4"}).hidden == (8, 4)
+    assert fields.check("dqn", settings, {"filters": "16", "loss": "mse"}).filters == (16,)
     with pytest.raises(UsageError, match=r"dqn: gamma: expected a number from 0 to 1, got -1 \(default 0.99\)"):
         fields.check("dqn", settings, {"gamma": -1})
     with pytest.raises(UsageError, match="dqn: no hyperparameter 'gama'; did you mean 'gamma'"):
@@ -51,6 +54,7 @@ def test_settings_are_checked_by_name_type_and_range() -> None:
     [
         ("learning_rate", True), ("learning_rate", "0.1"), ("learning_rate", float("-inf")), ("learning_rate", 10**400),
         ("total_steps", 1.0), ("total_steps", 10**13), ("hidden", []), ("hidden", 8), ("hidden", [8, True]), ("double", "yes"),
+        ("hidden", "8x"), ("hidden", "8x0"), ("hidden", "8 x 4"), ("hidden", ""), ("hidden", "-8"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(name: str, value: object) -> None:

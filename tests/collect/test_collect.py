@@ -172,7 +172,7 @@ def test_several_processes_give_the_same_bytes(tmp_path: Path, monkeypatch: pyte
     for name, processes in (("one", 1), ("two", 2)):
         collect([plan], tmp_path / name, no_slurm(), processes=processes)
     files = [sorted((tmp_path / name).rglob("*.parquet")) for name in ("one", "two")]
-    assert len(files[0]) == 3 * 4 + 1
+    assert len(files[0]) == 3 * 5 + 1
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 

@@ -28,7 +28,8 @@ def modules() -> list[str]:
     names = zipfile.ZipFile(BytesIO(worker_zip())).namelist()
     found = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names]
     parts = {f"hpcrl.rl.frameworks.{name}" for name in frameworks() if name != "numpy"}
-    with_jax = ("hpcrl.rl.envs.jax.", "hpcrl.rl.vector.compiled")
+    of_frameworks = tuple(f"hpcrl.run.profilers.tracers.{name}" for name in frameworks())
+    with_jax = ("hpcrl.rl.envs.jax.", "hpcrl.rl.vector.compiled", *of_frameworks)
     return [name for name in found if ".".join(name.split(".")[:4]) not in parts and not name.startswith(with_jax)]
 
 

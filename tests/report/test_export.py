@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from hpcrl.collect.merge import collect
+from hpcrl.formats.plan import agent_file
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.report.spreadsheet import to_csv
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -25,7 +29,7 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_csv(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
     shown = hpcrl("export", dataset, "--to", "csv", "-o", tmp_path / "out")
-    assert (shown.code, shown.out) == (0, f"4 tables written to {tmp_path / 'out'}\n")
+    assert (shown.code, shown.out) == (0, f"{len(SCHEMAS)} tables written to {tmp_path / 'out'}\n")
     for name, schema in SCHEMAS.items():
         assert list(pd.read_csv(tmp_path / "out" / f"{name}.csv").columns) == schema.names
     assert list(pd.read_csv(tmp_path / "out/episodes.csv")["value"]) == [10, 20, 30] * 2
@@ -67,12 +71,109 @@ def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
     assert hpcrl("export", dataset, "--to", "mlflow", "-o", tmp_path / "out").code == 0
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
     experiment = client.get_experiment_by_name("short")
-    runs = client.search_runs([experiment.experiment_id])
+    runs = client.search_runs([experiment.experiment_id], "params.framework = 'numpy'")
     assert len(runs) == 2
     assert runs[0].data.params["framework"] == "numpy"
     assert runs[0].data.metrics["final_score"] == 20
     history = client.get_metric_history(runs[0].info.run_id, "return/episode")
     assert [(each.step, each.value) for each in history] == [(10, 10), (20, 20), (30, 30)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_mlflow_has_every_axis_and_a_parent_and_no_run_twice(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    axes = {"framework": ["numpy"], "batch_size": [16, 32], "learning_rate": [0.001]}
+    plan = planned(tmp_path / "p", dqn_study(seeds=2, axes=axes))
+    cells = cells_of(plan)
+    for cell in cells:
+        write_record(plan, cell, returns=(10.0, 20.0), final_score=7.0)
+    agent = agent_file(plan, cells[0]["id"], "best")
+    agent.parent.mkdir()
+    agent.write_bytes(b"weights")
+    report = tmp_path / "r"
+    (report / "figures").mkdir(parents=True)
+    (report / "report.html").write_text("the page")
+    (report / "figures/short-phases.svg").write_text("a figure")
+    collect([plan], tmp_path / "d", no_slurm())
+    words = ("export", tmp_path / "d", "--to", "mlflow", "-o", tmp_path / "out", "--report", report, "--agents", plan)
+    shown = hpcrl(*words)
+    assert (shown.code, shown.out) == (0, f"4 runs written to {tmp_path / 'out'}\n"), shown.err
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    experiment = client.get_experiment_by_name("short").experiment_id
+
+    def runs() -> dict[str, Any]:
+        return {run.info.run_id: run for run in client.search_runs([experiment])}
+
+    first = runs()
+    (parent,) = [each for each in first.values() if "mlflow.parentRunId" not in each.data.tags]
+    nested = [each for each in first.values() if each is not parent]
+    assert {each.data.tags["mlflow.parentRunId"] for each in nested} == {parent.info.run_id}
+    assert sorted((each.data.params["batch_size"], each.data.params["seed"]) for each in nested) == [
+        ("16", "1"), ("16", "2"), ("32", "1"), ("32", "2"),
+    ]  # fmt: skip
+    assert {each.data.params["learning_rate"] for each in nested} == {"0.001"}
+    assert {each.data.params["execution"] for each in nested} == {"eager"}
+    of_agent = next(each for each in nested if each.data.params["cell"] == cells[0]["id"])
+    (kept,) = client.list_artifacts(of_agent.info.run_id, "agents")
+    assert kept.path == f"agents/{agent.name}"
+    assert [each.path for each in client.list_artifacts(parent.info.run_id, "report/figures")] == [
+        "report/figures/short-phases.svg"
+    ]
+    shown = hpcrl(*words)
+    assert (shown.code, shown.out) == (0, f"0 runs written to {tmp_path / 'out'}\n"), shown.err
+    assert runs().keys() == first.keys()
+    client.delete_tag(
+        nested[0].info.run_id, "hpcrl.content"
+    )  # as if the export had been killed while it wrote this run
+    assert hpcrl(*words).out == f"1 runs written to {tmp_path / 'out'}\n"
+    assert len(runs()) == 5 and first.keys() - runs().keys() == {nested[0].info.run_id}
+    shown = hpcrl("export", tmp_path / "d", "--to", "csv", "-o", tmp_path / "csv", "--agents", plan)
+    assert (shown.code, "csv: has no place for reports and agents" in shown.err) == (2, True)
+    shown = hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", tmp_path / "out", "--report", tmp_path)
+    assert (shown.code, "is not a report (no report.html)" in shown.err) == (2, True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_an_address_of_mlflow_keeps_its_slashes(dataset: Path, in_tmp: Path, hpcrl: Callable[..., Any]) -> None:
+    pytest.importorskip("mlflow")
+    shown = hpcrl("export", dataset, "--to", "mlflow", "-o", f"sqlite:///{in_tmp}/s.db")
+    assert (shown.code, shown.out) == (0, f"2 runs written to sqlite:///{in_tmp}/s.db\n"), shown.err
+    assert (in_tmp / "s.db").is_file()
+    assert not (in_tmp / "sqlite:").exists()
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A server of MLflow that lets nobody in. It stands in for one only in that: the answer is MLflow's own for missing rights."""
+
+    def _refuse(self) -> None:
+        body = json.dumps({"error_code": "PERMISSION_DENIED", "message": "Permission denied"}).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = _refuse
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+def test_a_server_of_mlflow_that_refuses_or_is_not_there_is_one_sentence(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, hpcrl: Callable[..., Any]
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        Thread(target=server.serve_forever, daemon=True).start()
+        refused = hpcrl("export", dataset, "--to", "mlflow", "-o", address)
+        server.shutdown()
+    gone = hpcrl("export", dataset, "--to", "mlflow", "-o", address)
+    for shown, why in ((refused, "Permission denied"), (gone, "Connection refused")):
+        assert (shown.code, shown.out) == (1, "")
+        (line,) = shown.err.splitlines()
+        assert line.startswith(f"hpcrl: {address}: MLflow did not take everything: ")
+        assert why in line
 
 
 def test_what_exists_is_kept(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> None:

@@ -13,11 +13,11 @@ from hpcrl.collect.merge import collect
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.report.figures import search as figures
-from hpcrl.report.search import search_of
+from hpcrl.report.search import Search, search_of
 from hpcrl.report.write import make_sections, read_cells
 from hpcrl.slurm.client import Slurm
 from hpcrl.spec.library import Library
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record
 
 SPACE: dict[str, Any] = {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}, "double": [True, False]}
 RATES = [0.0001, 0.001, 0.002, 0.01, 0.05, 0.1, 0.0005, 0.02]
@@ -39,6 +39,13 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "d"
 
 
+def searched(dataset: Path) -> Search:
+    (study,) = read_index(dataset)["studies"].values()
+    found = search_of(load_table(dataset, "cells"), load_table(dataset, "episodes"), study)
+    assert found is not None
+    return found
+
+
 def test_only_the_runs_of_the_best_trial_on_other_seeds_are_compared(dataset: Path) -> None:
     rows = read_cells(dataset, None)
     assert sorted(rows["seed"]) == [1, 2]
@@ -51,10 +58,7 @@ def test_only_the_runs_of_the_best_trial_on_other_seeds_are_compared(dataset: Pa
 
 
 def test_importance_is_that_of_optuna_for_the_same_trials(dataset: Path) -> None:
-    found = search_of(
-        load_table(dataset, "cells"), load_table(dataset, "episodes"), read_index(dataset)["studies"]["short"]
-    )
-    assert found is not None
+    found = searched(dataset)
     study = optuna.create_study(direction="maximize")
     kinds = {
         "learning_rate": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True),
@@ -71,10 +75,8 @@ def test_importance_is_that_of_optuna_for_the_same_trials(dataset: Path) -> None
 
 
 def test_every_figure_has_the_values_of_the_trials(dataset: Path) -> None:
-    episodes = load_table(dataset, "episodes")
-    found = search_of(load_table(dataset, "cells"), episodes, read_index(dataset)["studies"]["short"])
-    assert found is not None
-    drawn = {figure.name: figure for figure in figures.figures(found, episodes)}
+    found = searched(dataset)
+    drawn = {figure.name: figure for figure in figures.figures(found)}
     assert set(drawn) >= {"search-history", "search-parameters", "search-parallel", "search-map", "search-importance"}
     (history,) = drawn["search-history"].panels
     assert history.values["trial"].tolist() == [1, 2, 3, 4, 5, 6, 7]
@@ -88,3 +90,51 @@ def test_trials_without_a_best_run_are_compared_themselves(tmp_path: Path) -> No
     collect([plan], tmp_path / "d", Slurm())
     rows: pd.DataFrame = read_cells(tmp_path / "d", None)
     assert [json.loads(text)["trial"] for text in rows["config"]] == [1, 2]
+
+
+def test_the_objective_of_a_command_is_what_it_reported_and_not_its_score(tmp_path: Path) -> None:
+    space = {"x": {"low": 0.0, "high": 10.0}}
+    study = command_study(
+        ["true", "{x}"],
+        axes={},
+        score="accuracy",
+        search={"trials": 2, "space": space, "directions": {"loss": "minimize"}},
+    )
+    plan = planned(tmp_path / "p", study)
+    for cell, loss in zip(cells_of(plan), (0.5, 0.25), strict=False):
+        entries = [{"time": 1.0, "step": None, "values": {"loss": 9.0, "accuracy": 1.0}}]
+        entries.append({"time": 2.0, "step": None, "values": {"loss": loss}})
+        write_record(plan, cell, header={"drawn": {"x": loss}}, reported=entries)
+    collect([plan], tmp_path / "d", Slurm())
+    found = searched(tmp_path / "d")
+    assert found.trials["value"].tolist() == [0.5, 0.25]
+
+
+def test_an_earlier_draw_of_a_trial_has_no_part_in_its_curve(tmp_path: Path) -> None:
+    """The first attempt was killed; the second drew other values, was preempted, and went on in the third."""
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 1, "space": SPACE}))
+    cell = cells_of(plan)[0]
+    for attempt, rate, outcome, evaluations in (
+        (1, 0.1, "failed", [(1000, 5.0)]),
+        (2, 0.01, "preempted", [(1000, 20.0), (2000, 30.0)]),
+        (3, 0.01, "completed", [(2000, 30.0), (3000, 40.0)]),
+    ):
+        rows = [(step, float(step), value) for step, value in evaluations]
+        drawn = {"learning_rate": rate, "double": True}
+        header = {"drawn": drawn, "started": 100.0 + attempt}
+        write_record(plan, cell, f"byhand-{attempt}", outcome=outcome, header=header, evaluations=rows)
+    collect([plan], tmp_path / "d", Slurm())
+    found = searched(tmp_path / "d")
+    assert found.evaluations["return"].tolist() == [20, 30, 40]
+
+
+def test_searches_that_differ_in_their_resources_are_two(tmp_path: Path) -> None:
+    plan = planned(
+        tmp_path / "p",
+        dqn_study(search={"trials": 1, "space": SPACE}, axes={"framework": ["numpy"], "cpus": [1, 2]}),
+        "sol",
+    )
+    for cell in cells_of(plan):
+        write_record(plan, cell, header={"drawn": {"learning_rate": 0.1, "double": True}}, final_score=1.0)
+    collect([plan], tmp_path / "d", Slurm())
+    assert sorted(searched(tmp_path / "d").trials["search"]) == ["NumPy eager 1 core", "NumPy eager 2 cores"]

@@ -28,7 +28,7 @@ def main(algorithm: str, framework: str, execution: str, parallelism: str, out: 
     collective = make_collective(framework, parallelism, group, PhaseClock())
     assert collective is not None
     defaults, draw = dqn(Settings(hidden=HIDDEN["dqn"])), np.random.default_rng(0)
-    made = defaults if algorithm == "dqn" else made_for(algorithm, HIDDEN[algorithm], CASES[algorithm][4])
+    made = defaults if algorithm == "dqn" else made_for(algorithm, HIDDEN[algorithm], CASES[algorithm][-4])
     weights = first_weights(made, draw)
     for group_weights in weights.values():
         check_same_start(collective, group_weights)

@@ -108,6 +108,22 @@ class Counter:
         return np.array([self._taken], np.float32)
 
 
+class Dial(Counter):
+    """Takes `numbers` from `low` to `high`; shows how many steps an episode has had, or with `blind` nothing."""
+
+    def __init__(
+        self, most: int = 2, cut: bool = False, numbers: int = 1, low: float = -1, high: float = 1, blind: bool = False
+    ) -> None:
+        super().__init__(most, cut)
+        self._blind = blind
+        self.action_space = SimpleNamespace(
+            shape=(numbers,), dtype=np.dtype(np.float32), low=[low] * numbers, high=[high] * numbers
+        )
+
+    def _shown(self) -> Observation:
+        return np.zeros(1, np.float32) if self._blind else super()._shown()
+
+
 class Target:
     """Episodes of one step; the reward is less the further an action is from 0.7 and -0.4."""
 

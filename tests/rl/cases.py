@@ -19,8 +19,8 @@ Draw = np.random.Generator
 
 
 def _dqn() -> list[dict[str, Any]]:
-    """The plain, double and duelling losses, each with either error, either optimiser, clipping that acts and that does not."""
-    cases = []
+    """The plain, double and duelling losses, each with either error, Adam and RMSprop, clipping that acts and that does not; gradient descent."""
+    cases: list[dict[str, Any]] = []
     for loss, form, optimizer, clip in itertools.product(
         ("huber", "mse"), ("plain", "double", "dueling", "both"), ("adam", "rmsprop"), (10.0, 0.1)
     ):
@@ -37,6 +37,9 @@ def _dqn() -> list[dict[str, Any]]:
                 "max_gradient_norm": clip,
             }
         )
+    plain = {"loss": "mse", "optimizer": "sgd"}
+    for double, clip in itertools.product((False, True), (0.0, 0.1)):
+        cases.append({**plain, "double": double, "dueling": double, "max_gradient_norm": clip})
     return cases
 
 
@@ -86,11 +89,14 @@ STEERED = Space(4, 2, bounds=((-1.0, 1.0), (-2.0, 2.0)))
 
 
 def _vpg() -> list[dict[str, Any]]:
-    """Actions of both kinds, either optimiser, clipping of the gradient that acts and none."""
+    """Actions of both kinds, either optimiser and activation, clipping of the gradient that acts and none."""
     return [
-        {"continuous": continuous, "optimizer": optimizer, "max_gradient_norm": clip, "optimizer_epsilon": 1e-4}
+        {
+            "continuous": continuous, "optimizer": optimizer, "max_gradient_norm": clip, "optimizer_epsilon": 1e-4,
+            "activation": "relu" if optimizer == "adam" else "tanh",
+        }
         for continuous, optimizer, clip in itertools.product((False, True), ("adam", "rmsprop"), (0.0, 0.1))
-    ]
+    ]  # fmt: skip
 
 
 def vpg_batch(draw: Draw, space: Space, count: int = 128) -> Arrays:
@@ -101,6 +107,28 @@ def vpg_batch(draw: Draw, space: Space, count: int = 128) -> Arrays:
         actions = draw.normal(size=(count, space.actions)).astype(np.float32)
         return observations, actions, advantages, 3 * returns
     return observations, draw.integers(0, space.actions, count), advantages, 3 * returns
+
+
+def _td3() -> list[dict[str, Any]]:
+    """Either activation, either optimiser, clipping of the gradient that acts and none; target noise of which much or little is clipped."""
+    return [
+        {
+            "continuous": True, "activation": activation, "optimizer": optimizer, "max_gradient_norm": clip,
+            "noise_clip": 0.5 if clip else 0.1, "optimizer_epsilon": 1e-4,
+        }
+        for activation, optimizer, clip in (
+            ("tanh", "adam", 0.0), ("relu", "adam", 0.1), ("tanh", "rmsprop", 0.1), ("relu", "rmsprop", 0.0),
+        )
+    ]  # fmt: skip
+
+
+def td3_batch(draw: Draw, space: Space, count: int = 128) -> Arrays:
+    """Terminal transitions, actions up to the bounds, and noise of the target policy."""
+    observations, following = (draw.normal(size=(count, space.inputs)).astype(np.float32) for _ in range(2))
+    actions = draw.normal(size=(count, space.actions)).clip(-1, 1).astype(np.float32)
+    rewards = (3 * draw.normal(size=count)).astype(np.float32)
+    terminated = (draw.random(count) < 0.1).astype(np.float32)
+    return observations, actions, rewards, following, terminated, normal(draw, count, space.actions)
 
 
 IMAGES = Space(44 * 44 * 2, 3, channels=2)
@@ -121,11 +149,14 @@ IMAGE_CASES: list[dict[str, Any]] = [
     {"filters": (4,), "optimizer": "rmsprop", "optimizer_epsilon": 1e-4},
 ]
 
-CASES: dict[str, list[dict[str, Any]]] = {"dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow(), "vpg": _vpg()}
+CASES: dict[str, list[dict[str, Any]]] = {
+    "dqn": _dqn(), "ppo": _ppo(), "rainbow": _rainbow(), "td3": _td3(), "vpg": _vpg(),
+}  # fmt: skip
 BATCHES: dict[str, Callable[[Draw, Algorithm], Arrays]] = {
     "dqn": lambda draw, made: dqn_batch(draw),
     "ppo": lambda draw, made: ppo_batch(draw),
     "rainbow": lambda draw, made: rainbow_batch(draw, made.settings),
+    "td3": lambda draw, made: td3_batch(draw, made.space),
     "vpg": lambda draw, made: vpg_batch(draw, made.space),
 }
 
@@ -140,7 +171,7 @@ def made_for(name: str, hidden: tuple[int, ...], case: dict[str, Any]) -> Algori
 def part_of(algorithm: str, part: str) -> list[dict[str, Any]]:
     """Return all cases, some, or a few that have nearly every option once."""
     cases = CASES[algorithm]
-    if algorithm == "vpg" and part == "some":
+    if algorithm in ("td3", "vpg") and part == "some":
         return cases[1::2]
     if part == "all":
         return cases

@@ -135,7 +135,7 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
     gradients = loss_and_gradient(exact, given, Settings(loss="mse"), exact)[1]
     hat = {"tensorflow": 1e-7, "mxnet": 1e-8}.get(framework)
     found = {}
-    for optimizer in ("adam", "rmsprop"):
+    for optimizer in ("adam", "rmsprop", "sgd"):
         fresh(framework)
         made = dqn(
             Settings(hidden=(120, 84), defaults="framework", optimizer=optimizer, loss="mse", max_gradient_norm=0.0)
@@ -149,6 +149,8 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
             size = np.abs(gradient)
             if optimizer == "adam":
                 step = gradient / (size + (hat / np.sqrt(1 - 0.999) if hat else 1e-8))
+            elif optimizer == "sgd":
+                step = gradient
             elif framework == "torch":
                 step = gradient / (np.sqrt(0.01) * size + 1e-8)
             else:

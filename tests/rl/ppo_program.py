@@ -23,8 +23,8 @@ from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
 
 SETTINGS = Settings(
-    total_steps=1_920, hidden=(16,), learning_rate=1e-2, environments=4, rollout_steps=12, minibatch_size=16, epochs=3,
-    gamma=0.5, gae_lambda=0.95, evaluation_interval=1_920, evaluation_episodes=2,
+    total_steps=720, hidden=(16,), learning_rate=1e-2, environments=4, rollout_steps=12, minibatch_size=16, epochs=3,
+    gamma=0.5, gae_lambda=0.95, evaluation_interval=720, evaluation_episodes=2,
 )  # fmt: skip
 
 

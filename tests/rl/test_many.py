@@ -193,7 +193,7 @@ def test_storing_many_is_storing_each(counts: list[int]) -> None:
         ({"environments": 4, "train_unit": "episodes"}, 1, ("train_unit", "episodes: does not apply to environments that step together (environments: 4, stepping: sync)")),
         ({"stepping": "arrays", "epsilon_decay": 0.9}, 1, ("epsilon_decay", "0.9: does not apply to environments that step together (environments: 1, stepping: arrays)")),
         ({"environments": 4, "topology": "pairwise"}, 1, ("topology", "pairwise: does not apply to environments that step together (environments: 4, stepping: sync)")),
-        ({"stepping": "arrays", "step_latency": 0.1}, 1, ("step_latency", "0.1: needs stepping sync or processes, got arrays")),
+        ({"stepping": "arrays", "step_latency": 0.1}, 1, ("step_latency", "0.1: needs stepping sync, processes or pipes, got arrays")),
         ({"environments": 4, "step_latency": 0.1}, 1, None),
         ({"environments": 8, "stepping": "compiled"}, 2, None),
     ],

@@ -326,17 +326,18 @@ def test_environments_that_are_not_there_as_arrays_are_named() -> None:
         make_vector("arrays", partial(gymnasium_environment, "CartPole-v1", None), 2)
 
 
-def test_an_environment_that_fails_in_its_process_is_told() -> None:
-    environments = make_vector("processes", partial(Failing, 4), 2)
+@pytest.mark.parametrize("stepping", ["processes", "pipes"])
+def test_an_environment_that_fails_in_its_process_is_told(stepping: str) -> None:
+    environments = make_vector(stepping, partial(Failing, 4), 2)
     environments.reset([1, 2])
-    with pytest.raises(HpcrlError, match="stepping processes: the environment failed: ValueError: no more"):
+    with pytest.raises(HpcrlError, match=f"stepping {stepping}: the environment failed: ValueError: no more"):
         environments.step(np.zeros(2, np.int64))
     environments.close()
-    other = make_vector("processes", partial(Probe, 4), 2)
-    for process, _, _ in other._workers:  # type: ignore[attr-defined]
+    other = make_vector(stepping, partial(Probe, 4), 2)
+    for process, _ in other._workers._processes:  # type: ignore[attr-defined]
         process.kill()
         process.join()
-    with pytest.raises(HpcrlError, match="stepping processes: a process of the environments ended"):
+    with pytest.raises(HpcrlError, match=f"stepping {stepping}: a process of the environments ended"):
         other.reset([1, 2])
     other.close()
 

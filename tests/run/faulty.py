@@ -20,8 +20,17 @@ class Faulty(CartPoleEnv):
     def __init__(self) -> None:
         super().__init__()
         self.taken = 0
-        if FAULT == "shape" and RANK == "1":
-            self.observation_space = gymnasium.spaces.Box(-1, 1, (5,), np.float32)
+        self.wide = FAULT == "shape" and RANK == "1"
+        if self.wide:
+            bounds = np.append(self.observation_space.high, np.float32(1))
+            self.observation_space = gymnasium.spaces.Box(-bounds, bounds, dtype=np.float32)
+
+    def seen(self, observation: Any) -> Any:
+        return np.append(observation, np.float32(0)) if self.wide else observation
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, facts = super().reset(seed=seed, options=options)
+        return self.seen(observation), facts
 
     def step(self, action: int) -> Any:
         self.taken += 1
@@ -32,7 +41,8 @@ class Faulty(CartPoleEnv):
                 raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
             if FAULT == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
+        observation, *rest = super().step(action)
+        return self.seen(observation), *rest
 
 
 gymnasium.register("Faulty-v0", Faulty, max_episode_steps=1000)

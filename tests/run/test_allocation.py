@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,12 @@ def test_each_rank_is_bound_to_cores_of_its_own(
     limit_threads(2, rank)
     assert bound == [cores]
     assert os.environ["OMP_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "2"
+
+
+def test_no_library_with_threads_is_imported_before_their_number_is_set() -> None:
+    """OpenBLAS starts its threads when NumPy is imported: one for each core of the node, whatever is set later."""
+    code = (
+        "import sys, hpcrl.run.__main__; print([name for name in ('numpy', 'torch', 'optuna') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

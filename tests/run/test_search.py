@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.formats.record import read_frames
-from hpcrl.run.search import Trial
-from hpcrl.searches import FOLDER, SearchFacts
+from hpcrl.run.search import Trial, _pruner, begin
+from hpcrl.searches import FOLDER, PRUNERS, SearchFacts, journal_name
 from tests.builders import command_study, dqn_study, planned, run_task
 
 SPACE: dict[str, Any] = {
@@ -222,6 +224,18 @@ class OfOptuna:
         return False
 
 
+def test_pruners_have_their_options(tmp_path: Path) -> None:
+    facts = SearchFacts(3, {}, {"mean_score": "maximize"}, pruner="hyperband", pruner_options={"min_resource": 3, "max_resource": 81, "reduction_factor": 9})  # fmt: skip
+    made = _pruner(facts)
+    assert (made._min_resource, made._max_resource, made._reduction_factor) == (3, 81, 9)
+    for pruner, options in PRUNERS.items():
+        _pruner(replace(facts, pruner=pruner, pruner_options={name: max(2, least) for name, least in options.items()}))
+    # A search that sets no options goes on with the journal that it had before there were any.
+    plain = replace(facts, pruner="none", pruner_options={})
+    assert journal_name({}, plain) == "b55430fcc921.journal"
+    assert journal_name({}, facts) != journal_name({}, replace(facts, pruner_options={}))
+
+
 def test_a_trial_that_comes_to_an_evaluation_again_counts_it_once() -> None:
     """It goes on from a checkpoint that is older than its last evaluation."""
     facts = SearchFacts(3, {}, {"mean_score": "maximize"})
@@ -246,3 +260,74 @@ def test_the_mean_score_is_that_of_all_evaluations(tmp_path: Path) -> None:
     rows = [row for frame in read_frames(record) if frame.kind == "evaluations" for row in frame.payload["table"]]
     assert [row[0] for row in rows] == [500, 1000, 1500]
     assert trials(plan)[0].value == pytest.approx(sum(row[2] for row in rows) / 3)
+
+
+def test_a_journal_is_of_what_is_computed(tmp_path: Path) -> None:
+    """More time continues a search; another workload begins a new one."""
+    journals = []
+    for name, changes in (("a", {}), ("b", {"resources": {"memory": "2G", "time": "00:20:00"}}), ("c", {})):
+        study = command_search() | changes
+        if name == "c":
+            study["workload"] = {"command": [sys.executable, "-c", "pass # {x} {y}"]}
+        plan = planned(tmp_path / name, study)
+        run_task(plan, read_plan(plan).cell_jobs()[0].name)
+        journals.append([path.name for path in (plan / FOLDER).glob("*.journal")])
+    assert journals[0] == journals[1] != journals[2]
+
+
+def test_a_line_that_was_cut_off_is_not_joined_to_the_next(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    job = read_plan(plan).cell_jobs()[0].name
+    run_task(plan, job, 0)
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 5, "worker_id": "a", "trial')
+    run_task(plan, job, 1)
+    assert [each.state for each in trials(plan)] == [TrialState.COMPLETE] * 2
+
+
+def test_without_optuna_a_trial_fails_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    read = read_plan(plan)
+    monkeypatch.setattr("hpcrl.run.search.find_spec", lambda name: None)
+    with pytest.raises(HpcrlError, match=r"a search needs Optuna in the environment of its cells, and .* has none"):
+        begin(plan, read, next(read_cells(plan)))
+
+
+def test_a_diverged_trial_counts_and_is_never_drawn_again(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
+    read, cell = read_plan(plan), next(read_cells(plan))
+    first = begin(plan, read, cell)
+    assert first is not None
+    first.end("diverged", {})
+    again = begin(plan, read, cell)
+    assert again is not None and again.values == first.values
+    assert again.end("completed", {"final_score": 1e9}) is None
+    (kept,) = trials(plan)
+    assert (kept.state, kept.user_attrs["outcome"]) == (TrialState.FAIL, "diverged")
+
+
+def test_what_an_evaluation_costs_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
+    trial = begin(plan, read_plan(plan), next(read_cells(plan)))
+    assert trial is not None
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    sizes = []
+    for number in range(1, 201):
+        trial.prune(1000 * number, 100.0 + number)
+        sizes.append(journal.stat().st_size)
+    assert sizes[199] - sizes[150] < 1.2 * (sizes[60] - sizes[11])
+    resumed = Trial(read_plan(plan).study.search or pytest.fail(), {}, None, trials(plan)[0])
+    assert resumed.mean_score() == pytest.approx(200.5)
+
+
+@pytest.mark.parametrize("reported", ["return", "episode_return", "mean_score"])
+def test_a_command_s_objective_is_the_value_that_it_reported(tmp_path: Path, reported: str) -> None:
+    study = command_search(directions={"mean_score": "maximize"} if reported == "mean_score" else None)
+    study |= {"score": None, "better": None} if reported != "mean_score" else {}
+    program = f"import hpcrl; hpcrl.log(**dict([('{reported}', {{x}} + 0 * len('{{y}}'))]))"
+    study["workload"]["command"] = [sys.executable, "-c", program]
+    plan = planned(tmp_path / "p", {key: value for key, value in study.items() if value is not None})
+    run_task(plan, read_plan(plan).cell_jobs()[0].name)
+    (ended,) = trials(plan)
+    assert ended.value == pytest.approx(ended.params["x"])

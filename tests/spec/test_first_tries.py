@@ -166,7 +166,7 @@ def test_a_setting_of_a_wrong_kind_is_one_fault(tmp_path: Path) -> None:
     study["workload"] |= {"algorithm": "ppo", "hyperparameters": {"stepping": ["compiled"]}}
     (found,) = faults(tmp_path, study)
     assert found.startswith(
-        "workload.hyperparameters.stepping: expected sync or processes or arrays or compiled, got ["
+        "workload.hyperparameters.stepping: expected sync or processes or pipes or arrays or compiled, got ["
     )
 
 

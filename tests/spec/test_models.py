@@ -108,6 +108,42 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
             dqn_study(axes={"framework": ["numpy"], "tensorboard": ["none", "yes"]}),
             "axes.tensorboard.1: expected none, during or after, got 'yes'",
         ),
+        (
+            {"profile": "cprofil"},
+            "profile: expected none, cprofile, py-spy, memray or framework, got 'cprofil'; did you mean 'cprofile'?",
+        ),
+        (
+            {"profile": "cprofile"},
+            "profile: cprofile runs Python programs, but the command is 'true': begin it with python",
+        ),
+        (
+            {"axes": {"profile": ["none", "fast"]}, "workload": {"command": ["python", "x.py"]}},
+            "axes.profile.1: expected none, cprofile, py-spy, memray or framework, got 'fast'",
+        ),
+        (
+            {"axes": {"profile": ["none", "cprofile"]}, "workload": {"command": ["python", "x.py", "{profile}"]}},
+            "workload: {profile} is the profiler, which looks at a program from outside: give your own axis another name",
+        ),
+        ({"computed": {"profile": "1"}}, "computed.profile: profile cannot be computed: make it an axis instead"),
+        ({"profile": "cprofile", "workload": {"command": ["python", "-"]}}, "cprofile runs Python programs"),
+        (dqn_study(profile="framework"), "profile: NumPy has no profiler of its own: use cprofile"),
+        (
+            dqn_study(axes={"framework": ["torch", "mxnet"], "profile": ["none", "framework"]}),
+            "axes.profile.1: MXNet has no profiler of its own: use cprofile: leave it out with `exclude: [{framework: mxnet, profile: framework}]`",
+        ),
+        (
+            {"profile": "framework", "workload": {"command": ["python", "x.py"]}},
+            "profile: framework is for built-in training: use cprofile or py-spy or memray for a command",
+        ),
+        (
+            {"profile": "py-spy", "environment": {"container": "x.sif"}, "workload": {"command": ["python", "x.py"]}},
+            "profile: py-spy cannot look into a container: use cprofile",
+        ),
+        ({"profile_limit": 64}, 'profile_limit: "64" is not a memory with a unit'),
+        (
+            dqn_study(profile="cprofile", search={"trials": 2, "space": {"learning_rate": {"low": 0.1, "high": 0.2}}}),
+            "profile: the trials of a search are compared by what a profiler changes: remove `profile`",
+        ),
         ({"name": "a/b"}, "name: expected a name of letters, digits, _ . + and -"),
         ({"name": "a\nb"}, "name: expected a name of letters, digits, _ . + and -"),
     ],
@@ -191,7 +227,9 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     study = dqn_study(axes={"framework": ["jax", "torch"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
     rule = "leave it out with `exclude: [{framework: torch, stepping: compiled}]`"
-    expected = f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, arrays, got 'compiled': {rule}"
+    expected = (
+        f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, pipes, arrays, got 'compiled': {rule}"
+    )
     assert expected in fault_of(tmp_path, study)
     study["axes"] = {"framework": ["torch"]}
     study["workload"]["hyperparameters"] = {"stepping": "compiled"}
@@ -224,10 +262,10 @@ def test_environments_that_jax_does_not_have_are_not_compiled(tmp_path: Path, ax
     ((key, (_, value)),) = axes.items()
     rule = f"leave it out with `exclude: [{{framework: jax, {key}: {value}}}]`"
     told = "JAX has no {} as a compiled program, only CartPole-v0, CartPole-v1, Doors-v0, MountainCar-v0"
-    for environment in ("Acrobot-v1", "mine.package:Maze-v0"):
-        study["workload"] = {"algorithm": "ppo", "environment": environment}
-        assert f"axes.{key}.1: {told.format(environment)}: {rule}" in fault_of(tmp_path, study)
-    for environment in ("CartPole", "MountainCar-v0"):
+    study["workload"] = {"algorithm": "ppo", "environment": "Acrobot-v1"}
+    assert f"axes.{key}.1: {told.format('Acrobot-v1')}: {rule}" in fault_of(tmp_path, study)
+    # Whether another package has its environment in JAX is known in the cell.
+    for environment in ("CartPole", "MountainCar-v0", "mine.package:Maze-v0"):
         study["workload"] = {"algorithm": "ppo", "environment": environment}
         LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 

@@ -42,6 +42,20 @@ RATE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
             {"pruner": "median", "directions": {"final_score": "maximize", "training_time": "minimize"}},
             "a pruner needs one objective",
         ),
+        ({"pruner_options": {"min_resource": 2}}, "min_resource: pruner none has no options"),
+        (
+            {"pruner": "median", "pruner_options": {"n_warmup_step": 2}},
+            "median has no option 'n_warmup_step'; did you mean 'n_warmup_steps'?",
+        ),
+        (
+            {"pruner": "halving", "pruner_options": {"reduction_factor": 1}},
+            "expected a whole number of at least 2, got 1",
+        ),
+        (
+            {"pruner": "hyperband", "pruner_options": {"min_resource": 5, "max_resource": 4}},
+            "max_resource: expected at least min_resource, which is 5, got 4",
+        ),
+        ({"pruner": "hyperband", "pruner_options": {"max_resource": "auto"}}, "pruner_options.max_resource: "),
         ({"sampler": "nsga2"}, "nsga2 is for several objectives: use tpe"),
         ({"seed": 1}, "search.seed: 1 is one of the study's seeds"),
     ],
@@ -52,6 +66,26 @@ def test_a_wrong_search_is_refused_with_file_and_line(tmp_path: Path, search: di
         Library().study(str(file))
     assert said in str(refused.value)
     assert f"{file}:" in str(refused.value)
+
+
+def test_what_a_search_draws_need_not_be_possible_at_its_default(tmp_path: Path) -> None:
+    """The default of train_interval, 256, is no multiple of 1,024 environments, but all that are drawn are."""
+    space: dict[str, Any] = {"train_interval": {"low": 1024, "high": 4096, "step": 1024}}
+    study = dqn_study(search={"trials": 3, "space": space})
+    study["workload"]["hyperparameters"] |= {"environments": 1024, "total_steps": 9000}
+    library, file = Library(), tmp_path / "study.yaml"
+    assert library.study(str(write_yaml(file, study))).search is not None
+    space["train_interval"] |= {"low": 512, "high": 1024, "step": 512}
+    with pytest.raises(
+        UsageError, match=r"train_interval: 512: expected a multiple of environments, which is 1024 \(at"
+    ):
+        library.study(str(write_yaml(file, study)))
+
+
+@pytest.mark.parametrize("name", ["doors-search-torch", "doors-search-jax", "doors-search-listing"])
+def test_the_article_s_spaces_are_studies(name: str) -> None:
+    search = Library().study(name).search
+    assert search is not None and search.pruner == "hyperband" and search.trials == (12 if "listing" in name else 40)
 
 
 def test_a_pruner_without_evaluations_is_refused(tmp_path: Path) -> None:
@@ -109,3 +143,19 @@ def test_a_space_has_options_of_the_environment_and_the_limit_of_episodes(tmp_pa
     study["search"]["space"]["size"]["low"] = 1
     with pytest.raises(UsageError, match=r"search\.space\.size: expected a whole number from 3 to 100, got 1"):
         Library().study(str(write_yaml(file, study)))
+
+
+@pytest.mark.parametrize(
+    "rule", [{"trial": 2}, {"search": "trial"}, {"framework": "numpy", "seed": 0}, {"seed": [0, 1]}]
+)
+def test_trials_cannot_be_excluded(tmp_path: Path, rule: dict[str, Any]) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE}, exclude=[rule])
+    with pytest.raises(
+        UsageError, match=r"would exclude trials, which the best one is chosen from: set `search.trials`"
+    ):
+        Library().study(str(write_yaml(tmp_path / "study.yaml", study)))
+
+
+def test_seeds_of_the_best_runs_can_be_excluded(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE}, seeds=[1, 2], exclude=[{"seed": 2}])
+    assert len(list(read_cells(planned(tmp_path / "p", study)))) == 4

@@ -205,6 +205,20 @@ def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, f
     assert sorted(causes) == ["first", "node_fail", "oom", "timeout", "timeout"]
 
 
+def test_a_retried_trial_takes_the_runs_that_waited_for_it_along(tmp_path: Path, fake: FakeSlurm) -> None:
+    """The best of a search cannot run before all trials have ended: it failed for want of them, not by a fault of its own."""
+    search = {"trials": 2, "space": {"rate": [0.1, 0.2]}, "seed": 9}
+    given = command_study(["train", "{rate}"], axes={}, seeds=[1, 2], search=search, retry={"timeout": {"time": "x2"}})
+    plan = planned(tmp_path / "p", given, "sol")
+    sent(plan, fake)
+    settle_all(plan, fake, {1: "TIMEOUT"}, "100")
+    fake.states |= {"101_0": "FAILED", "101_1": "FAILED"}
+    done = sent(plan, fake, Choice(retry=True))
+    assert (done.tasks, list(done.left)) == (3, [])
+    waits = fake.option(3, "dependency")
+    assert waits is not None and waits.startswith("afterany:102")
+
+
 def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
     tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

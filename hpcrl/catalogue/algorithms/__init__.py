@@ -1,1 +1,1 @@
-"""One file per algorithm: TITLE, FAMILY, FRAMEWORKS, ACTIONS, OBSERVATIONS, FUSED, the class Settings and fault()."""
+"""One file per algorithm: TITLE, FAMILY, FRAMEWORKS, ACTIONS, OBSERVATIONS, FUSED, the class Settings and fault(); LEARNS is False if it only takes steps."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import choice, flag, integer, integers
 from hpcrl.catalogue.images import filters_fault
-from hpcrl.catalogue.training import OffPolicySettings, many_fault, off_policy_fault
+from hpcrl.catalogue.training import STEPPING, OffPolicySettings, many_fault, off_policy_fault
 
 TITLE = "DQN"
 FAMILY = "off_policy"
@@ -29,7 +29,7 @@ class Settings(OffPolicySettings):
     """
 
     environments: int = integer(1, 1, 100_000)
-    stepping: str = choice("sync", "processes", "arrays", "compiled")
+    stepping: str = choice(*STEPPING)
     shared_coin: bool = flag(False)
     loss: str = choice("huber", "mse")
     filters: tuple[int, ...] = integers((32, 64, 64))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import integer, integers, number
+from hpcrl.catalogue.fields import choice, integer, integers, number
 from hpcrl.catalogue.training import OnPolicySettings
 
 TITLE = "VPG"
@@ -15,7 +15,7 @@ FAMILY = "on_policy"
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "jax", "mxnet")
 ACTIONS = ("discrete", "continuous")
 OBSERVATIONS = ("vector",)
-FUSED = False
+FUSED = True
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Settings(OnPolicySettings):
 
     total_steps: int = integer(200_000)
     hidden: tuple[int, ...] = integers((64, 64))
+    activation: str = choice("tanh", "relu")
     learning_rate: float = number(3e-4, 0)
     final_learning_rate: float = number(3e-4, 0)
     value_learning_rate: float = number(1e-3, 0)

@@ -11,11 +11,12 @@ PARALLELISM = ("horovod", "native")
 PACKAGES = ("jax", "jaxlib", "flax", "optax")
 DEVICES = ("cpu", "cuda")
 OBSERVATIONS = ("vector", "image")
-STEPPING = ("sync", "processes", "arrays", "compiled")
+STEPPING = ("sync", "processes", "pipes", "arrays", "compiled")
 ENVIRONMENTS = ("CartPole-v0", "CartPole-v1", "Doors-v0", "MountainCar-v0")
 THREADS = ()
 OUT_OF_MEMORY = ("resource_exhausted",)
 PRIVATE_DIRECTORIES = ()
+HAS_PROFILER = True
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

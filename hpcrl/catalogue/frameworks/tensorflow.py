@@ -11,10 +11,11 @@ PARALLELISM = ("horovod",)
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras")
 DEVICES = ("cpu", "cuda")
 OBSERVATIONS = ("vector", "image")
-STEPPING = ("sync", "processes", "arrays")
+STEPPING = ("sync", "processes", "pipes", "arrays")
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 OUT_OF_MEMORY = ("oom when allocating", "resource_exhausted")
 PRIVATE_DIRECTORIES = ()
+HAS_PROFILER = True
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

@@ -11,11 +11,12 @@ PARALLELISM = ("horovod", "native")
 PACKAGES = ("torch",)
 DEVICES = ("cpu", "cuda")
 OBSERVATIONS = ("vector", "image")
-STEPPING = ("sync", "processes", "arrays")
+STEPPING = ("sync", "processes", "pipes", "arrays")
 THREADS = ("TORCHINDUCTOR_COMPILE_THREADS",)
 OUT_OF_MEMORY = ("out of memory",)
 # Shared, the first cell on a machine would compile for the others.
 PRIVATE_DIRECTORIES = ("TORCHINDUCTOR_CACHE_DIR",)
+HAS_PROFILER = True
 
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:

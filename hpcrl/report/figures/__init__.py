@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
-from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, usage
+from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, updates, usage
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers.data import PaperData
 from hpcrl.report.scaling import Series, sizes
@@ -45,6 +45,7 @@ def figures(
     score: Score | None = None,
     series: Sequence[Series] = (),
     searched: Search | None = None,
+    dispatched: pd.DataFrame | None = None,
 ) -> Figures:
     """Draw every figure for which one study has data.
 
@@ -54,6 +55,7 @@ def figures(
         study: its `goal` and `paper`, each None if it has none.
         series: of strong and weak scaling.
         searched: the trials of a search for hyperparameters.
+        dispatched: what cProfile counted in updates (:func:`hpcrl.report.figures.updates.dispatched`).
     """
     score = score or Score()
     if "shared" not in rows:
@@ -66,6 +68,7 @@ def figures(
         *learning.figures(some, episodes, known, score),
         *statistics.figures(some, known, score),
         *usage.figures(some, samples, score),
+        None if dispatched is None or dispatched.empty else updates.figure(some, phases, dispatched),
     ]
     ours = [_told(figure, rule) for figure in lines if figure is not None]
     every_axis = axes_of(rows)
@@ -81,7 +84,7 @@ def figures(
         ours = [_of_repeats(each) for each in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)
     answers = scaled if scaled and not score.trains else ours
-    trials = search.figures(searched, episodes) if searched else []
+    trials = search.figures(searched) if searched else []
     return Figures(next(iter(answers), None), ours, scaled, trials, paper.drawn, paper.empty)
 
 

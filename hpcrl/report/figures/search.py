@@ -9,21 +9,21 @@ import pandas as pd
 
 from hpcrl.report.design import capitalised
 from hpcrl.report.figures.drawing import HEIGHT, ROW, Figure, Key, Panel, rounded
-from hpcrl.report.search import Search, evaluations_of
+from hpcrl.report.search import Search
 
 _BEST, _OTHER = "#b5462f", "#3b6ea5"
 _OUTCOMES = {"completed": _OTHER, "pruned": "#b08a2e", "diverged": "#7a4fa3", "failed": _BEST}
 _COLOURS = alt.Scale(scheme="viridis")
 
 
-def figures(search: Search, episodes: pd.DataFrame) -> list[Figure]:
+def figures(search: Search) -> list[Figure]:
     """Draw every figure for which the trials have values."""
     drawn = [
         _history(search),
         _parameters(search),
         _parallel(search),
         _contour(search),
-        _evaluations(search, episodes),
+        _evaluations(search),
         _importances(search),
     ]
     return [figure for figure in drawn if figure is not None]
@@ -167,9 +167,8 @@ def _contour(search: Search) -> Figure | None:
     return Figure("search-map", "Two parameters together", text, tuple(panels))
 
 
-def _evaluations(search: Search, episodes: pd.DataFrame) -> Figure | None:
-    known = search.trials[["cell", "search", "trial", "outcome"]]
-    data = evaluations_of(episodes).merge(known, on="cell").rename(columns={"value": "return"})
+def _evaluations(search: Search) -> Figure | None:
+    data = search.evaluations.merge(search.trials[["cell", "search", "trial", "outcome"]], on="cell")
     if data.empty:
         return None
     panels = []

@@ -41,9 +41,11 @@ _PHASES = {
     "other": ("other", "#BBBBBB"),
     "check": ("check", "#117733"),
     "tensorboard": ("TensorBoard", "#AA4499"),
+    "tracking": ("MLflow", "#661100"),
     "send": ("sending", "#44AA99"),
     "receive": ("receiving", "#999933"),
     "wait": ("waiting", "#DDDDDD"),
+    "profile": ("profiler", "#332288"),
 }
 
 

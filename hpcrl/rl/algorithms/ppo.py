@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
 from hpcrl.catalogue.algorithms.ppo import Settings
 from hpcrl.rl.interfaces import Algorithm, Arrays, Network, Space, Step
 from hpcrl.rl.rollout import Samples
-from hpcrl.rl.schedules import linear
 
 
 def algorithm(space: Space, settings: Settings) -> Algorithm:
@@ -25,7 +25,9 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
     )
 
 
-def batch(samples: Samples, settings: Settings, begun: int) -> Arrays:
-    """Return a batch of the loss: the samples, and the clip range (1,) after `begun` environment steps."""
-    clip = linear(settings.clip_range, settings.final_clip_range, settings.total_steps, begun)
-    return *samples, np.array([clip], np.float32)
+def batch(samples: Samples, settings: Settings, at: Callable[[float, float], Any]) -> Arrays:
+    """Return a batch of the loss: the samples, and the clip range (1,) at this step.
+
+    `at` gives what goes linearly from a value to another over the training.
+    """
+    return *samples, at(settings.clip_range, settings.final_clip_range).reshape(1)

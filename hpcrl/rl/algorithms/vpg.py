@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from hpcrl.catalogue.algorithms.vpg import Settings
 from hpcrl.rl.interfaces import Algorithm, Arrays, Network, Space, Step
 from hpcrl.rl.rollout import Samples
@@ -25,6 +28,6 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
     )
 
 
-def batch(samples: Samples, settings: Settings, begun: int) -> Arrays:
+def batch(samples: Samples, settings: Settings, at: Callable[[float, float], Any]) -> Arrays:
     """Return a batch of both losses: observations, actions, advantages and returns."""
     return samples.observations, samples.actions, samples.advantages, samples.returns

@@ -9,10 +9,12 @@ from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
 
 
-def gymnasium_environment(name: str, max_episode_steps: int | None, options: Mapping[str, Any] | None = None) -> Any:
+def gymnasium_environment(
+    name: str, max_episode_steps: int | None, options: Mapping[str, Any] | None = None, drawn: bool = False
+) -> Any:
     """Make a Gymnasium environment, or one of hpcrl's own; None keeps the environment's own limit of steps.
 
-    `options` are the arguments of a Gymnasium environment, or what the catalogue says of hpcrl's own.
+    `options` are the arguments of a Gymnasium environment, or what the catalogue says of hpcrl's own. A `drawn` one renders images.
 
     Raises:
         UsageError: there is none of this name, it has no such option, or it cannot be made here.
@@ -25,9 +27,11 @@ def gymnasium_environment(name: str, max_episode_steps: int | None, options: Map
     arguments = dict(options or {})
     if name in OWN_ENVIRONMENTS:
         described = OWN_ENVIRONMENTS[name].with_options(name, arguments)
-        arguments = described.arguments
+        arguments = dict(described.arguments)
         if described.more_steps:
             max_episode_steps = (max_episode_steps or described.limit) + described.more_steps
+    if drawn:
+        arguments["render_mode"] = "rgb_array"
     try:
         return gymnasium.make(name, max_episode_steps=max_episode_steps, **arguments)
     except gymnasium.error.Error as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from hpcrl.catalogue.registry import algorithms, frameworks
@@ -24,6 +27,16 @@ def configure(framework: str) -> None:
         UsageError: the framework is not installed here.
     """
     _module(framework, "runtime").configure()
+
+
+def check_device(framework: str, device: str) -> None:
+    """Make sure that a framework finds the GPU of a cell that asks for one, where it has no learner that would look.
+
+    Raises:
+        UsageError: it finds none, or is not installed here.
+    """
+    if device != "cpu":
+        _module(framework, "runtime").check_device(device)
 
 
 def make_learner(
@@ -71,6 +84,25 @@ def framework_weights(framework: str, algorithm: Algorithm, seed: int) -> dict[s
             weights[group] |= with_scales(network, draw(network, seed))
             seed += len(network.shapes) + 1
     return weights
+
+
+def save_weights(framework: str, beside: Path, weights: Weights) -> Path | None:
+    """Write weights in the own format of a framework, beside another file; None if hpcrl writes none for it (NumPy, TensorFlow).
+
+    Raises:
+        UsageError: the framework is not installed here.
+    """
+    if not find_spec(f"hpcrl.rl.frameworks.{framework}.saving"):
+        return None
+    module = _module(framework, "saving")
+    path = beside.with_suffix(module.SUFFIX)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        module.save(temporary, weights)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
 
 
 def _check_observations(framework: str, algorithm: Algorithm) -> None:

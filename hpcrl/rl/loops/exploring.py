@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcrl.rl.distributed.agreement import any_rank
-from hpcrl.rl.interfaces import Actor, Algorithm, Observations
+from hpcrl.rl.interfaces import Action, Actor, Algorithm, Observations
 from hpcrl.rl.runs import Run
 
 # Several ranks agree on whether to stop after each interval of this many steps.
@@ -24,7 +24,7 @@ class Store(Protocol):
     def __call__(
         self,
         observation: Observations,
-        action: int,
+        action: Action,
         reward: float,
         following: Observations,
         terminated: bool,

@@ -92,6 +92,9 @@ class OffPolicyLoop:
     def measures(self) -> dict[str, float]:
         return self._updates.measures()
 
+    def moments(self) -> None:
+        """Return None: observations are not normalised."""
+
     def close(self) -> None:
         self._explorer.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.loops.warming import restored
+from hpcrl.rl.normalization import Moments
 from hpcrl.rl.rollout import Rollout, Samples, advantages
 from hpcrl.rl.runs import Run
-from hpcrl.rl.schedules import rate_of
+from hpcrl.rl.schedules import linear, rate_of
 from hpcrl.rl.vector.make import make_vector
 
 
@@ -124,6 +126,7 @@ class OnPolicyLoop:
         # The step before the rollout's: the first update has the first rate.
         begun = max(0, self.step - run.ranks * rollout.rewards.size)
         rates = [rate_of(step, settings, begun) for step in self._steps]
+        at = partial(_at, settings.total_steps, begun)
         for _ in range(settings.epochs):
             switch("replay")
             order = self._draw.permutation(rollout.rewards.size)
@@ -134,7 +137,7 @@ class OnPolicyLoop:
                 if settings.normalize_advantages:
                     samples = samples._replace(advantages=self._normalized(samples.advantages))
                 switch("transfer")
-                batch = learner.transfer(self._batch(samples, settings, begun))
+                batch = learner.transfer(self._batch(samples, settings, at))
                 switch("update")
                 for step, rate in zip(self._steps, rates, strict=True):
                     for _ in range(step.times):
@@ -170,8 +173,16 @@ class OnPolicyLoop:
     def measures(self) -> dict[str, float]:
         return {}
 
+    def moments(self) -> Moments | None:
+        return self._scales.moments()
+
     def close(self) -> None:
         self._environments.close()
+
+
+def _at(steps: int, step: int, start: float, end: float) -> np.float32:
+    """Return what goes linearly from `start` to `end` over `steps` steps."""
+    return np.float32(linear(start, end, steps, step))
 
 
 def make_loop(
@@ -197,6 +208,6 @@ def _warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, enviro
     numbers = [np.zeros(minibatch, np.float32) for _ in range(4)]
     actions = np.zeros((minibatch, *space.action_shape), space.action_dtype)
     samples = Samples(np.zeros((minibatch, inputs), np.float32), actions, *numbers)
-    batch = learner.transfer(implementation.batch(samples, settings, 0))
+    batch = learner.transfer(implementation.batch(samples, settings, partial(_at, 1, 0)))
     for step in algorithm.steps:
         learner.update(step.name, batch, settings.learning_rate)

@@ -30,6 +30,10 @@ class Scales:
         shown: Floats = centred(observations, self._moments["observations"])
         return shown
 
+    def moments(self) -> Moments | None:
+        """Return the moments of :meth:`observations`; None if it returns them as they are."""
+        return self._moments["observations"] if self._settings.normalize_observations else None
+
     def step(self, rewards: Floats, ended: NDArray[np.bool_]) -> None:
         """Take the rewards (environments,) of a step, for the discounted returns since the start of each episode."""
         if self._settings.normalize_rewards:

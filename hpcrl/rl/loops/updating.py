@@ -13,7 +13,7 @@ from hpcrl.rl.loops.acting import FrameworkActor
 from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.runs import Run
-from hpcrl.rl.schedules import linear
+from hpcrl.rl.schedules import rate_of
 
 _STACKED_BYTES = 2**25
 
@@ -28,6 +28,7 @@ class Updates:
         self._clock, self._refreshed = run.clock, refreshed
         self._draw = np.random.default_rng([run.seed, 2, *([run.rank] if run.rank else [])])
         self.memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
+        self._taken = 0
         self._measures = Measures(algorithm.steps[-1].aux)
         self._share = self._settings.batch_size // run.ranks
         self._stacks = _stacks(algorithm, self.memory, self._share)
@@ -40,13 +41,12 @@ class Updates:
         every, share = self._algorithm.sync_every, self._algorithm.sync_share
         times = step // every - before // every
         for _ in range(min(times, 1) if share == 1.0 else times):
-            for target in self._algorithm.targets:
-                self._learner.sync(target, share)
+            self._sync()
 
     def learn(self, step: int) -> None:
         """Take the updates of one interval, which ends at an environment step."""
         settings, learner, memory, switch = self._settings, self._learner, self.memory, self._clock.switch
-        rate = linear(settings.learning_rate, settings.final_learning_rate, settings.total_steps, step)
+        rates = {each.name: rate_of(each, settings, step) for each in self._algorithm.steps}
         if self._stacks:
             switch("replay")
             batches = memory.sample_many(settings.updates, self._share, self._draw, step)
@@ -54,7 +54,8 @@ class Updates:
             switch("transfer")
             transferred = learner.transfer(batches)
             switch("update")
-            aux = self._burst(self._algorithm.steps[0].name, transferred, rate)
+            ((name, rate),) = rates.items()
+            aux = self._burst(name, transferred, rate)
         else:
             for number in range(settings.updates):
                 if not self._stacks:
@@ -62,25 +63,28 @@ class Updates:
                     sampled = memory.sample(self._share, self._draw, step)
                 switch("transfer")
                 one = tuple(array[number] for array in batches) if self._stacks else sampled
-                aux = self._update(one, number, rate)
+                aux = self._update(one, rates)
                 if self._algorithm.sync_unit == "updates" and (number + 1) % self._algorithm.sync_every == 0:
-                    for target in self._algorithm.targets:
-                        learner.sync(target, self._algorithm.sync_share)
+                    self._sync()
         learner.synchronize()
         self._refreshed()
         self._measures.add(learner, aux)
         switch("other")
         self._run.reporter.progress(step, settings.total_steps)
 
-    def _update(self, sampled: Arrays, number: int, rate: float) -> Any:
-        """Take the gradient steps of update `number` of an interval; return the aux of the last."""
+    def _update(self, sampled: Arrays, rates: dict[str, float]) -> Any:
+        """Take the gradient steps of an update at their learning rates; return the aux of the last."""
         switch, learner, memory = self._clock.switch, self._learner, self.memory
         batch = learner.transfer(sampled)
         switch("update")
         for _ in range(self._settings.epochs):
             for gradient_step in self._algorithm.steps:
-                if number % gradient_step.every == 0:
-                    aux = learner.update(gradient_step.name, batch, rate)
+                if self._taken % gradient_step.every:
+                    continue
+                aux = learner.update(gradient_step.name, batch, rates[gradient_step.name])
+                if gradient_step.name == self._algorithm.sync_unit:
+                    self._sync()
+        self._taken += 1
         if memory.prioritized:
             switch("replay")
             memory.prioritize(learner.read(aux)[0])
@@ -88,18 +92,25 @@ class Updates:
             learner.synchronize()
         return aux
 
+    def _sync(self) -> None:
+        """Move the target copies once."""
+        for target in self._algorithm.targets:
+            self._learner.sync(target, self._algorithm.sync_share)
+
     def measures(self) -> dict[str, float]:
         return self._measures.means()
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """Return arrays and plain facts for a checkpoint."""
-        return self.memory.state(), {"draw": self._draw.bit_generator.state, "memory": self.memory.facts()}
+        facts = {"draw": self._draw.bit_generator.state, "memory": self.memory.facts(), "taken": self._taken}
+        return self.memory.state(), facts
 
     def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
         self.memory.load_state(arrays)
         self.memory.load_facts(facts["memory"])
         self._draw.bit_generator.state = facts["draw"]
+        self._taken = facts["taken"]
 
 
 def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Arrays
+from hpcrl.rl.interfaces import Action, Arrays
 from hpcrl.rl.replay.sumtree import SumTree
 
 SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
-_Window = deque[tuple[NDArray[np.float32], int, float]]  # observation, action, reward
+_Window = deque[tuple[NDArray[np.float32], Action, float]]  # observation, action, reward
 _STORED = ("observations", "actions", "returns", "following", "discounts")
 
 
@@ -38,7 +38,7 @@ class NStepReplay:
     def add(
         self,
         observation: NDArray[np.float32],
-        action: int,
+        action: Action,
         reward: float,
         following: NDArray[np.float32],
         terminated: bool,

@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Arrays, Observations
+from hpcrl.rl.interfaces import Action, Actions, Arrays, Observations
 
 
 class Replay:
-    """Stores the last `capacity` transitions, with observations of size `inputs` and type `dtype`."""
+    """Stores the last `capacity` transitions, with observations of size `inputs` and type `dtype`.
+
+    An action is a whole number, or with `numbers` a vector of so many real ones.
+    """
 
     prioritized = False
 
-    def __init__(self, capacity: int, inputs: int, dtype: type[np.generic] = np.float32) -> None:
+    def __init__(self, capacity: int, inputs: int, dtype: type[np.generic] = np.float32, numbers: int = 0) -> None:
         self._observations: Observations = np.zeros((capacity, inputs), dtype)
         self._next_observations: Observations = np.zeros((capacity, inputs), dtype)
-        self._actions = np.zeros(capacity, np.int64)
+        self._actions: Actions = np.zeros((capacity, numbers), np.float32) if numbers else np.zeros(capacity, np.int64)
         self._rewards = np.zeros(capacity, np.float32)
         self._terminated = np.zeros(capacity, np.float32)
         self._capacity = capacity
@@ -28,7 +31,7 @@ class Replay:
     def add(
         self,
         observation: Observations,
-        action: int,
+        action: Action,
         reward: float,
         following: Observations,
         terminated: bool,
@@ -48,7 +51,7 @@ class Replay:
     def add_many(
         self,
         observations: Observations,
-        actions: NDArray[np.int64],
+        actions: Actions,
         rewards: NDArray[np.float32],
         following: Observations,
         terminated: NDArray[np.bool_],
@@ -66,7 +69,7 @@ class Replay:
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` transitions uniformly, with replacement.
 
-        Returns observations (n, inputs), actions (n,) int64, rewards (n,) float32, next observations (n, inputs),
+        Returns observations (n, inputs), actions (n,) int64 or (n, numbers), rewards (n,) float32, next observations (n, inputs),
         and terminated (n,) float32: 1.0 where the episode ended by itself (not by truncation).
         """
         return self._drawn(generator, (count,))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.rl.interfaces import Floats, Observations, Weights
 from hpcrl.rl.specification.convolutions import convolve, gradients, image_gradient, scaled
@@ -37,9 +40,24 @@ def backward(weights: Weights, outputs: list[Floats], delta: Floats, activation:
         else:
             found[names[0]], found[names[1]] = gradients(given, weight, delta)
         if layer:
-            slope = 1 - given**2 if activation == "tanh" else given > 0
-            delta = (delta @ weight if weight.ndim == 2 else image_gradient(given, weight, delta)) * slope
+            before = delta @ weight if weight.ndim == 2 else image_gradient(given, weight, delta)
+            delta = before * _slope(given, activation)
     return found
+
+
+def input_gradient(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Floats:
+    """Return the gradient (n, inputs) of the first layer's input; the layers are no convolutions."""
+    for layer in reversed(range(len(weights) // 2)):
+        delta = delta @ weights[f"layers.{layer}.weight"]
+        if layer:
+            delta = delta * _slope(outputs[layer], activation)
+    return delta
+
+
+def _slope(output: Floats, activation: str) -> NDArray[Any]:
+    """Return the slope of an activation where it gave this output."""
+    slope: NDArray[Any] = 1 - output**2 if activation == "tanh" else output > 0
+    return slope
 
 
 def named(weights: Weights, name: str) -> Weights:

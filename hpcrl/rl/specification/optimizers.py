@@ -66,10 +66,29 @@ class RmsProp:
         return list(self.second.values())
 
 
-def make(weights: Weights, settings: OptimizerSettings) -> Adam | RmsProp:
+class Sgd:
+    """Gradient descent on batches, without momentum (Robbins & Monro 1951, doi 10.1214/aoms/1177729586): w -= rate * g."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def apply(self, weights: Weights, gradients: Weights, learning_rate: float) -> None:
+        """Change the weights in place."""
+        self.steps += 1
+        for name, gradient in gradients.items():
+            weights[name] -= gradient.dtype.type(learning_rate) * gradient
+
+    def slots(self) -> list[Floats]:
+        """Return nothing: there is no array to keep."""
+        return []
+
+
+def make(weights: Weights, settings: OptimizerSettings) -> Adam | RmsProp | Sgd:
     """Return the optimiser of the settings."""
     if settings.optimizer == "adam":
         return Adam(weights, settings.optimizer_epsilon)
+    if settings.optimizer == "sgd":
+        return Sgd()
     return RmsProp(weights, settings.optimizer_epsilon, settings.rmsprop_decay)
 
 

@@ -20,7 +20,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 def greedy(observations: Floats, settings: Settings, actor: Weights) -> Actions:
     """Return the most probable actions: (n,), or the means (n, actions)."""
-    outputs = forward(actor, observations, "tanh")[-1]
+    outputs = forward(actor, observations, settings.activation)[-1]
     return outputs if "log_std" in actor else outputs.argmax(axis=1)
 
 
@@ -29,8 +29,8 @@ def sample(observations: Floats, noise: Floats, settings: Settings, actor: Weigh
 
     `noise` (n, actions) is standard Gumbel for discrete actions, and standard normal for continuous ones.
     """
-    outputs = forward(actor, observations, "tanh")[-1]
-    values = forward(critic, observations, "tanh")[-1][:, 0]
+    outputs = forward(actor, observations, settings.activation)[-1]
+    values = forward(critic, observations, settings.activation)[-1][:, 0]
     if "log_std" in actor:
         actions = outputs + np.exp(actor["log_std"]) * noise
         return actions, gaussian_logs(noise, actor["log_std"]), values
@@ -54,20 +54,20 @@ def policy_loss_and_gradient(actor: Weights, batch: Arrays, settings: Settings) 
     """
     dtype = actor["layers.0.weight"].dtype
     observations, actions, advantages = batch[0].astype(dtype), batch[1], batch[2].astype(dtype)
-    outputs = forward(actor, observations, "tanh")
+    outputs = forward(actor, observations, settings.activation)
     slope = -advantages[:, None] / len(actions)  # of the loss by each log-probability
     if "log_std" in actor:
         deviations = np.exp(actor["log_std"])
         distances = (actions.astype(dtype) - outputs[-1]) / deviations
         chosen = gaussian_logs(distances, actor["log_std"])
-        gradient = backward(actor, outputs, slope * distances / deviations, "tanh")
+        gradient = backward(actor, outputs, slope * distances / deviations, settings.activation)
         gradient["log_std"] = (slope * (distances**2 - 1)).sum(axis=0)
     else:
         logs, rows = log_softmax(outputs[-1]), np.arange(len(actions))
         chosen = logs[rows, actions]
         difference = -np.exp(logs)
         difference[rows, actions] += 1
-        gradient = backward(actor, outputs, slope * difference, "tanh")
+        gradient = backward(actor, outputs, slope * difference, settings.activation)
     return float(-(chosen * advantages).mean()), gradient, ()
 
 
@@ -75,7 +75,7 @@ def value_loss_and_gradient(critic: Weights, batch: Arrays, settings: Settings) 
     """Return the mean squared error of values against returns, without a half, and its gradient. The batch is the policy's."""
     dtype = critic["layers.0.weight"].dtype
     observations, _, _, returns = batch
-    outputs = forward(critic, observations.astype(dtype), "tanh")
+    outputs = forward(critic, observations.astype(dtype), settings.activation)
     errors = outputs[-1][:, 0] - returns.astype(dtype)
-    gradient = backward(critic, outputs, 2 * errors[:, None] / len(errors), "tanh")
+    gradient = backward(critic, outputs, 2 * errors[:, None] / len(errors), settings.activation)
     return float((errors**2).mean()), gradient, ()

@@ -151,6 +151,9 @@ class LearnerLoop:
     def measures(self) -> dict[str, float]:
         return self._updates.measures()
 
+    def moments(self) -> None:
+        """Return None: observations are not normalised."""
+
     def facts(self) -> dict[str, Any]:
         """Return how many transitions came from each actor, and how old the weights of blocks were."""
         return {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.interfaces import Observations, Space
+from hpcrl.rl.interfaces import Action, Observations, Space
 
 # Why there is no more to do, as `end` of a message.
 GOING, COMPLETED, PREEMPTED = 0, 1, 2
@@ -64,7 +64,7 @@ class Block(_Message):
     def add(
         self,
         observation: Observations,
-        action: int,
+        action: Action,
         reward: float,
         following: Observations,
         terminated: bool,

@@ -14,7 +14,7 @@ from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.interfaces import Actions, Transitions
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """Of n environments: random keys, observations (n, inputs) and the lengths of the episodes (n,)."""
 
     keys: jax.Array
@@ -22,39 +22,59 @@ class _State(NamedTuple):
     lengths: jax.Array
 
 
+class PureEnvironments:
+    """The dynamics of a Gymnasium environment that JAX has, too, for many environments as pure functions.
+
+    Raises:
+        UsageError: JAX has no such environment.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._world, self._limit = world_of(environment)
+        self._starts = jax.jit(jax.vmap(self._start))
+
+    def reset(self, seeds: Sequence[int]) -> State:
+        """Start an episode in an environment for each seed. Each environment has its own random key."""
+        keys = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
+        keys, observations = self._starts(jax.vmap(jax.random.wrap_key_data)(keys))
+        return State(keys, observations, jnp.zeros(len(seeds), jnp.int32))
+
+    def step(self, state: State, actions: jax.Array) -> tuple[State, Transitions]:
+        """Take a step in each environment; one whose episode ends is reset."""
+        last, rewards, terminated = jax.vmap(self._world.step)(state.observations, actions)
+        lengths = state.lengths + 1
+        ended = terminated | (lengths >= self._limit)
+        # Starts cost more than steps: they are drawn only where an episode ended.
+        state = jax.lax.cond(ended.any(), self._restarted, lambda state, ended: state, State(state.keys, last, lengths), ended)  # fmt: skip
+        return state, Transitions(state.observations, rewards, terminated, ended, last)
+
+    def _start(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key, own = jax.random.split(key)
+        return key, self._world.reset(own)
+
+    def _restarted(self, state: State, ended: jax.Array) -> State:
+        keys, first = jax.vmap(self._start)(state.keys)
+        observations = jnp.where(ended[:, None], first, state.observations)
+        return State(jnp.where(ended, keys, state.keys), observations, jnp.where(ended, 0, state.lengths))
+
+
 class CompiledEnvironments:
-    """The dynamics of a Gymnasium environment that JAX has, too. Each environment has its own random key."""
+    """Environments that Python steps, all of them by one compiled call."""
 
     def __init__(self, environment: Any, count: int) -> None:
         self.count = count
-        world, limit = world_of(environment)
-
-        def start(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            key, own = jax.random.split(key)
-            return key, world.reset(own)
-
-        def step(state: _State, action: jax.Array) -> tuple[_State, tuple[jax.Array, ...]]:
-            last, reward, terminated = world.step(state.observations, action)
-            length = state.lengths + 1
-            ended = terminated | (length >= limit)
-            key, first = start(state.keys)
-            observation = jnp.where(ended, first, last)
-            following = _State(jnp.where(ended, key, state.keys), observation, jnp.where(ended, 0, length))
-            return following, (observation, reward, terminated, ended, last)
-
-        self._start, self._step = jax.jit(jax.vmap(start)), jax.jit(jax.vmap(step), donate_argnums=0)
+        pure = PureEnvironments(environment)
+        self._reset, self._step = pure.reset, jax.jit(pure.step, donate_argnums=0)
         self.reset([0] * count)
         self.step(np.zeros(count, np.int64))  # compiled here, not in the training
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
-        keys = jnp.stack([jax.random.key_data(jax.random.key(seed)) for seed in seeds])
-        keys, observations = self._start(jax.vmap(jax.random.wrap_key_data)(keys))
-        self._state = _State(keys, observations, jnp.zeros(self.count, jnp.int32))
-        return np.array(observations)
+        self._state = self._reset(seeds)
+        return np.array(self._state.observations)
 
     def step(self, actions: Actions) -> Transitions:
-        self._state, parts = self._step(self._state, actions)
-        return Transitions(*(np.asarray(part) for part in parts))
+        self._state, found = self._step(self._state, actions)
+        return Transitions(*(np.asarray(part) for part in found))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

@@ -7,9 +7,7 @@ memory; a pipe tells when.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
@@ -18,12 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.actions import kind_of_actions
-from hpcrl.errors import HpcrlError
 from hpcrl.rl.interfaces import Actions, Transitions
 from hpcrl.rl.vector.sync import SyncEnvironments
-
-# A fork would inherit the threads of a framework, which may then wait for each other for ever.
-_CONTEXT = get_context("spawn")
+from hpcrl.rl.vector.workers import Workers, serve
 
 
 class ProcessEnvironments:
@@ -38,43 +33,21 @@ class ProcessEnvironments:
     def __init__(self, make_environment: Callable[[], Any], count: int, inputs: int, numbers: int = 0) -> None:
         self.count = count
         self._memory = _Memory(count, inputs, numbers)
-        self._workers = []
-        shares = np.array_split(np.arange(count), min(count, len(os.sched_getaffinity(0))))
-        for share in shares:
-            ours, theirs = _CONTEXT.Pipe()
-            arguments = (make_environment, self._memory, slice(share[0], share[-1] + 1), theirs, ours)
-            process = _CONTEXT.Process(target=_work, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours, share))
+        self._workers = Workers("processes", _work, make_environment, count, self._memory)
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
-        self._ask([[seeds[index] for index in share] for _, _, share in self._workers])
+        self._workers.ask([list(seeds[share]) for share in self._workers.shares])
         return self._memory.observations.copy()
 
     def step(self, actions: Actions) -> Transitions:
         memory = self._memory
         memory.actions[:] = actions
-        self._ask([None] * len(self._workers))
+        self._workers.ask([None] * len(self._workers.shares))
         parts = (memory.observations, memory.rewards, memory.terminated, memory.ended, memory.last)
         return Transitions(*[part.copy() for part in parts])
 
-    def _ask(self, messages: Sequence[list[int] | None]) -> None:
-        try:
-            for (_, connection, _), message in zip(self._workers, messages, strict=True):
-                connection.send(message)
-            answers = [connection.recv() for _, connection, _ in self._workers]
-        except (EOFError, OSError):
-            raise HpcrlError("stepping processes: a process of the environments ended") from None
-        if failures := [answer for answer in answers if answer]:
-            raise HpcrlError(f"stepping processes: the environment failed: {failures[0]}")
-
     def close(self) -> None:
-        for process, connection, _ in self._workers:
-            connection.close()
-            process.join(5)
-            if process.is_alive():
-                process.kill()
+        self._workers.close()
 
 
 class _Memory:
@@ -104,28 +77,21 @@ class _Memory:
 
 
 def _work(
-    make_environment: Callable[[], Any], memory: _Memory, share: slice, connection: Connection, other: Connection
+    make_environment: Callable[[], Any], share: slice, connection: Connection, other: Connection, memory: _Memory
 ) -> None:
-    """Step a share of the environments until the other end of the connection closes."""
-    other.close()
+    """Step a share of the environments: a message is a list of seeds, or nothing for a step."""
     environments = SyncEnvironments([make_environment() for _ in range(share.stop - share.start)])
-    while True:
-        try:
-            seeds = connection.recv()
-        except EOFError:
+
+    def answer(seeds: list[int] | None) -> None:
+        if seeds is not None:
+            memory.observations[share] = environments.reset(seeds)
             return
-        try:
-            if seeds is not None:
-                memory.observations[share] = environments.reset(seeds)
-            else:
-                found = environments.step(memory.actions[share])
-                memory.observations[share], memory.rewards[share] = found.observations, found.rewards
-                memory.terminated[share], memory.ended[share] = found.terminated, found.ended
-                memory.last[share] = found.last
-        except Exception as error:  # the other end says it
-            connection.send(f"{type(error).__name__}: {error}")
-            return
-        connection.send("")
+        found = environments.step(memory.actions[share])
+        memory.observations[share], memory.rewards[share] = found.observations, found.rewards
+        memory.terminated[share], memory.ended[share] = found.terminated, found.ended
+        memory.last[share] = found.last
+
+    serve(connection, other, answer)
 
 
 def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcrl.report.figures.drawing import Figure
-from hpcrl.report.figures.papers import cirrus_pytorch_tensorflow, mpi_deep_q_learning, sol_dqn_frameworks
+from hpcrl.report.figures.papers import (
+    cirrus_pytorch_tensorflow,
+    doors_jax_environments,
+    jax_spinning_up,
+    mpi_deep_q_learning,
+    sol_dqn_frameworks,
+)
 from hpcrl.report.figures.papers.data import Empty, PaperData, PaperFigures
 
 _PAPERS: dict[str, Callable[[PaperData], Iterator[Figure | Empty]]] = {
     "cirrus-pytorch-tensorflow": cirrus_pytorch_tensorflow.figures,
+    "doors-jax-environments": doors_jax_environments.figures,
+    "jax-spinning-up": jax_spinning_up.figures,
     "mpi-deep-q-learning": mpi_deep_q_learning.figures,
     "sol-dqn-frameworks": sol_dqn_frameworks.figures,
 }

@@ -21,14 +21,26 @@ def worlds() -> dict[str, World | Callable[..., World]]:
     return found
 
 
+def _own_world(spec: Any) -> Callable[..., World] | None:
+    entry = getattr(spec, "entry_point", None)
+    if not isinstance(entry, str):
+        return None
+    found: Callable[..., World] | None = getattr(importlib.import_module(entry.partition(":")[0]), "jax_world", None)
+    return found
+
+
 def world_of(environment: Any) -> tuple[World, int]:
     """Return a Gymnasium environment in JAX, with its options, and its limit of steps.
+
+    An environment of another package has a function `jax_world` of its options in the module of its class.
 
     Raises:
         UsageError: there is none, or not with these options.
     """
     spec, known = environment.spec, worlds()
     name = spec.id if spec else type(environment).__name__
+    if name not in known and (own := _own_world(spec)):
+        known[name] = own
     if name not in known:
         raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, known)}")
     found, limit, options = known[name], int(spec.max_episode_steps or 2**30), getattr(spec, "kwargs", {})

@@ -112,6 +112,9 @@ class FusedLoop:
     def measures(self) -> dict[str, float]:
         return self._parts.measures(self._own.scores)
 
+    def moments(self) -> None:
+        """Return None: observations are not normalised."""
+
     def close(self) -> None:
         """Do nothing: there are no processes."""
 

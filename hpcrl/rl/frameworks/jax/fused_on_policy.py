@@ -20,27 +20,27 @@ from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, Transition, advantages, rollout
 from hpcrl.rl.frameworks.jax.schedules import schedule
-from hpcrl.rl.interfaces import Algorithm
-from hpcrl.rl.normalization import centred, merged, moments_of, none_yet, scaled
+from hpcrl.rl.interfaces import Algorithm, Step
+from hpcrl.rl.normalization import Moments, centred, merged, moments_of, none_yet, scaled
+from hpcrl.rl.rollout import Samples
 from hpcrl.rl.runs import Run
 
 
 class Carry(NamedTuple):
-    """Everything that a rollout reads and writes; `vector` and `slots` are the learner's."""
+    """Everything that a rollout reads and writes; the vectors and the optimiser's slots of each group are the learner's."""
 
     step: jax.Array
     environments: State
-    vector: jax.Array
-    slots: Any
+    vectors: dict[str, jax.Array]
+    slots: dict[str, Any]
 
 
 class FusedLoop:
-    """Advances by one compiled call per rollout. The algorithm has one step, without constants."""
+    """Advances by one compiled call per rollout. `implementation` is the algorithm's module, which makes batches."""
 
-    def __init__(self, learner: Learner, environment: Any, run: Run) -> None:
+    def __init__(self, learner: Learner, implementation: Any, environment: Any, run: Run) -> None:
         settings = learner.algorithm.settings
         self._learner, self._settings, self._reporter, self._clock = learner, settings, run.reporter, run.clock
-        self._group = learner.algorithm.acts_with
         self.step = self.episodes = 0
         self.act = lambda observations: learner.act(self._shown(observations))
         world, limit = world_of(environment)
@@ -55,15 +55,15 @@ class FusedLoop:
             moments=jax.tree.map(jnp.asarray, {"observations": none_yet(world.inputs), "returns": none_yet()}),
         )
         self._moments = none_yet(world.inputs)
-        program = jax.jit(partial(_rollout_and_updates, learner, world, limit), donate_argnums=0)
+        program = jax.jit(partial(_rollout_and_updates, learner, implementation, world, limit), donate_argnums=0)
         # Compiled beforehand, so that training contains no compilation.
         self._program = program.lower(self._carry()).compile()
         for evaluated in (1, settings.evaluation_episodes):
             learner.act(np.zeros((evaluated, world.inputs), np.float32))
 
     def _carry(self) -> Carry:
-        vector, slots = self._learner.vectors[self._group], self._learner.slots[self._group]
-        return Carry(jnp.int32(self.step), self._environments, vector, slots)
+        learner = self._learner
+        return Carry(jnp.int32(self.step), self._environments, dict(learner.vectors), dict(learner.slots))
 
     def _shown(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return observations as the policy sees them."""
@@ -83,7 +83,8 @@ class FusedLoop:
             self._clock.switch("other")
             self._environments = carry.environments
             self._moments = jax.tree.map(np.asarray, carry.environments.moments["observations"])
-            self._learner.vectors[self._group], self._learner.slots[self._group] = carry.vector, carry.slots
+            self._learner.vectors.update(carry.vectors)
+            self._learner.slots.update(carry.slots)
             ended, values, lengths = (np.asarray(array) for array in episodes)
             for row, place in zip(*np.nonzero(ended), strict=True):
                 self.episodes += 1
@@ -95,6 +96,9 @@ class FusedLoop:
 
     def measures(self) -> dict[str, float]:
         return {}
+
+    def moments(self) -> Moments | None:
+        return self._moments if self._settings.normalize_observations else None
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
@@ -110,11 +114,13 @@ class FusedLoop:
         self._moments = jax.tree.map(np.asarray, self._environments.moments["observations"])
 
 
-def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carry) -> tuple[Carry, Episodes]:
-    settings = learner.algorithm.settings
-    (update,) = learner.pure_updates.values()
+def _rollout_and_updates(
+    learner: Learner, implementation: Any, world: World, limit: int, carry: Carry
+) -> tuple[Carry, Episodes]:
+    algorithm, settings = learner.algorithm, learner.algorithm.settings
     key, exploring, permuting = jax.random.split(jax.random.wrap_key_data(carry.environments.key), 3)
-    environments, (transitions, episodes) = rollout(learner, world, limit, carry.vector, carry.environments, exploring)
+    sampling = [carry.vectors[group] for group in (algorithm.acts_with, *algorithm.samples_with)]
+    environments, (transitions, episodes) = rollout(learner, world, limit, sampling, carry.environments, exploring)
     moments = dict(carry.environments.moments)
     if settings.normalize_rewards:
         moments["returns"] = merged(moments["returns"], moments_of(transitions.discounted.reshape(-1)))
@@ -125,31 +131,56 @@ def _rollout_and_updates(learner: Learner, world: World, limit: int, carry: Carr
         last = centred(transitions.last, moments["observations"])
         moments["observations"] = merged(moments["observations"], moments_of(rows))
         transitions = transitions._replace(observations=shown, last=last)
-    following = _values_of_what_follows(learner, carry.vector, transitions)
+    following = _values_of_what_follows(learner, sampling, transitions)
     estimates = advantages(transitions, following, settings.gamma, settings.gae_lambda)
-    arrays = (
-        transitions.observations, transitions.actions, transitions.logs, estimates, estimates + transitions.values,
+    gains = estimates
+    if settings.returns_lambda != settings.gae_lambda:
+        gains = advantages(transitions, following, settings.gamma, settings.returns_lambda)
+    whole = (
+        transitions.observations, transitions.actions, transitions.logs, estimates, gains + transitions.values,
         transitions.values,
     )  # fmt: skip
-    flat = [array.reshape(-1, *array.shape[2:]) for array in arrays]
-    rate = schedule(settings.learning_rate, settings.final_learning_rate, settings.total_steps, carry.step)
-    clip = schedule(settings.clip_range, settings.final_clip_range, settings.total_steps, carry.step)[None]
+    flat: list[Any] = [array.reshape(-1, *array.shape[2:]) for array in whole]
 
-    def one(parts: tuple[jax.Array, Any], chosen: jax.Array) -> tuple[tuple[jax.Array, Any], None]:
-        observations, actions, logs, gains, returns, values = (array[chosen] for array in flat)
+    def at(start: float, end: float) -> jax.Array:
+        return schedule(start, end, settings.total_steps, carry.step)
+
+    rates = [at(getattr(settings, each.rate), getattr(settings, f"final_{each.rate}")) for each in algorithm.steps]
+
+    def one(parts: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], None]:
+        vectors, slots = dict(parts[0]), dict(parts[1])
+        samples = Samples(*(array[chosen] for array in flat))
         if settings.normalize_advantages:
-            gains = (gains - gains.mean()) / (gains.std() + 1e-8)
-        vector, slots, _ = update(*parts, [], (observations, actions, logs, gains, returns, values, clip), rate)
-        return (vector, slots), None
+            gains = samples.advantages
+            samples = samples._replace(advantages=(gains - gains.mean()) / (gains.std() + 1e-8))
+        batch = implementation.batch(samples, settings, at)
+        for each, rate in zip(algorithm.steps, rates, strict=True):
+            update = _update_of(learner, each, [vectors[name] for name in each.uses], batch, rate)
+            own = (vectors[each.group], slots[each.group])
+            own = update(0, own) if each.times == 1 else jax.lax.fori_loop(0, each.times, update, own)
+            vectors[each.group], slots[each.group] = own
+        return (vectors, slots), None
 
     size = transitions.rewards.size
     orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(permuting, settings.epochs))
-    (vector, slots), _ = jax.lax.scan(one, (carry.vector, carry.slots), orders.reshape(-1, settings.minibatch_size))
+    (vectors, slots), _ = jax.lax.scan(one, (carry.vectors, carry.slots), orders.reshape(-1, settings.minibatch_size))
     environments = environments._replace(key=jax.random.key_data(key), moments=moments)
-    return Carry(carry.step + size, environments, vector, slots), episodes
+    return Carry(carry.step + size, environments, vectors, slots), episodes
 
 
-def _values_of_what_follows(learner: Learner, vector: jax.Array, transitions: Transition) -> jax.Array:
+def _update_of(
+    learner: Learner, step: Step, constants: list[jax.Array], batch: Any, rate: jax.Array
+) -> Callable[[Any, tuple[jax.Array, Any]], tuple[jax.Array, Any]]:
+    """Return a gradient step on a batch as the body of a loop: number, (vector, slots) -> vector, slots."""
+
+    def body(number: Any, own: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        vector, slots, _ = learner.pure_updates[step.name](*own, constants, batch, rate)
+        return vector, slots
+
+    return body
+
+
+def _values_of_what_follows(learner: Learner, sampling: list[jax.Array], transitions: Transition) -> jax.Array:
     """Return the values (steps, n) of the observations that the steps led to.
 
     The next row has them, but for the last row, and where an episode was cut off, which not every rollout has.
@@ -158,7 +189,7 @@ def _values_of_what_follows(learner: Learner, vector: jax.Array, transitions: Tr
     def values(observations: jax.Array) -> jax.Array:
         rows = observations.reshape(-1, observations.shape[-1])
         silence = jnp.zeros((len(rows), learner.algorithm.space.actions))
-        found: jax.Array = learner.pure_sample(vector, rows, silence)[2]
+        found: jax.Array = learner.pure_sample(*sampling, rows, silence)[2]
         return found.reshape(observations.shape[:-1])
 
     cut = transitions.ended & ~transitions.terminated
@@ -167,7 +198,7 @@ def _values_of_what_follows(learner: Learner, vector: jax.Array, transitions: Tr
 
 
 def make_loop(
-    algorithm: Algorithm, implementation: object, make_environment: Callable[[], Any], learner: Learner, run: Run
+    algorithm: Algorithm, implementation: Any, make_environment: Callable[[], Any], learner: Learner, run: Run
 ) -> FusedLoop:
     """Return the compiled loop."""
-    return FusedLoop(learner, make_environment(), run)
+    return FusedLoop(learner, implementation, make_environment(), run)

@@ -47,12 +47,12 @@ class Episodes(NamedTuple):
 
 
 def rollout(
-    learner: Learner, world: World, limit: int, vector: jax.Array, environments: State, key: jax.Array
+    learner: Learner, world: World, limit: int, vectors: list[jax.Array], environments: State, key: jax.Array
 ) -> tuple[State, tuple[Transition, Episodes]]:
-    """Take the steps of one rollout with one policy."""
+    """Take the steps of one rollout with one policy; `vectors` are those of the groups that it samples with."""
     settings = learner.algorithm.settings
     count, steps = settings.environments, settings.rollout_steps
-    sample = learner.sampler(vector)
+    sample = learner.sampler(*vectors)
 
     def step(state: State, drawn: tuple[jax.Array, jax.Array]) -> tuple[State, tuple[Transition, Episodes]]:
         noise, starts = drawn

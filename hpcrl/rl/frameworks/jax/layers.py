@@ -15,6 +15,8 @@ from hpcrl.rl.weights import inputs_first, layer_names, outputs_first, pack, unp
 
 # Kernel (in, out), or (kernel, kernel, in, out) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[jax.Array]
+# Between two layers.
+_ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": nn.relu, "tanh": jnp.tanh}
 
 
 class Layout:
@@ -67,15 +69,13 @@ class Layered(nn.Module):
         return x
 
 
-def forward(
-    layers: Layers, observations: jax.Array, activation: Callable[[jax.Array], jax.Array] = nn.relu
-) -> jax.Array:
+def forward(layers: Layers, observations: jax.Array, activation: str = "relu") -> jax.Array:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
     pairs = list(zip(layers[::2], layers[1::2], strict=True))
     parameters = {str(number): {"kernel": kernel, "bias": bias} for number, (kernel, bias) in enumerate(pairs)}
     kernels = tuple(kernel.shape[0] for kernel, _ in pairs if kernel.ndim == 4)
     channels = layers[0].shape[2] if kernels else 0
-    network = Layered(tuple(bias.size for _, bias in pairs), activation, kernels, channels)
+    network = Layered(tuple(bias.size for _, bias in pairs), _ACTIVATIONS[activation], kernels, channels)
     outputs: jax.Array = network.apply({"params": parameters}, observations)
     return outputs
 

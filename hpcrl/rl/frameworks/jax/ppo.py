@@ -15,28 +15,28 @@ Arrays = tuple[jax.Array, ...]
 
 def greedy(observations: jax.Array, settings: Any, both: Layers) -> jax.Array:
     """Return the most probable actions (n,)."""
-    return forward(halves(both)[0], observations, jnp.tanh).argmax(1)
+    return forward(halves(both)[0], observations, "tanh").argmax(1)
 
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, both: Layers) -> Arrays:
     """Return actions (n,), their log-probabilities (n,) and values (n,); `noise` (n, actions) is standard Gumbel."""
     actor, critic = halves(both)
-    logits = forward(actor, observations, jnp.tanh)
+    logits = forward(actor, observations, "tanh")
     actions = (logits + noise).argmax(1)
     logs = jnp.take_along_axis(jax.nn.log_softmax(logits), actions[:, None], 1)[:, 0]
-    return actions, logs, forward(critic, observations, jnp.tanh)[:, 0]
+    return actions, logs, forward(critic, observations, "tanh")[:, 0]
 
 
 def loss(both: Layers, batch: Any, settings: Any) -> tuple[jax.Array, Arrays]:
     """Return the clipped policy loss, plus the weighted value loss, minus the weighted entropy; and the KL divergence."""
     observations, actions, old_logs, advantages, returns, old_values, clip = batch
     actor, critic = halves(both)
-    logs = jax.nn.log_softmax(forward(actor, observations, jnp.tanh))
+    logs = jax.nn.log_softmax(forward(actor, observations, "tanh"))
     difference = jnp.take_along_axis(logs, actions[:, None], 1)[:, 0] - old_logs
     ratio = jnp.exp(difference)
     policy = jnp.maximum(-advantages * ratio, -advantages * jnp.clip(ratio, 1 - clip, 1 + clip)).mean()
     entropy = -(jnp.exp(logs) * logs).sum(1).mean()
-    values = forward(critic, observations, jnp.tanh)[:, 0]
+    values = forward(critic, observations, "tanh")[:, 0]
     errors = (values - returns) ** 2
     if settings.clip_values:
         near = old_values + jnp.clip(values - old_values, -clip, clip)

@@ -17,14 +17,17 @@ Arrays = tuple[jax.Array, ...]
 def greedy(observations: jax.Array, settings: Any, actor: Layers) -> jax.Array:
     """Return the most probable actions: (n,), or the means (n, actions)."""
     network, log_std = with_log_std(actor)
-    outputs = forward(network, observations, jnp.tanh)
+    outputs = forward(network, observations, settings.activation)
     return outputs if log_std is not None else outputs.argmax(1)
 
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, actor: Layers, critic: Layers) -> Arrays:
     """Return actions, their log-probabilities (n,) and values (n,); `noise` (n, actions) is standard Gumbel or normal."""
     network, log_std = with_log_std(actor)
-    outputs, values = forward(network, observations, jnp.tanh), forward(critic, observations, jnp.tanh)[:, 0]
+    outputs, values = (
+        forward(network, observations, settings.activation),
+        forward(critic, observations, settings.activation)[:, 0],
+    )
     if log_std is not None:
         return outputs + jnp.exp(log_std) * noise, _gaussian_logs(noise, log_std), values
     actions = (outputs + noise).argmax(1)
@@ -35,7 +38,7 @@ def policy_loss(actor: Layers, batch: Any, settings: Any) -> jax.Array:
     """Return minus the mean of log-probability times advantage."""
     observations, actions, advantages, _ = batch
     network, log_std = with_log_std(actor)
-    outputs = forward(network, observations, jnp.tanh)
+    outputs = forward(network, observations, settings.activation)
     if log_std is not None:
         logs = _gaussian_logs((actions - outputs) / jnp.exp(log_std), log_std)
     else:
@@ -46,7 +49,7 @@ def policy_loss(actor: Layers, batch: Any, settings: Any) -> jax.Array:
 def value_loss(critic: Layers, batch: Any, settings: Any) -> jax.Array:
     """Return the mean squared error of values."""
     observations, _, _, returns = batch
-    return ((forward(critic, observations, jnp.tanh)[:, 0] - returns) ** 2).mean()
+    return ((forward(critic, observations, settings.activation)[:, 0] - returns) ** 2).mean()
 
 
 def _gaussian_logs(standardised: jax.Array, log_std: jax.Array) -> jax.Array:

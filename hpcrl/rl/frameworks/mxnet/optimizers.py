@@ -62,6 +62,24 @@ class RmsProp:
         self.steps = steps
 
 
+class Sgd:
+    """mxnet.optimizer.SGD's formula without momentum."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
+        self.steps += 1
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight -= learning_rate * gradient
+
+    def slots(self) -> Arrays:
+        return []
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
 class Own:
     """The class of mxnet.optimizer, unchanged; only the learning rate comes from the study."""
 
@@ -82,17 +100,20 @@ class Own:
             self._updater(number, gradient, weight)
 
     def slots(self) -> Arrays:
-        return [each for number in sorted(self._updater.states) for each in self._updater.states[number]]
+        states = self._updater.states
+        return [each for number in sorted(states) for each in states[number] or ()]  # SGD has none
 
     def restore(self, steps: int) -> None:
         self._optimizer.num_update = steps
         self._optimizer._index_update_count.update(dict.fromkeys(self._updater.states, steps))
 
 
-def make(weights: Arrays, settings: OptimizerSettings) -> Adam | RmsProp | Own:
+def make(weights: Arrays, settings: OptimizerSettings) -> Adam | RmsProp | Sgd | Own:
     """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(weights, settings)
+    if settings.optimizer == "sgd":
+        return Sgd()
     return Adam(weights, settings) if settings.optimizer == "adam" else RmsProp(weights, settings)
 
 

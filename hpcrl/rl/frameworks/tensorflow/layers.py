@@ -14,6 +14,8 @@ from hpcrl.rl.weights import inputs_first, layer_names, outputs_first
 
 # Kernel (in, out), or (kernel, kernel, in, out) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[Any]
+# Between two layers.
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {"relu": tf.nn.relu, "tanh": tf.tanh}
 
 
 def variables(weights: Weights, trainable: bool) -> Layers:
@@ -21,15 +23,15 @@ def variables(weights: Weights, trainable: bool) -> Layers:
     return [tf.Variable(inputs_first(array).astype(np.float32), trainable=trainable) for array in weights.values()]
 
 
-def forward(layers: Layers, observations: Any, activation: Callable[[Any], Any] = tf.nn.relu) -> Any:
+def forward(layers: Layers, observations: Any, activation: str = "relu") -> Any:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
-    x, first = observations, 0
+    x, first, between = observations, 0, _ACTIVATIONS[activation]
     if len(layers[0].shape) == 4:
-        x, first = _convolved(layers, observations, activation)
+        x, first = _convolved(layers, observations, between)
     for layer in range(first, len(layers), 2):
         x = tf.matmul(x, layers[layer]) + layers[layer + 1]
         if layer < len(layers) - 2:
-            x = activation(x)
+            x = between(x)
     return x
 
 

@@ -80,11 +80,37 @@ class RmsProp:
         self.steps = steps
 
 
+class Sgd:
+    """keras.optimizers.SGD's formula without momentum."""
+
+    def __init__(self, variables: Variables) -> None:
+        self.steps = 0
+        self._variables = variables
+
+    def numbers(self, learning_rate: float) -> NDArray[np.float32]:
+        self.steps += 1
+        return np.array([learning_rate], np.float32)
+
+    def apply(self, gradient: Any, numbers: Any) -> None:
+        for variable, part in zip(self._variables, split(numbers[0] * gradient, self._variables), strict=True):
+            variable.assign_sub(part)
+
+    def slots(self) -> list[Any]:
+        return []
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
 class Own:
     """The class of keras.optimizers, unchanged; only the learning rate comes from the study."""
 
     def __init__(self, variables: Variables, settings: OptimizerSettings) -> None:
-        kinds = {"adam": tf.keras.optimizers.Adam, "rmsprop": tf.keras.optimizers.RMSprop}
+        kinds = {
+            "adam": tf.keras.optimizers.Adam,
+            "rmsprop": tf.keras.optimizers.RMSprop,
+            "sgd": tf.keras.optimizers.SGD,
+        }
         self._variables = variables
         self._optimizer = kinds[settings.optimizer]()
         self._optimizer.build(variables)
@@ -107,8 +133,10 @@ class Own:
         self._optimizer.iterations.assign(steps)
 
 
-def make(variables: Variables, settings: OptimizerSettings) -> Adam | RmsProp | Own:
+def make(variables: Variables, settings: OptimizerSettings) -> Adam | RmsProp | Sgd | Own:
     """Return the optimiser of the settings, for variables that it changes in place."""
     if settings.defaults == "framework":
         return Own(variables, settings)
+    if settings.optimizer == "sgd":
+        return Sgd(variables)
     return Adam(variables, settings) if settings.optimizer == "adam" else RmsProp(variables, settings)

@@ -13,6 +13,8 @@ from hpcrl.rl.weights import layer_names, pack, unpack
 
 # Weight (out, in), or (out, in, kernel, kernel) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[torch.Tensor]
+# Between two layers.
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh}
 
 
 class Flat:
@@ -42,17 +44,15 @@ class Flat:
         self.vector.copy_(torch.from_numpy(pack({name: weights[name] for name in self._like})))
 
 
-def forward(
-    layers: Layers, observations: torch.Tensor, activation: Callable[[torch.Tensor], torch.Tensor] = torch.relu_
-) -> torch.Tensor:
+def forward(layers: Layers, observations: torch.Tensor, activation: str = "relu") -> torch.Tensor:
     """Return the outputs (n, outputs) of the last layer, with the activation between layers."""
-    x, first = observations, 0
+    x, first, between = observations, 0, _ACTIVATIONS[activation]
     if layers[0].ndim == 4:
-        x, first = _convolved(layers, observations, activation)
+        x, first = _convolved(layers, observations, between)
     for layer in range(first, len(layers), 2):
         x = torch.nn.functional.linear(x, layers[layer], layers[layer + 1])
         if layer < len(layers) - 2:
-            x = activation(x)
+            x = between(x)
     return x
 
 

@@ -87,11 +87,31 @@ class RmsProp:
         self.steps = steps
 
 
+class Sgd:
+    """torch.optim.SGD's formula without momentum."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def numbers(self, learning_rate: float) -> torch.Tensor:
+        self.steps += 1
+        return torch.tensor([learning_rate], dtype=torch.float32)
+
+    def apply(self, flat: torch.Tensor, gradient: torch.Tensor, numbers: torch.Tensor) -> None:
+        flat.sub_(gradient.mul(numbers[0]))
+
+    def slots(self) -> list[torch.Tensor]:
+        return []
+
+    def restore(self, steps: int) -> None:
+        self.steps = steps
+
+
 class Own:
     """torch.optim's class, unchanged: its defaults, its kernels. Only the learning rate comes from the study."""
 
     def __init__(self, flat: torch.Tensor, settings: OptimizerSettings) -> None:
-        kinds: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+        kinds: dict[str, Any] = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD}
         self._flat = torch.nn.Parameter(flat)  # the same storage
         self._rate = torch.tensor(0.0)
         self._optimizer = kinds[settings.optimizer]([self._flat], lr=self._rate)
@@ -99,11 +119,8 @@ class Own:
         self._optimizer.step()  # a step on zero gradients makes the slots, and changes nothing
         self.restore(0)
 
-    @property
-    def steps(self) -> int:
-        return int(self._optimizer.state[self._flat]["step"])
-
     def numbers(self, learning_rate: float) -> torch.Tensor:
+        self.steps += 1
         self._rate.fill_(learning_rate)
         return self._rate
 
@@ -114,17 +131,21 @@ class Own:
 
     def slots(self) -> list[torch.Tensor]:
         state = self._optimizer.state[self._flat]
-        return [value for value in state.values() if value.shape == self._flat.shape]
+        return [value for value in state.values() if value is not None and value.shape == self._flat.shape]
 
     def restore(self, steps: int) -> None:
-        self._optimizer.state[self._flat]["step"].fill_(steps)
+        self.steps = steps
+        if "step" in (state := self._optimizer.state[self._flat]):  # SGD counts none
+            state["step"].fill_(steps)
 
 
-def make(flat: torch.Tensor, settings: OptimizerSettings, lazy: bool) -> Adam | RmsProp | Own:
+def make(flat: torch.Tensor, settings: OptimizerSettings, lazy: bool) -> Adam | RmsProp | Sgd | Own:
     """Return the optimiser of the settings, for weights that it changes in place."""
     if settings.defaults == "framework":
         return Own(flat, settings)
     if settings.optimizer == "rmsprop":
         return RmsProp(flat, settings)
+    if settings.optimizer == "sgd":
+        return Sgd()
     fused = not lazy and flat.device.type == "cpu"  # not run on a GPU
     return FusedAdam(flat, settings) if fused else Adam(flat, settings)

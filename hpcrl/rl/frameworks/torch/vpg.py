@@ -16,14 +16,15 @@ Tensors = tuple[torch.Tensor, ...]
 def greedy(observations: torch.Tensor, settings: Any, actor: Layers) -> torch.Tensor:
     """Return the most probable actions: (n,), or the means (n, actions)."""
     network, log_std = with_log_std(actor)
-    outputs = forward(network, observations, torch.tanh)
+    outputs = forward(network, observations, settings.activation)
     return outputs if log_std is not None else outputs.argmax(1)
 
 
 def sample(observations: torch.Tensor, noise: torch.Tensor, settings: Any, actor: Layers, critic: Layers) -> Tensors:
     """Return actions, their log-probabilities (n,) and values (n,); `noise` (n, actions) is standard Gumbel or normal."""
     network, log_std = with_log_std(actor)
-    outputs, values = forward(network, observations, torch.tanh), forward(critic, observations, torch.tanh).squeeze(1)
+    outputs = forward(network, observations, settings.activation)
+    values = forward(critic, observations, settings.activation).squeeze(1)
     if log_std is not None:
         return outputs + log_std.exp() * noise, _gaussian_logs(noise, log_std), values
     actions = (outputs + noise).argmax(1)
@@ -34,7 +35,7 @@ def policy_loss(actor: Layers, batch: Any, settings: Any) -> torch.Tensor:
     """Return minus the mean of log-probability times advantage."""
     observations, actions, advantages, _ = batch
     network, log_std = with_log_std(actor)
-    outputs = forward(network, observations, torch.tanh)
+    outputs = forward(network, observations, settings.activation)
     if log_std is not None:
         logs = _gaussian_logs((actions - outputs) / log_std.exp(), log_std)
     else:
@@ -45,7 +46,7 @@ def policy_loss(actor: Layers, batch: Any, settings: Any) -> torch.Tensor:
 def value_loss(critic: Layers, batch: Any, settings: Any) -> torch.Tensor:
     """Return the mean squared error of values."""
     observations, _, _, returns = batch
-    return ((forward(critic, observations, torch.tanh).squeeze(1) - returns) ** 2).mean()
+    return ((forward(critic, observations, settings.activation).squeeze(1) - returns) ** 2).mean()
 
 
 def _gaussian_logs(standardised: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,108 @@
+"""The profilers that a study or `hpcrl run --profile` can name, and which workloads each can look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcrl.errors import written
+
+KEY = "profile"  # of a study, of an axis, and of a cell's configuration
+NONE = "none"
+FRAMEWORK = "framework"  # its own profiler
+LIMIT = 64  # MiB of the file of one profile, unless a study says `profile_limit`
+_WITH_VALUE = re.compile(r"-[^-cmWX]*[WX]|--check-hash-based-pycs")  # the next word is the option's value
+_PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)(?:\d(?:\.\d+)?t?)?")
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """A profiler.
+
+    Args:
+        unit: of what it counts: seconds, samples or bytes.
+        viewer: a command that shows its file, `{}`.
+        package: what the cell's environment must have; empty: only the standard library, or the framework itself.
+        commands: whether it can look at a command; `python_only`: of Python, in its command line.
+    """
+
+    name: str
+    title: str
+    unit: str
+    viewer: str
+    package: str = ""
+    commands: bool = True
+    python_only: bool = True
+
+
+PROFILERS = {
+    each.name: each
+    for each in (
+        Profiler("cprofile", "cProfile", "s", "snakeviz {}"),
+        Profiler("py-spy", "py-spy", "samples", "speedscope.app", "py-spy", python_only=False),
+        Profiler("memray", "memray", "B", "memray flamegraph {}", "memray"),
+        Profiler(
+            FRAMEWORK,
+            "the framework's profiler",
+            "s",
+            "hpcrl profile PLAN --cell CELL --export trace, and https://ui.perfetto.dev",
+            commands=False,
+        ),
+    )
+}
+NAMES = (NONE, *PROFILERS)
+
+
+@dataclass(frozen=True)
+class PythonCommand:
+    """A command line of Python, cut into the interpreter with its options, and what it runs: ``-c``, ``-m`` or a script."""
+
+    interpreter: tuple[str, ...]
+    program: tuple[str, ...]
+
+
+def python_command(words: Sequence[str]) -> PythonCommand | None:
+    """Cut a command line of Python; None if it is another program, or if Python would run nothing or its standard input."""
+    if not words or not _PYTHON.fullmatch(words[0]):
+        return None
+    place = 1
+    while place < len(words):
+        word = words[place]
+        if word == "-" or not word:
+            return None
+        if not word.startswith("-"):
+            return PythonCommand(tuple(words[:place]), tuple(words[place:]))
+        if _WITH_VALUE.fullmatch(word):
+            place += 2
+            continue
+        if not word.startswith("--") and (found := re.fullmatch(r"-([^cmWX]*)([cm])(.*)", word, re.DOTALL)):
+            before, kind, value = found.groups()
+            rest = ([value] if value else []) + list(words[place + 1 :])
+            if not rest:
+                return None
+            options = (*words[:place], *([f"-{before}"] if before else []))
+            return PythonCommand(options, (f"-{kind}", *rest))
+        place += 1
+    return None
+
+
+def command_fault(profiler: Profiler, words: Sequence[str]) -> str | None:
+    """Say why a profiler cannot look at a command line; None if it can, or if a placeholder is the program."""
+    if not profiler.commands:
+        others = " or ".join(each.name for each in PROFILERS.values() if each.commands)
+        return f"{profiler.name} is for built-in training: use {others} for a command"
+    if profiler.python_only and "{" not in words[0] and python_command(words) is None:
+        return (
+            f"{profiler.name} runs Python programs, but the command is {written(' '.join(words[:2]))}: begin it with python, as in "
+            "[python, train.py]"
+        )
+    return None
+
+
+def how_to_add(package: str) -> str:
+    """Say how a study gets an environment with a package that hpcrl's own environments do not have."""
+    return (
+        f"name an environment of your own in the study, such as a file envs/mine.yaml with `extends: numpy`, `name: mine` and `+packages: [...]` with "
+        f"the pins of {package} and of what it needs, or an existing one with `path`"
+    )

@@ -1,0 +1,129 @@
+"""What several changes, made one after another, do to a time: the times of each stage, and the ratio of each to the one before."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.design import GREY, in_short
+from hpcrl.report.figures.drawing import ROW, Panel, axis_title, rounded, y_lines
+from hpcrl.report.statistics import geometric_mean, ratio
+
+_VALUE_WIDTH = 130  # pixels for the values beside the bars
+_BEYOND = 4  # maximum length of a drawn interval, as a factor; the table has the complete one
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A configuration, and what it changes in the one before.
+
+    Args:
+        settings: axes and their values; a cell without one of these axes has None.
+    """
+
+    name: str
+    change: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The panels of a chain, and its first and last stage in words."""
+
+    panels: tuple[Panel, ...]
+    words: str
+
+
+def changed(rows: pd.DataFrame, stages: Sequence[Stage], column: str, title: str) -> Changed | None:
+    """Draw the stages: their values, and the effect of each change; None if one of them was not run.
+
+    Each value is a geometric mean over seeds, each effect the ratio of two, with the interval of Welch's t on the logarithms.
+
+    Args:
+        rows: attempts with `config`, `outcome` and the column, which is positive.
+    """
+    known = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
+    configs = [json.loads(text) for text in known["config"]]
+    found: list[tuple[Stage, np.ndarray]] = []
+    for stage in stages:
+        here = [all(config.get(name) == value for name, value in stage.settings.items()) for config in configs]
+        if not any(here):
+            return None
+        found.append((stage, known.loc[here, column].to_numpy(float)))
+    panels = (_values(found, title), _effects(found))
+    (first, before), (last, after) = found[0], found[-1]
+    whole = ratio(after, before)
+    interval = "" if whole.low is None or whole.high is None else f" ({in_short(whole.low)} to {in_short(whole.high)})"
+    words = f"From {first.name} to {last.name}: {in_short(whole.value)} times the time{interval}."
+    return Changed(panels, words)
+
+
+def _values(found: Sequence[tuple[Stage, np.ndarray]], title: str) -> Panel:
+    table = []
+    for stage, values in found:
+        centre = geometric_mean(values)
+        table.append(
+            {"stage": stage.name, "value": centre.value, "low": centre.low, "high": centre.high, "seeds": len(values)}
+        )
+    frame = pd.DataFrame(table)
+    text = [in_short(value) for value in frame["value"]]
+    return _bars(frame.assign(text=text), title, f"{title}, geometric mean", None)
+
+
+def _effects(found: Sequence[tuple[Stage, np.ndarray]]) -> Panel:
+    table = []
+    for (_, before), (stage, after) in itertools.pairwise(found):
+        effect = ratio(after, before)
+        change = geometric_mean(after).value - geometric_mean(before).value
+        table.append(
+            {"stage": stage.change, "value": effect.value, "low": effect.low, "high": effect.high,
+             "seeds": min(len(before), len(after)), "seconds": change}
+        )  # fmt: skip
+    frame = pd.DataFrame(table)
+    text = [
+        f"x {in_short(value)} ({'+' if seconds > 0 else '−'}{in_short(abs(seconds))} s)"
+        for value, seconds in zip(frame["value"], frame["seconds"], strict=True)
+    ]
+    return _bars(frame.assign(text=text), "time, as a multiple of the stage before", "ratio", 1.0)
+
+
+def _bars(frame: pd.DataFrame, axis: str, head: str, rule: float | None) -> Panel:
+    names = list(frame["stage"])
+    drawn = frame.astype({"low": float, "high": float})
+    drawn["low"] = drawn["low"].clip(lower=drawn["value"] / _BEYOND)
+    drawn["high"] = drawn["high"].clip(upper=drawn["value"] * _BEYOND)
+    drawn = rounded(drawn.rename(columns={"stage": "line"}))
+    scale = alt.Scale(type="log", nice=True)
+    title = axis_title(axis, logarithmic=True)
+    y = y_lines(names)
+    base = alt.Chart(drawn).encode(y=y)
+    tips = [
+        "line",
+        alt.Tooltip("value", format=".4g"),
+        alt.Tooltip("low", format=".4g"),
+        alt.Tooltip("high", format=".4g"),
+        "seeds",
+    ]
+    layers: list[Any] = [
+        base.mark_rule(strokeWidth=6, opacity=0.35, color="#0072B2").encode(
+            x=alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5)), x2="high:Q", tooltip=tips
+        ),
+        base.mark_tick(thickness=3, size=ROW * 0.62, color="#0072B2").encode(
+            x=alt.X("value:Q", title=title, scale=scale), tooltip=tips
+        ),
+        base.mark_text(align="left", dx=8, fontSize=12).encode(x=alt.value("width"), text="text:N"),
+    ]
+    if rule is not None:
+        dashed = alt.Chart(pd.DataFrame({"value": [rule]})).mark_rule(strokeDash=[4, 3], color=GREY)
+        layers.insert(0, dashed.encode(x=alt.X("value:Q", scale=scale, title=title)))
+    padding = {"left": 4, "top": 4, "bottom": 4, "right": _VALUE_WIDTH}
+    chart = alt.layer(*layers).properties(height=alt.Step(ROW), padding=padding)
+    shown = frame.drop(columns="text").rename(columns={"value": head, "low": "from", "high": "to"})
+    return Panel(chart, shown, "Stages" if rule is None else "Changes", len(names))

@@ -1,0 +1,221 @@
+"""Table 4, figures 3 to 6 and the faults of the public code of "JAX 4 Deep RL" (2023): VPG and TD3 in PyTorch and JAX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from hpcrl.report.curves import band_in_words, evaluations, returns
+from hpcrl.report.design import FRAMEWORKS, GREY, display, in_short
+from hpcrl.report.figures.drawing import ROW, Figure, Key, Panel, legend, rounded, y_lines
+from hpcrl.report.figures.marks import bands, dots, in_words
+from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.statistics import ratio
+
+# Table 4: mean and standard deviation of the returns of three seeds, "rounded to significant value".
+RETURNS = {
+    ("vpg", "jax"): (-50, 50),
+    ("vpg", "torch"): (-50, 150),
+    ("td3", "jax"): (5_000, 300),
+    ("td3", "torch"): (6_000, 3_500),
+}
+# Figure 6, and the run times behind it: JAX's time as a share of PyTorch's. Its public code cannot have given TD3's.
+SHARES = {("vpg", "update"): 0.22, ("vpg", "whole run"): 0.765, ("td3", "update"): 0.54}
+_ALGORITHMS = ("vpg", "td3")
+_FAULTS: dict[str, dict[str, Any]] = {
+    "no fault": {},
+    "target noise with a mean (uniform)": {"target_noise_kind": "uniform"},
+    "averaging the wrong way round": {"target_share": 0.995},
+    "tanh for ReLU": {"activation": "tanh"},
+    "one random key for all": {"shared_noise": True},
+}
+_CORRECT: dict[str, Any] = {
+    "target_noise_kind": "normal", "target_share": 0.005, "activation": "relu", "shared_noise": False,
+}  # fmt: skip
+_TABLE_4, _CURVES, _TIMES, _CODE = (
+    "Table 4: returns", "Figures 3 to 5: returns during training", "Figure 6: JAX's times as a share of PyTorch's", "Faults of the public code",
+)  # fmt: skip
+_LEARNING = ("update", "transfer")
+
+
+def figures(data: PaperData) -> Iterator[Figure | Empty]:
+    """Draw what the paper shows of its best configurations, beside its numbers, and what each fault of its code costs."""
+    done = data.rows[(data.rows["outcome"] == "completed") & data.rows["workload"].isin(_ALGORITHMS)]
+    configs = [json.loads(text) for text in done["config"]]
+    faulty = np.array(["target_noise_kind" in config for config in configs], bool)
+    best = _named(done[~faulty])
+    yield _returns(best)
+    yield _curves(best, data)
+    yield _times(best, data.phases)
+    yield _faults(done[faulty])
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of PyTorch and JAX with `line`: the framework, and what tells several configurations of it apart."""
+    rows = rows[rows["framework"].isin(["torch", "jax"])]
+    device = pd.Series([", GPU" if gpus else "" for gpus in rows["gpus"]], rows.index, dtype=str)
+    line = pd.Series([display(name) for name in rows["framework"]], rows.index, dtype=str) + device
+    several = rows.assign(line=line).groupby(["workload", "line"])["what"].transform("nunique") > 1
+    return rows.assign(line=line.where(~several, rows["what"] + device), place=rows["cluster"], cluster="")
+
+
+def _returns(best: pd.DataFrame) -> Figure | Empty:
+    # A score does not depend on the machine: a seed that ran on two of them is one.
+    known = best[best["final_score"].notna()].drop_duplicates(["workload", "line", "seed"])
+    if known.empty:
+        return _TABLE_4, "no completed run of VPG or TD3 with a score"
+    panels = [
+        dots(group, "final_score", "return of the last policy", "median", panel=display(algorithm))
+        for algorithm, group in _by_algorithm(known)
+    ]
+    published = "; ".join(
+        f"{display(algorithm)} in {display(framework)} {mean:,} ± {spread:,}"
+        for (algorithm, framework), (mean, spread) in RETURNS.items()
+    )
+    text = (
+        f"The paper's means and standard deviations of three seeds: {published}. {in_words(known, 'final_score', 'median')} "
+        "The paper's returns are of training episodes at the end of its runs, of 750,000 (VPG) and 1.2 million steps (TD3). Here: "
+        f"{_steps(known)}."
+    )
+    return Figure("jax-table-4", _TABLE_4, text, tuple(panels), legend(known))
+
+
+def _steps(rows: pd.DataFrame) -> str:
+    ran = rows.groupby("workload")["steps"].agg(["min", "max"])
+    said = []
+    for algorithm, row in ran.iterrows():
+        steps = f"{row['min']:,.0f}" if row["min"] == row["max"] else f"{row['min']:,.0f} to {row['max']:,.0f}"
+        said.append(f"{display(algorithm)} {steps} steps")
+    return ", ".join(said)
+
+
+def _curves(best: pd.DataFrame, data: PaperData) -> Figure | Empty:
+    found = []
+    for algorithm, group in _by_algorithm(best):
+        named = group.assign(what=group["line"], where=display(algorithm))
+        # The policy of VPG explores by itself; TD3's returns in training have its noise.
+        drawn = (
+            returns(named, data.episodes, "step") if algorithm == "vpg" else evaluations(named, data.episodes, "step")
+        )
+        found.append(drawn)
+    drawn = pd.concat(found) if found else pd.DataFrame()
+    if drawn.empty:
+        return _CURVES, "no returns of VPG or TD3 were recorded"
+    titled = [
+        replace(panel, title=panel.title or str(drawn["where"].iloc[0]))
+        for panel in _apart(drawn, "environment steps", "return")
+    ]
+    text = (
+        "VPG: returns of training episodes, as in the paper. TD3: evaluations without noise. In the paper, PyTorch's TD3 "
+        "is at 9,800, 4,700 and, after a collapse, below 3,000 after 750,000 steps, JAX's at 3,700, 5,100 and 4,700; all runs of VPG are between -200 and 50. "
+        f"{band_in_words(drawn)}"
+    )
+    return Figure("jax-3", _CURVES, text, tuple(titled), legend(drawn, lines=True))
+
+
+def _apart(drawn: pd.DataFrame, x: str, y: str) -> Iterator[Panel]:
+    """Give a panel for each algorithm, each with its own axes: their returns differ by a factor of a hundred."""
+    for title, part in drawn.groupby("where", sort=False):
+        for panel in bands(part, x, y):
+            yield replace(panel, title=str(title))
+
+
+def _times(best: pd.DataFrame, phases: pd.DataFrame) -> Figure | Empty:
+    """Draw JAX's times of updates and of whole runs as shares of PyTorch's, per environment step."""
+    keys = ["plan", "cell", "attempt"]
+    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_LEARNING)] if len(phases) else phases
+    if best.empty or own.empty:
+        return _TIMES, "no machine ran one configuration each of PyTorch and JAX"
+    updates = own.groupby(keys, as_index=False).agg(learning=("seconds", "sum"))
+    # The record of a requeued cell's last attempt has only the rest of its times.
+    whole = best["profile"].isna() & best["resumed_step"].isna() & (best["steps"] > 0)
+    known = best[whole].merge(updates, on=keys)
+    places = list(known.groupby(["place", "where"], sort=True))
+    found: list[dict[str, Any]] = []
+    for (place, where), here in places:
+        for algorithm, part in _by_algorithm(here):
+            torch, jax = (part[part["framework"] == name] for name in ("torch", "jax"))
+            if torch["what"].nunique() != 1 or jax["what"].nunique() != 1:
+                continue
+            for what, column in (("update", "learning"), ("whole run", "wall_time")):
+                over, under = ((each[column] / each["steps"]).to_numpy(float) for each in (jax, torch))
+                if min(over.min(), under.min()) > 0:
+                    share = ratio(over, under)
+                    named = f"{place}, {where}" if known["place"].nunique() > 1 else where
+                    name = f"{display(algorithm)}, {what}" + (f" · {named}" if len(places) > 1 else "")
+                    found.append(
+                        {"line": name, "value": share.value, "low": share.low, "high": share.high,
+                         "published": SHARES.get((algorithm, what), np.nan), "seeds": min(len(over), len(under))}
+                    )  # fmt: skip
+    if not found:
+        return _TIMES, "no machine ran one configuration each of PyTorch and JAX"
+    text = (
+        "JAX's time per environment step, divided by PyTorch's: the ratio of geometric means over seeds, its bar the 95 % interval (Welch's t on "
+        "logarithms). Here the update ends when its results are there, and no profiler ran. The diamond is the paper's number, of cProfile, which counts only "
+        "the call of an update in JAX; its share for TD3 cannot be met, because the public code profiled one step without an update. The whole run is what a user "
+        "waits for: the paper's updates are 2.0 % of its runs of VPG in PyTorch."
+    )
+    keyed = (Key("measured", colour=FRAMEWORKS["jax"][1]), Key("published", colour=GREY))
+    return Figure("jax-6", _TIMES, text, (_shares(pd.DataFrame(found)),), keyed)
+
+
+def _shares(found: pd.DataFrame) -> Panel:
+    names = list(found["line"])
+    drawn = rounded(found.astype({"low": float, "high": float}))
+    drawn["text"] = [in_short(value) for value in found["value"]]
+    scale = alt.Scale(type="log", nice=True)
+    title = "JAX's time / PyTorch's, log"
+    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
+    tips = ["line", *(alt.Tooltip(name, format=".3g") for name in ("value", "low", "high", "published")), "seeds"]
+    base = alt.Chart(drawn).encode(y=y_lines(names))
+    hue = FRAMEWORKS["jax"][1]
+    chart = alt.layer(
+        alt.Chart(pd.DataFrame({"value": [1.0]})).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=x),
+        base.mark_rule(strokeWidth=6, opacity=0.35, color=hue).encode(
+            x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", tooltip=tips
+        ),
+        base.mark_tick(thickness=3, size=ROW * 0.62, color=hue).encode(x=x, tooltip=tips),
+        base.mark_point(shape="diamond", size=90, color=GREY, strokeWidth=2).encode(
+            x=alt.X("published:Q", title=title, scale=scale), tooltip=tips
+        ),
+        base.mark_text(align="left", dx=8, fontSize=12).encode(x=alt.value("width"), text="text:N"),
+    ).properties(height=alt.Step(ROW), padding={"left": 4, "top": 4, "bottom": 4, "right": 62})
+    table = found.rename(columns={"line": "what", "value": "JAX / PyTorch", "low": "from", "high": "to"})
+    return Panel(chart, table, "", len(names))
+
+
+def _faults(rows: pd.DataFrame) -> Figure | Empty:
+    """Draw the last policies of the runs with each fault, with none (corrected), and with all (as published)."""
+    rows = rows[rows["final_score"].notna() & (rows["workload"] == "td3")]
+    names = [_fault(json.loads(text)) for text in rows["config"]]
+    rows = rows.assign(line=pd.Series(names, rows.index, dtype=object)).dropna(subset="line")
+    if rows.empty:
+        return _CODE, "no completed run of spinup-jax-published"
+    order = [name for name in (*_FAULTS, "all of them, as published") if name in set(rows["line"])]
+    panel = dots(rows, "final_score", "return of the last policy", "median", names=order)
+    text = (
+        "TD3 in JAX, corrected, with each fault of the public code alone, and with all of them. "
+        f"{in_words(rows, 'final_score', 'median')} {_steps(rows)}."
+    )
+    return Figure("jax-faults", _CODE, text, (panel,), legend(rows))
+
+
+def _fault(config: dict[str, Any]) -> str | None:
+    """Name the only fault of a configuration; None if it has some, but not all."""
+    given = {name: config.get(name, value) for name, value in _CORRECT.items()}
+    every = {name: value for fault in _FAULTS.values() for name, value in fault.items()}
+    if given == _CORRECT | every:
+        return "all of them, as published"
+    return next((name for name, fault in _FAULTS.items() if given == _CORRECT | fault), None)
+
+
+def _by_algorithm(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for algorithm in _ALGORITHMS:
+        if len(group := rows[rows["workload"] == algorithm]):
+            yield algorithm, group

@@ -1,0 +1,97 @@
+"""The time of updates, three ways: as a profiler counts it, synchronised, and as a share of the whole run.
+
+A framework that works asynchronously (JAX, and every one on a GPU) returns from an update before it is computed. A profiler that looks at the
+call alone counts its dispatch, and the waiting appears elsewhere. Figure 6 of "JAX 4 Deep RL" (2023) shows such times.
+"""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from hpcrl.formats.profiles import read_functions
+from hpcrl.report.figures.drawing import ROW, Figure, Panel, ordered, rounded, y_lines
+
+_OF_LEARNERS = "(hpcrl/rl/frameworks/"
+_UPDATES = ("update", "_burst")  # of a learner: one gradient step, or those of an interval in one program
+_MICRO = 1e6
+
+
+def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds that cProfile counted in each learner's updates, per environment step: `name` and `seconds`.
+
+    Args:
+        named: `plan`, `cell`, `attempt`, `steps` and `name` of the attempts under cProfile; profiles: the table ``profiles``.
+    """
+    found = []
+    own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
+    for row in own.merge(named, on=["plan", "cell", "attempt"]).to_dict("records"):
+        seconds = sum(
+            each.total
+            for each in read_functions(row["functions"] or "")
+            if each.name.partition(" ")[0] in _UPDATES and _OF_LEARNERS in each.name and "/core.py:" in each.name
+        )
+        if seconds > 0 and row["steps"] > 0:
+            found.append({"name": row["name"], "seconds": seconds / row["steps"]})
+    return pd.DataFrame(found, columns=["name", "seconds"])
+
+
+def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame) -> Figure | None:
+    """Draw the three ways for the configurations that ran with and without cProfile; None if there are none.
+
+    Args:
+        rows: unprofiled attempts with the columns of `with_groups`; phases: the table ``phases``.
+        as_published: the result of :func:`dispatched`.
+    """
+    done = rows[(rows["outcome"] == "completed") & (rows["steps"] > 0) & rows["profile"].isna()]
+    keys = ["plan", "cell", "attempt"]
+    updates = phases[(phases["rank"] == 0) & (phases["phase"] == "update")][[*keys, "seconds"]]
+    known = done.assign(name=done["what"] + " · " + done["where"]).merge(updates, on=keys)
+    known = known[known["name"].isin(set(as_published["name"]))]
+    if known.empty:
+        return None
+    measured = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds"] / known["steps"]})
+    share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["wall_time"]})
+    names = ordered(known["name"])
+    published = as_published[as_published["name"].isin(names)]
+    dispatch = pd.DataFrame({"name": published["name"], "value": _MICRO * published["seconds"]})
+    precise = known["precise_phases"].fillna(value=False).astype(bool)
+    when = (
+        "every update"
+        if precise.all()
+        else "every block of updates"
+        if not precise.any()
+        else "every update or block of updates"
+    )
+    panels = tuple(
+        _bars(values, names, axis, title)
+        for values, axis, title in (
+            (dispatch, "µs per environment step", "as published: the call under cProfile"),
+            (measured, "µs per environment step", f"synchronised after {when}"),
+            (share, "share of the wall time (%)", "of the whole run"),
+        )
+    )
+    text = (
+        "The time of updates, three ways, means over seeds. As published: what cProfile counts in the learner's call, which may return before the update is "
+        "computed, and which includes the profiler's own cost. Synchronised: the phase “update” of cells without a profiler, which waits for the device. Last, "
+        "that phase as a share of the whole run. (Figure 6 of “JAX 4 Deep RL” is of the first kind: 0.22 of PyTorch's time for VPG, of which the update was 2.0 % of "
+        "the run in PyTorch and 0.6 % in JAX.)"
+    )
+    return Figure("updates", "The time of updates, three ways", text, panels)
+
+
+def _bars(values: pd.DataFrame, names: list[str], axis: str, title: str) -> Panel:
+    centres = values.groupby("name")["value"].mean()
+    mean = pd.DataFrame({"line": centres.index, "value": centres.to_numpy()})
+    chart = (
+        alt.Chart(rounded(mean))
+        .mark_bar(height=ROW * 0.6, color="#0072B2")
+        .encode(
+            x=alt.X("value:Q", title=axis, axis=alt.Axis(tickCount=5)),
+            y=y_lines(names),
+            tooltip=[alt.Tooltip("line", title="configuration"), alt.Tooltip("value", title=axis, format=".4g")],
+        )
+        .properties(height=alt.Step(ROW))
+    )
+    table = mean.rename(columns={"line": "configuration", "value": f"{title}, {axis}"})
+    return Panel(chart, table, title, len(names))

@@ -1,0 +1,232 @@
+"""Attempts under a profiler: left out of every comparison, their profiles, and what the profiler itself costs.
+
+A profiler changes the times that it measures. So an attempt under one is compared with nothing: not in tables, figures, findings
+and tests, and not with a baseline. Where the same cell also ran without it, the ratio of the two times is the profiler's cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcrl.formats.profiles import read_functions, read_stacks
+from hpcrl.formats.runs import machines
+from hpcrl.profilers import KEY, PROFILERS
+from hpcrl.report.design import counted, in_short
+from hpcrl.report.figures.updates import dispatched
+from hpcrl.report.flame import flame_graph
+from hpcrl.report.groups import with_groups
+from hpcrl.report.statistics import geometric_mean
+
+# What two cells must have in common, besides their configuration, to differ only in the profiler.
+_ALIKE = (
+    "cluster", "machine", "environment", "nodes", "tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit",
+)  # fmt: skip
+_KEYS = ["plan", "cell", "attempt"]
+HEADS = ("configuration", "resources", "seed", "rank", "cell", "size (KiB)", "written in (s)", "file")
+MOST_DRAWN = 8  # profiles on the page
+MOST_TOLD = 15  # functions of each
+_MOST_COSTS = 6  # configurations in one sentence
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One profile: its title, its flame graph as SVG ("" without stacks), its functions, and the unit of their values."""
+
+    title: str
+    svg: str
+    functions: list[list[str]]
+    unit: str
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The profiled attempts of a study.
+
+    Args:
+        sentences: how many there are, that nothing is compared with them, and what each profiler costs.
+        rows: one line for each profile, with the heads of `heads`.
+        drawn: one profile of each configuration and profiler.
+        updates: what cProfile counted in the learners' updates (:func:`hpcrl.report.figures.updates.dispatched`).
+    """
+
+    sentences: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    drawn: list[Drawn] = field(default_factory=list)
+    updates: pd.DataFrame = field(default_factory=pd.DataFrame)
+    heads: tuple[str, ...] = HEADS
+
+
+def compared(cells: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the attempts under a profiler; of a study that has no others, keep those of one profiler.
+
+    The configurations of the kept ones name their profiler.
+
+    Args:
+        cells: the table ``cells``.
+    """
+    if cells["profile"].isna().all():
+        return cells
+    kept = cells["profile"].isna()
+    for _, rows in cells.groupby("study", sort=False):
+        if rows["profile"].isna().any():
+            continue
+        numbers = rows["profile"].value_counts()
+        most = min(numbers.index, key=lambda name: (-numbers[name], str(name)))
+        kept[rows.index[rows["profile"] == most]] = True
+    return with_profiler(cells[kept])
+
+
+def with_profiler(cells: pd.DataFrame) -> pd.DataFrame:
+    """Name the profiler in the configuration of every attempt, also of those that ran by hand under one."""
+    texts = [
+        text if pd.isna(profiler) else json.dumps({**json.loads(text), KEY: profiler}, sort_keys=True)
+        for text, profiler in zip(cells["config"], cells["profile"], strict=True)
+    ]
+    return cells.assign(config=texts)
+
+
+def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame) -> Profiled:
+    """Describe the profiled attempts of a study.
+
+    Args:
+        cells: its rows of the table ``cells``; rows: those that are compared, with the columns of `with_groups`.
+        profiles: the table ``profiles`` of the dataset.
+    """
+    under = cells[cells["profile"].notna()]
+    if under.empty:
+        return Profiled()
+    alone = bool(rows["profile"].notna().all())
+    named = _named(under)
+    known = profiles.merge(named, on=_KEYS, how="inner")
+    told = known.sort_values(["what", "where", "seed", "attempt", "rank"], kind="stable")
+    records = told.to_dict("records")
+    sentences = [*_counted(under, rows, alone), *_costs(cells, named)]
+    names = named["what"].str.removesuffix(f" {KEY} cprofile") + " · " + named["where"]
+    updates = dispatched(named.assign(name=names, steps=under["steps"]), profiles)
+    return Profiled(sentences, [_row(each) for each in records], _drawn(records), updates)
+
+
+def _named(under: pd.DataFrame) -> pd.DataFrame:
+    """Return the keys of profiled attempts with the names of their configurations and resources."""
+    alone = with_profiler(under).assign(latest=True)
+    # Each attempt counts, not only the latest of its cell.
+    groups = with_groups(alone.assign(cell=alone["cell"].astype(str) + " " + alone["attempt"].astype(str)))
+    found = under[[*_KEYS, "seed"]].copy()
+    for name in ("what", "where"):
+        found[name] = groups[name].reindex(under.index)
+    return found
+
+
+def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
+    names = [PROFILERS[name].title if name in PROFILERS else str(name) for name in sorted(under["profile"].unique())]
+    tools = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    if not alone:
+        return [
+            f"{counted(len(under), 'attempt')} ran under a profiler ({tools}). A profiler changes times, so these attempts are in no table, figure, finding or test."
+        ]
+    left = len(under) - len(rows)
+    text = f"Every cell of this study ran under a profiler ({tools}): its times include the profiler's cost, and compare with nothing else."
+    if len(names) > 1:
+        chosen = PROFILERS.get(str(rows["profile"].iloc[0]))
+        text += f" The comparison has the cells under {chosen.title if chosen else rows['profile'].iloc[0]} only, and leaves out {counted(left, 'attempt')}."
+    return [text]
+
+
+def _costs(cells: pd.DataFrame, named: pd.DataFrame) -> list[str]:
+    """Say for each profiler how much longer the same work takes under it, from cells that differ in nothing else."""
+    done = cells[(cells["outcome"] == "completed") & (cells["training_time"] > 0) & cells["resumed_step"].isna()]
+    whats = {tuple(key): what for *key, what in named[[*_KEYS, "what"]].itertuples(index=False)}
+    plain: dict[Any, list[float]] = {}
+    under: dict[
+        str, dict[str, dict[Any, list[float]]]
+    ] = {}  # profiler -> configuration -> cell without profiler -> seconds
+    for row in done.assign(machine=machines(done)).to_dict("records"):
+        config = {name: value for name, value in json.loads(row["config"]).items() if name != KEY}
+        place = tuple(None if pd.isna(row[name]) else row[name] for name in _ALIKE)
+        alike = json.dumps(config, sort_keys=True), place
+        if not isinstance(profiler := row["profile"], str):
+            plain.setdefault(alike, []).append(row["training_time"])
+            continue
+        what = whats[tuple(row[name] for name in _KEYS)].removesuffix(f" {KEY} {profiler}")
+        under.setdefault(profiler, {}).setdefault(what, {}).setdefault(alike, []).append(row["training_time"])
+    return [
+        _cost(name, {what: _factors(pairs, plain) for what, pairs in under.get(name, {}).items()})
+        for name in sorted(set(cells["profile"].dropna()))
+    ]
+
+
+def _factors(pairs: Mapping[Any, list[float]], plain: Mapping[Any, list[float]]) -> list[float]:
+    """Return time with the profiler / time without it, of each cell that ran with and without."""
+    return [
+        geometric_mean(np.array(times)).value / geometric_mean(np.array(plain[alike])).value
+        for alike, times in pairs.items()
+        if alike in plain
+    ]
+
+
+def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
+    title = PROFILERS[name].title if name in PROFILERS else name
+    known = {what: values for what, values in sorted(factors.items()) if values}
+    if not known:
+        return f"The cost of {title} itself was not measured: no cell ran with and without it on the same machine."
+    told = []
+    for what, values in list(known.items())[:_MOST_COSTS]:
+        found = geometric_mean(np.array(values))
+        interval = ""
+        if found.low is not None and found.high is not None:
+            interval = f" (95 % interval {in_short(found.low)} to {in_short(found.high)})"
+        told.append(f"{in_short(found.value)} times{interval} with {what}, from {counted(len(values), 'pair')}")
+    more = f"; and {len(known) - _MOST_COSTS} more configurations" if len(known) > _MOST_COSTS else ""
+    return (
+        f"{title} itself: with it, the time after the first step is, relative to that without it, {'; '.join(told)}{more}. A pair is two cells that differ in nothing "
+        "but the profiler."
+    )
+
+
+def _drawn(records: Sequence[Mapping[Any, Any]]) -> list[Drawn]:
+    """Draw the first rank's profile of the first seed of each configuration and profiler."""
+    found: dict[tuple[str, ...], Drawn] = {}
+    for each in records:
+        what = str(each["what"]).removesuffix(f" {KEY} {each['profiler']}")
+        key = str(each["profiler"]), what, str(each["where"])
+        if key in found or each["rank"] != 0 or not (each["functions"] or each["stacks"]):
+            continue
+        if len(found) == MOST_DRAWN:
+            break
+        title = PROFILERS[key[0]].title if key[0] in PROFILERS else key[0]
+        seed = "" if pd.isna(each["seed"]) else f", seed {int(each['seed'])}"
+        named = f"{title} of {what} on {each['where']}{seed}"
+        total = None if pd.isna(each["total"]) else float(each["total"])
+        svg = flame_graph(read_stacks(each["stacks"]), str(each["unit"]), named, total) if each["stacks"] else ""
+        functions = sorted(read_functions(each["functions"] or ""), key=lambda function: -function.own)[:MOST_TOLD]
+        rows = [
+            [
+                function.name,
+                in_short(function.own),
+                in_short(function.total),
+                f"{function.calls:,}" if function.calls else "",
+            ]
+            for function in functions
+        ]
+        found[key] = Drawn(named, svg, rows, str(each["unit"]))
+    return list(found.values())
+
+
+def _row(each: Mapping[Any, Any]) -> list[str]:
+    size = "" if pd.isna(each["bytes"]) else f"{each['bytes'] / 1024:,.0f}"
+    return [
+        str(each["what"]),
+        str(each["where"]),
+        "" if pd.isna(each["seed"]) else str(int(each["seed"])),
+        str(each["rank"]),
+        str(each["cell"]),
+        size,
+        f"{each['seconds']:.2f}",
+        str(each["file"] if isinstance(each["file"], str) else each["note"] or ""),
+    ]

@@ -1,0 +1,186 @@
+"""Write a dataset into MLflow: one experiment and one parent run for each study, and in it a run for each attempt of a cell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.mlflow import CONTENT, KEY, METRICS_AT_ONCE, PARAMETERS_AT_ONCE, PARENT, key_of_attempt, key_of_study
+from hpcrl.formats.mlflow import parameters as parameters_of
+from hpcrl.formats.plan import AGENTS, read_plan
+
+# Names of parameters that are columns of an attempt, in addition to its axes.
+PARAMETERS = (
+    "study", "cluster", "workload", "framework", "execution", "parallelism", "seed", "nodes", "tasks", "cpus", "gpus",
+    "gpu_type", "partition", "environment", "outcome", "plan", "cell", "attempt",
+)  # fmt: skip
+_LONGEST_REASON = 300  # characters of what a server says
+# Variables of MLflow and hpcrl's defaults: a server that does not answer is given up after half a minute, not after many, and no addresses are printed.
+_VARIABLES = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+def parameters(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of an attempt: its columns, and every axis. An axis that is also a column is that column."""
+    return parameters_of({name: row[name] for name in PARAMETERS if not pd.isna(row[name])}, json.loads(row["config"]))
+
+
+class Tracking:
+    """An MLflow store. A run that it already has is not written again; one that was interrupted, or has changed since, is replaced.
+
+    Args:
+        where: an address (``http://...``, ``sqlite:///...``).
+        artifacts: a directory for the files of runs; None: the server's own place.
+    """
+
+    def __init__(self, where: str, artifacts: Path | None = None) -> None:
+        for name, value in _VARIABLES.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=where)
+        self._artifacts = artifacts
+        self._experiments: dict[str, str] = {}
+        self._parents: dict[str, str] = {}
+        self.reported: set[str] = set()  # studies whose report was added
+        self._known: dict[str, tuple[str, str]] = {}  # by key: the run's id, and the digest of its content
+
+    def parent(self, study: str) -> str:
+        """Return the parent run of a study; make its experiment and the run if there is none."""
+        if study in self._parents:
+            return self._parents[study]
+        client = self._client
+        known = client.get_experiment_by_name(study)
+        place = None if self._artifacts is None else (self._artifacts / study).resolve().as_uri()
+        self._experiments[study] = known.experiment_id if known else client.create_experiment(study, place)
+        self._read(self._experiments[study])
+        key = key_of_study(study)
+        if key in self._known:
+            self._parents[study] = self._known[key][0]
+        else:
+            run = client.create_run(self._experiments[study], run_name=study, tags={KEY: key, CONTENT: "-"})
+            client.log_param(run.info.run_id, "study", study)
+            client.set_terminated(run.info.run_id)
+            self._parents[study] = run.info.run_id
+        return self._parents[study]
+
+    def _read(self, experiment: str) -> None:
+        token = None
+        while True:
+            page = self._client.search_runs([experiment], page_token=token)
+            for run in page:
+                if key := run.data.tags.get(KEY):
+                    self._known[key] = (run.info.run_id, run.data.tags.get(CONTENT, ""))
+            token = page.token
+            if not token:
+                return
+
+    def write(
+        self,
+        row: Mapping[str, Any],
+        name: str,
+        metrics: Mapping[str, float],
+        curves: Iterable[tuple[str, float, float, int]],
+        files: Iterable[Path] = (),
+    ) -> bool:
+        """Write the run of an attempt; return False if the store has it already.
+
+        Args:
+            curves: name, value, seconds since the start, step of each point.
+            files: its agents.
+        """
+        from mlflow.entities import Metric, Param
+
+        client, parent = self._client, self.parent(row["study"])
+        points, files = list(curves), list(files)
+        settings = parameters(row)
+        key = key_of_attempt(row["plan"], row["cell"], row["attempt"])
+        content = json.dumps([settings, dict(metrics), points, [(file.name, file.stat().st_size) for file in files]])
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        if key in self._known:
+            known, before = self._known[key]
+            if before == digest:
+                return False
+            client.delete_run(known)
+        started = 0 if pd.isna(row["started"]) else int(row["started"] * 1000)
+        run = client.create_run(
+            self._experiments[row["study"]], start_time=started, run_name=name, tags={KEY: key, PARENT: parent}
+        ).info.run_id
+        given = [Param(*each) for each in settings.items()]
+        for first in range(0, len(given), PARAMETERS_AT_ONCE):
+            client.log_batch(run, params=given[first : first + PARAMETERS_AT_ONCE])
+        measured = [Metric(each, value, started, 0) for each, value in metrics.items()]
+        measured += [Metric(tag, value, started + int(time * 1000), step) for tag, value, time, step in points]
+        for first in range(0, len(measured), METRICS_AT_ONCE):
+            client.log_batch(run, metrics=measured[first : first + METRICS_AT_ONCE])
+        for file in files:
+            client.log_artifact(run, str(file), AGENTS)
+        wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
+        status = "FINISHED" if row["outcome"] in ("completed", "pruned") else "FAILED"
+        client.set_terminated(run, status, end_time=started + int(wall * 1000))
+        client.set_tag(run, CONTENT, digest)  # last: a run without it was interrupted
+        self._known[key] = (run, digest)
+        return True
+
+    def add_report(self, study: str, report: Path) -> None:
+        """Add the page, the tables and the figures of a report to the parent run of a study."""
+        parent = self.parent(study)
+        for file in sorted(report.glob("*")):
+            if file.is_file() and not file.is_symlink():
+                self._client.log_artifact(parent, str(file), "report")
+        for file in sorted((report / "figures").glob(f"{study}-*")):
+            self._client.log_artifact(parent, str(file), "report/figures")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the system's own words for the first cause if there are any, as of a server that is not there; else the error's text."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    said = " ".join(str(error).split()).rstrip(".")
+    return said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}..."
+
+
+@contextmanager
+def refusals(where: str) -> Iterator[None]:
+    """Say in one sentence what MLflow or its server refuses in this context.
+
+    Raises:
+        HpcrlError: the server does not answer, or it or the store refuses something.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        raise HpcrlError(
+            f"{where}: MLflow did not take everything: {_reason(error)}. Runs that it has are kept: export again when this is mended"
+        ) from None
+
+
+def agents_of(plans: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:
+    """Return the files of agents in some plans, by the plan's id and the cell's.
+
+    Raises:
+        UsageError: a directory is no plan.
+    """
+    found: dict[tuple[str, str], list[Path]] = {}
+    for directory in plans:
+        plan = read_plan(directory)
+        for file in sorted((directory / AGENTS).glob("*-*")):
+            if file.is_file() and not file.is_symlink():
+                found.setdefault((plan.id, file.name.partition("-")[0]), []).append(file)
+    return found

@@ -1,0 +1,96 @@
+"""The loop that only steps environments, as one compiled program: the steps of a rollout are one scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpcrl.rl.algorithms.random_policy import Drawn, start_seeds
+from hpcrl.rl.checkpoint import NamedArrays
+from hpcrl.rl.interfaces import Act, Algorithm, Learner
+from hpcrl.rl.runs import Run
+from hpcrl.rl.vector.compiled import PureEnvironments, State
+
+Kept = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def rollout(pure: PureEnvironments, state: State, actions: jax.Array) -> tuple[State, Kept]:
+    """Take a step for each row of actions (steps, n).
+
+    Return the state, and of each step the rewards, whether episodes terminated and whether they ended, (steps, n) each. The compiler
+    removes every computation of which nothing is returned.
+    """
+
+    def step(state: State, chosen: jax.Array) -> tuple[State, Kept]:
+        state, found = pure.step(state, chosen)
+        return state, (found.rewards, found.terminated, found.ended)
+
+    return jax.lax.scan(step, state, actions)
+
+
+class FusedLoop:
+    """Advances by one compiled call per rollout, which the phase `fused` has alone: it ends when all results are there."""
+
+    def __init__(self, algorithm: Algorithm, environment: Any, learner: Learner, run: Run) -> None:
+        settings = algorithm.settings
+        self._run, self._total, self._count = run, settings.total_steps, settings.environments
+        self._drawn = Drawn(algorithm, run)
+        self.act: Act = learner.act
+        self.step = self.episodes = 0
+        self._rewards = 0.0
+        self._pure = PureEnvironments(environment)
+        state = self._pure.reset(start_seeds(run, 0, self._count))
+        actions = jnp.zeros((settings.rollout_steps, self._count), jnp.int32)
+        # Compiled beforehand and called once, so that a measured call contains no compilation.
+        program = jax.jit(lambda state, actions: rollout(self._pure, state, actions), donate_argnums=0)
+        self._program = program.lower(state, actions).compile()
+        jax.block_until_ready(self._program(state, actions))
+
+    def advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        switch = self._run.clock.switch
+        if self.step < until:
+            state = self._pure.reset(start_seeds(self._run, self.step, self._count))
+        while self.step < until:
+            if stop():
+                return False
+            switch("act")
+            drawn = self._drawn.rollout()
+            switch("transfer")
+            state, actions = jax.block_until_ready((state, jnp.asarray(drawn, jnp.int32)))
+            switch("fused")
+            state, kept = jax.block_until_ready(self._program(state, actions))
+            switch("other")
+            rewards, _, ended = (np.asarray(array) for array in kept)
+            self._rewards += float(rewards.sum(dtype=np.float64))
+            self.episodes += int(np.count_nonzero(ended))
+            self.step += drawn.size
+            self._run.reporter.progress(self.step, self._total)
+        return True
+
+    def measures(self) -> dict[str, float]:
+        """Return the mean reward of a step."""
+        return {"reward": self._rewards / self.step} if self.step else {}
+
+    def moments(self) -> None:
+        """Return None: observations are not normalised."""
+
+    def close(self) -> None:
+        """Do nothing: there are no processes."""
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        return {}, {"drawn": self._drawn.state(), "rewards": self._rewards}
+
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
+        self._drawn.load_state(facts["drawn"])
+        self._rewards = facts["rewards"]
+
+
+def make_loop(
+    algorithm: Algorithm, implementation: object, make_environment: Callable[[], Any], learner: Learner, run: Run
+) -> FusedLoop:
+    """Return the compiled loop."""
+    return FusedLoop(algorithm, make_environment(), learner, run)

@@ -1,0 +1,60 @@
+"""What a profiler does for one rank: around its training, in this process, or around its command.
+
+A profiler writes into a private directory; :mod:`hpcrl.run.profiling` moves the file into the plan. Every method may raise
+any exception: the cell goes on without a profile, and its row says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from hpcrl.formats.profiles import Frame, Function
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a profiler wrote: its file, what it counted in all, its functions and its call tree (None: it has none)."""
+
+    file: Path
+    total: float
+    functions: list[Function]
+    tree: Frame | None = None
+
+
+class Tool(Protocol):
+    """One profiler of one rank. It is made with the name of the framework of built-in training, or None."""
+
+    def start(self) -> None:
+        """Begin, in the thread that trains."""
+
+    def look(self) -> None:
+        """The training has made some progress: a profiler with a limit may stop here."""
+
+    def stop(self) -> None:
+        """End it, in the same thread."""
+
+    def write(self, scratch: Path) -> Found:
+        """Write what was measured since :meth:`start` below `scratch`."""
+
+    def wrapped(self, words: list[str], scratch: Path) -> list[str]:
+        """Return the command line that runs a command under this profiler, which writes below `scratch`."""
+
+    def read(self, scratch: Path) -> Found | None:
+        """Return what a command's profiler wrote; None if it wrote nothing."""
+
+
+@runtime_checkable
+class Attached(Protocol):
+    """A profiler that is a process of its own and looks at a command from outside."""
+
+    def attach(self, pid: int, environment: Mapping[str, str]) -> None:
+        """Begin to look at a process; `environment` has the command's variables."""
+
+    def stop(self) -> None:
+        """End it; the command has ended."""
+
+    def processes(self) -> list[int]:
+        """Return its own processes, which are not left over by the command."""

@@ -1,0 +1,207 @@
+"""The profiler of one rank: around its training or its command, and its file in the plan.
+
+A profile is never worth a cell: whatever fails here is a note in the row of the profile, and the cell goes on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from hpcrl.formats.profiles import PROFILES, Profile, file_name, functions_text, stacks_text
+from hpcrl.profilers import PROFILERS
+from hpcrl.run.profilers.interface import Attached, Found, Tool
+from hpcrl.telemetry.phases import PhaseClock
+
+PHASE = "profile"
+_MEBIBYTE = 1024**2
+
+
+class Profiling:
+    """Profiles the workload of one rank, if a profiler is named.
+
+    Args:
+        profiler: a name of :data:`hpcrl.profilers.PROFILERS`; None: nothing happens.
+        plan: the plan's directory.
+        record: the file name of the rank's record.
+        most: maximum MiB of the profile's file.
+        framework: that of built-in training.
+        make: makes the tool of a profiler.
+    """
+
+    def __init__(
+        self,
+        profiler: str | None,
+        plan: Path,
+        record: str,
+        most: int,
+        clock: PhaseClock,
+        framework: str | None = None,
+        make: Callable[[str, str | None], Tool] | None = None,
+    ) -> None:
+        self._profiler, self._folder, self._record, self._most = profiler, plan / PROFILES, record, most
+        self._clock, self._framework, self._make = clock, framework, make or tool_of
+        self._tool: Tool | None = None
+        self._running = False
+        self.profile: Profile | None = None
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Profile the training that the caller does meanwhile."""
+        with self._clock.aside(PHASE) if self._profiler else nullcontext():
+            if self._begun():
+                self._running = self._tried("cannot start", lambda tool: tool.start()) is not None
+        try:
+            yield
+        finally:
+            if self._running:
+                with self._clock.aside(PHASE), tempfile.TemporaryDirectory(prefix="hpcrl-profile-") as scratch:
+                    self._end(Path(scratch))
+
+    def look(self) -> None:
+        """Let the profiler see that the training has made progress."""
+        if self._running and self._tool:
+            with self._clock.aside(PHASE):
+                self._running = self._tried("ended", lambda tool: tool.look()) is not None
+
+    def command(self, words: list[str], scratch: Path) -> list[str]:
+        """Return the command line that runs a command under the profiler; unchanged without one."""
+        if not self._begun():
+            return words
+        scratch.mkdir()
+        wrapped = self._tried("cannot start", lambda tool: tool.wrapped(words, scratch))
+        self._running = wrapped is not None
+        return wrapped[0] if wrapped else words
+
+    @property
+    def attaches(self) -> bool:
+        """Tell whether the profiler looks at a command from outside."""
+        return self._running and isinstance(self._tool, Attached)
+
+    def attach(self, pid: int, environment: Mapping[str, str]) -> list[int]:
+        """Let such a profiler look at a command that has just started; return its own processes."""
+        tool = self._tool
+        if not (self.attaches and isinstance(tool, Attached)):
+            return []
+        self._running = self._tried("cannot start", lambda _: tool.attach(pid, environment)) is not None
+        return tool.processes()
+
+    def detach(self) -> None:
+        """End such a profiler, because the command has ended."""
+        if self.attaches:
+            self._running = self._tried("cannot stop", lambda tool: tool.stop()) is not None
+
+    def command_ended(self, scratch: Path) -> None:
+        """Take what the profiler of a command wrote."""
+        if not self._running:
+            return
+        with self._clock.aside(PHASE):
+            started = perf_counter()
+            found = self._tried("cannot be read", lambda tool: tool.read(scratch))
+            if found and found[0] is None:
+                why = "the command left no profile: it was ended by a signal, or ended without Python's own exit"
+                self._note(why)
+            elif found and found[0]:
+                self._keep(found[0], started)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the profile for the footer of the record."""
+        return {"profile": self.profile.facts()} if self.profile else {}
+
+    def _begun(self) -> bool:
+        if self._profiler is None:
+            return False
+        try:
+            self._tool = self._make(self._profiler, self._framework)
+        except Exception as error:
+            self._note(f"{self._profiler} cannot start: {_said(error)}")
+        return self._tool is not None
+
+    def _end(self, scratch: Path) -> None:
+        started = perf_counter()
+        if self._tried("cannot stop", lambda tool: tool.stop()) is None:
+            return
+        if found := self._tried("cannot write", lambda tool: tool.write(scratch)):
+            self._keep(found[0], started)
+
+    def _keep(self, found: Found, started: float) -> None:
+        """Move the file into the plan, unless it is too large, and keep the summary."""
+        size, note, file = found.file.stat().st_size, None, None
+        if size > self._most * _MEBIBYTE:
+            note = (
+                f"the file of {_mebibytes(size)} MiB was not kept, because `profile_limit` is {self._most} MiB: "
+                "set it higher, or train for fewer steps"
+            )
+        else:
+            file = file_name(self._record, "".join(found.file.suffixes))
+            note = self._move(found.file, file)
+        if note:
+            print(f"hpcrl: profile: {note}", file=sys.stderr)
+        assert self._profiler is not None
+        self.profile = Profile(
+            profiler=self._profiler,
+            file=None if note else file,
+            size=size,
+            note=note,
+            seconds=perf_counter() - started,
+            unit=PROFILERS[self._profiler].unit,
+            total=found.total,
+            functions=functions_text(found.functions),
+            stacks=stacks_text(found.tree) if found.tree else "",
+        )
+
+    def _move(self, source: Path, name: str) -> str | None:
+        """Copy a file into the plan as a new one; return why that is not possible."""
+        path = self._folder / name
+        try:
+            self._folder.mkdir(exist_ok=True)
+            if self._folder.is_symlink():
+                return f"{self._folder}: is a symbolic link, and the profile would be written elsewhere: remove it"
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            return f"{path}: cannot be written: {error.strerror}"
+        try:
+            with os.fdopen(handle, "wb") as target, source.open("rb") as content:
+                shutil.copyfileobj(content, target, _MEBIBYTE)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            return f"{path}: cannot be written: {error.strerror}"
+        return None
+
+    def _tried(self, what: str, action: Callable[[Tool], Any]) -> tuple[Any] | None:
+        """Return the result of an action in a tuple; None if it failed, with a note."""
+        assert self._tool is not None
+        try:
+            return (action(self._tool),)
+        except Exception as error:
+            self._note(f"{self._profiler} {what}: {_said(error)}")
+            return None
+
+    def _note(self, text: str) -> None:
+        assert self._profiler is not None
+        print(f"hpcrl: profile: {text}", file=sys.stderr)
+        self.profile = Profile(self._profiler, note=text, unit=PROFILERS[self._profiler].unit)
+
+
+def tool_of(profiler: str, framework: str | None) -> Tool:
+    """Return the tool of a profiler, from the module of its name."""
+    made: Tool = importlib.import_module(f"hpcrl.run.profilers.{profiler.replace('-', '_')}").Tool(framework)
+    return made
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / _MEBIBYTE:.1f}"
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of an error, with its kind where it is not a sentence of hpcrl's."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}".removesuffix(": ") if type(error).__module__ != "hpcrl.errors" else text

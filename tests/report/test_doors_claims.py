@@ -1,0 +1,86 @@
+"""The claims of the article on Doors: each names cells of its studies, and is judged by them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcrl.report.claims import judge
+from hpcrl.spec.checks import combinations
+from hpcrl.spec.library import Library
+from tests.report.test_claims import runs
+
+CLAIMS = Library().claims("doors-jax-environments")
+
+
+def test_each_place_has_cells_in_its_studies() -> None:
+    for places in (CLAIMS.places, CLAIMS.stand_ins):
+        for name, place in places.items():
+            assert place.study
+            for each in place.study:
+                cells = [values for values, _ in combinations(Library().study(each), {*place.settings, "framework"})]
+                assert any(place.settings.items() <= values.items() for values in cells), name
+    assert set(CLAIMS.stand_ins) == {name for name, place in CLAIMS.places.items() if place.device == "gpu"}
+
+
+def stepped(
+    framework: str, execution: str, seconds: float, stepping: str | None, environments: int
+) -> list[dict[str, Any]]:
+    """Return three runs of the study that only steps."""
+    config = f'{{"environments": {environments}' + (f', "stepping": "{stepping}"}}' if stepping else "}")
+    what = f"{framework} {execution} {stepping} {environments}"
+    times = [seconds, 1.01 * seconds, 0.99 * seconds]
+    return runs(
+        framework, execution, *times, study="doors-stepping", config=config, what=what, workload="random_policy"
+    )
+
+
+def test_the_claims_are_judged_by_the_studies() -> None:
+    rows = [
+        *stepped("numpy", "eager", 3.0, "sync", 481),
+        *stepped("numpy", "eager", 6.0, "processes", 481),
+        *stepped("numpy", "eager", 5.0, "pipes", 481),
+        *stepped("jax", "lazy", 1.5, "compiled", 481),
+        *stepped("jax", "lazy", 1.0, "compiled", 1),
+        *stepped("jax", "fused", 0.03, None, 481),
+    ]
+    found = {each.claim: each for each in judge(CLAIMS, pd.DataFrame(rows), "doors-stepping", None)}
+    assert found["sync-481"].verdict == "agrees"
+    assert found["shared-memory"].verdict == "contradicted"
+    # Nothing ran on a GPU: cores stand in for it.
+    assert found["whole-loop"].verdict == "cannot be tested here"
+    for name, shown in (("jax-any-number", "1.5"), ("whole-loop", "0.03")):
+        assert shown in str(found[name]), name
+    assert found["jax-ten-times"].verdict == "cannot be tested here"
+
+
+@pytest.mark.parametrize("name", ["doors-dqn", "doors-dqn-published"])
+def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
+    study = Library().study(name)
+    per_iteration = ("train_interval", "target_interval", "learning_starts")
+    keys = {"framework", "execution", "stepping", "environments", "updates", *per_iteration}
+    cells = [{key: values[key] for key in keys & set(values)} for values, _ in combinations(study, keys)]
+    if name == "doors-dqn":
+        # Equal steps and updates: only what is compared differs.
+        assert len(cells) == 2 * 2 * 5 + 5 + 1
+        assert {key for cell in cells for key in cell} == {"framework", "execution", "stepping", "environments"}
+        assert not [cell for cell in cells if cell["framework"] == "torch" and cell.get("stepping") == "compiled"]
+        return
+    # An iteration is a step of all environments, and the article counts in iterations.
+    assert {tuple(cell[key] / cell["environments"] for key in per_iteration) for cell in cells} == {(10, 200, 100)}
+    steps = study.workload.hyperparameters["total_steps"]
+    # As many updates in all, to 2 %, until the last stage has half of them.
+    chain = [
+        {
+            **cell,
+            "updates": round((steps - cell["learning_starts"]) / cell["train_interval"] * cell["updates"] / 780, 1),
+        }
+        for cell in cells[:5]
+    ]
+    assert [cell["updates"] for cell in chain] == [1, 1, 1, 1, 0.5]
+    compared = keys - {*per_iteration}
+    changes = [{key for key in compared if one[key] != other[key]} for one, other in itertools.pairwise(chain)]
+    assert changes == [{"framework", "execution"}, {"stepping"}, {"environments"}, {"updates"}]

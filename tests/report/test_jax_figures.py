@@ -1,0 +1,83 @@
+"""Table 4, figures 3 to 6 and the faults of the public code of "JAX 4 Deep RL", from a dataset with known values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcrl
+from hpcrl.collect.merge import collect
+from hpcrl.report.figures import papers
+from hpcrl.report.figures.drawing import Figure, for_paper
+from hpcrl.report.figures.papers.data import PaperData
+from hpcrl.report.write import read_cells
+from tests.builders import cells_of, planned, write_record
+from tests.collect.gathering import no_slurm
+
+# Seconds of updates, and of a run, of each framework; their ratios are 1/4 and 1/2.
+SECONDS = {"torch": (8.0, 20.0), "jax": (2.0, 10.0)}
+
+
+def data_of(tmp_path: Path, study: str, **choices: Any) -> PaperData:
+    plan = planned(tmp_path / "plan", study, "sol", **choices)
+    for cell in cells_of(plan):
+        config = cell["config"]
+        learning, whole = SECONDS[config["framework"]]
+        factor = 1 + 0.01 * config["seed"]
+        algorithm = config.get("algorithm", "td3")
+        score = (100.0 if algorithm == "vpg" else 5000.0) * (0.5 if config.get("activation") == "tanh" else 1.0)
+        write_record(
+            plan, cell, phases={"update": learning * factor, "env_step": 1.0}, steps=1000, wall_time=whole * factor,
+            final_score=score + config["seed"], header={"workload": algorithm}, evaluations=[(500, 1.0, score), (1000, 2.0, 2 * score)],
+        )  # fmt: skip
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None).assign(shared=False)
+    tables = (hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples"))
+    return PaperData(rows, *tables, None, hpcrl.load(tmp_path / "d", "phases"))
+
+
+def drawn_of(data: PaperData) -> tuple[dict[str, Figure], dict[str, str]]:
+    found = papers.figures("jax-spinning-up", data)
+    for figure in found.drawn:
+        for_paper(figure)
+    return {figure.name: figure for figure in found.drawn}, dict(found.empty)
+
+
+def test_the_best_configurations_beside_the_paper_s_numbers(tmp_path: Path) -> None:
+    figures, empty = drawn_of(data_of(tmp_path, "spinup-jax"))
+    assert set(empty) == {"Faults of the public code"}
+    table = figures["jax-table-4"]
+    assert [panel.title for panel in table.panels] == ["VPG", "TD3"]
+    values = table.panels[1].values.set_index("configuration")
+    assert values.loc["JAX", "return of the last policy, median"] == 5002
+    assert set(values.index) == {"JAX", "PyTorch", "JAX, GPU", "PyTorch, GPU"}
+    assert "TD3 in PyTorch 6,000 ± 3,500" in table.text and table.text.endswith("TD3 1,000 steps, VPG 1,000 steps.")
+    times = figures["jax-6"].panels[0].values.set_index("what")
+    np.testing.assert_allclose(
+        times.loc["VPG, update · 1 core", ["JAX / PyTorch", "published"]].astype(float), [0.25, 0.22]
+    )
+    np.testing.assert_allclose(
+        times.loc["VPG, whole run · 1 core", ["JAX / PyTorch", "published"]].astype(float), [0.5, 0.765]
+    )
+    np.testing.assert_allclose(
+        times.loc["TD3, update · 1 core, 1 a100", ["JAX / PyTorch", "published"]].astype(float), [0.25, 0.54]
+    )
+    assert np.isnan(times.loc["TD3, whole run · 1 core", "published"])
+    assert times.loc["VPG, update · 1 core", "from"] < 0.25 < times.loc["VPG, update · 1 core", "to"]
+    curves = figures["jax-3"]
+    assert [panel.title for panel in curves.panels] == ["VPG", "TD3"]
+    assert curves.panels[1].values["median"].max() == pytest.approx(10_000)
+    assert curves.panels[0].values["median"].max() < 100  # returns of training
+
+
+def test_what_each_fault_costs(tmp_path: Path) -> None:
+    figures, empty = drawn_of(data_of(tmp_path, "spinup-jax-published"))
+    assert {"Table 4: returns", "Figure 6: JAX's times as a share of PyTorch's"} <= set(empty)
+    values = figures["jax-faults"].panels[0].values.set_index("configuration")["return of the last policy, median"]
+    assert dict(values) == {
+        "no fault": 5002, "target noise with a mean (uniform)": 5002, "averaging the wrong way round": 5002, "tanh for ReLU": 2502,
+        "one random key for all": 5002, "all of them, as published": 2502,
+    }  # fmt: skip

@@ -1,0 +1,82 @@
+"""docs/your-own-environment.md, followed letter by letter; and environments that fail Gymnasium's check."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from hpcrl.errors import UsageError
+from hpcrl.formats.plan import read_cells, read_plan
+from hpcrl.formats.record import read_frames
+from hpcrl.spec.gym import environment_fault
+from hpcrl.spec.library import Library
+from tests.builders import built_environment, planned, write_yaml
+
+PAGE = (Path(__file__).parents[2] / "docs/your-own-environment.md").read_text(encoding="utf-8")
+CODE, STUDY = (re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[0] for language in ("python", "yaml"))
+WRONG = CODE.replace("np.eye(self.length, dtype=np.float32)[self.place]", "np.eye(self.length + 1, dtype=np.float32)[self.place]")  # fmt: skip
+ERROR = r"corridor:Corridor-v0 fails Gymnasium.s check_env: AssertionError: The first element returned by `env.reset\(\)` is not within"
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A directory of Python packages with the module of the page."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages/corridor.py").write_text(CODE)
+    return tmp_path / "packages"
+
+
+def study_of(tmp_path: Path, python: Path) -> Path:
+    """Write the study of the page, with a venv that there is in place of /venvs/mine."""
+    study = YAML(typ="safe").load(STUDY.replace("/venvs/mine", str(python.parents[1])))
+    return write_yaml(tmp_path / "corridor.yaml", study | {"calibration_seconds": 0, "idle_seconds": 0})
+
+
+def outcomes(tmp_path: Path, packages: Path, python: Path, framework: str) -> list[tuple[str, str | None, float]]:
+    """Run the cells of a framework; return how each ended and its last score."""
+    plan = planned(tmp_path / "p", str(study_of(tmp_path, python)))
+    found = []
+    for job in read_plan(plan).cell_jobs():
+        for task, cell in enumerate(read_cells(plan, job)):
+            if cell.config["framework"] != framework:
+                continue
+            command = [python, "-m", "hpcrl.run", plan, "--job", job.name, "--index", str(task), "--interval", "0.1"]
+            variables = {"PYTHONPATH": f"{plan / 'worker.zip'}:{packages}"}
+            subprocess.run(command, env=os.environ | variables, capture_output=True, check=False, timeout=300)
+    for record in (plan / "records").iterdir():
+        (footer,) = (frame.payload for frame in read_frames(record) if frame.kind == "footer")
+        found.append((footer["outcome"], footer["reason"], footer.get("final_score", 0.0)))
+    return found
+
+
+def test_the_page_in_numpy(tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
+    assert len(PAGE.splitlines()) < 100
+    assert outcomes(tmp_path, packages, Path(sys.executable), "numpy") == [("completed", None, 1.0)]
+
+
+@pytest.mark.slow
+def test_the_page_in_jax(tmp_path: Path, packages: Path) -> None:
+    python = built_environment("jax").path / "bin/python"
+    assert outcomes(tmp_path, packages, python, "jax") == [("completed", None, 1.0)] * 2
+
+
+def test_an_environment_that_fails_gymnasium_s_check(
+    tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (packages / "corridor.py").write_text(WRONG)
+    # Where its module is not installed, it is planned, and the cell says it.
+    ((outcome, reason, _),) = outcomes(tmp_path, packages, Path(sys.executable), "numpy")
+    assert outcome == "failed" and reason is not None and re.search(ERROR, reason)
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
+    environment_fault.cache_clear()
+    with pytest.raises(UsageError, match=rf"corridor.yaml:\d+: workload.environment: {ERROR}"):
+        Library().study(str(study_of(tmp_path / "again", Path(sys.executable))))

@@ -1,0 +1,139 @@
+"""Runs that only step environments: all ways take the same steps, and the whole loop of JAX is a loop."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcrl.catalogue.algorithms.random_policy import Settings, fault
+from hpcrl.errors import UsageError
+from hpcrl.formats.worker import worker_zip
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.make import Training, make_training
+from hpcrl.rl.runs import Result, Run
+from hpcrl.rl.train import train
+from hpcrl.rl.vector.make import make_vector
+from hpcrl.telemetry.phases import PhaseClock
+from tests.builders import built_environment
+from tests.rl.builders import Reports
+from tests.rl.test_frameworks import run_program
+
+make_doors = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
+
+
+def stepped(stepping: str, **changes: Any) -> tuple[Training, Result, PhaseClock, Reports]:
+    given = {"rollouts": 2, "rollout_steps": 60, "environments": 3, "evaluation_episodes": 4, **changes}
+    extra = {name: given.pop(name) for name in ("stop", "checkpoint_file") if name in given}
+    clock, reports = PhaseClock(), Reports()
+    settings = Settings(stepping=stepping, **given)
+    training = make_training("random_policy", settings, "numpy", "eager", make_doors, Run(1, reports, clock))
+    return training, train(training, **extra), clock, reports
+
+
+def counted() -> tuple[int, float]:
+    """Return the ended episodes and the mean reward of the same steps, counted one by one."""
+    environments, draw = [make_doors() for _ in range(3)], np.random.default_rng([1, 1])
+    for environment, seed in zip(environments, np.random.SeedSequence([1, 5, 0]).generate_state(3), strict=True):
+        environment.reset(seed=int(seed))
+    episodes, rewards = 0, 0.0
+    for actions in draw.integers(5, size=(2 * 60, 3)):
+        for environment, action in zip(environments, actions, strict=True):
+            _, reward, terminated, truncated, _ = environment.step(int(action))
+            rewards += reward
+            if terminated or truncated:
+                episodes += 1
+                environment.reset()
+    return episodes, rewards / (2 * 60 * 3)
+
+
+def test_all_ways_take_the_same_steps() -> None:
+    found = {}
+    for stepping in ("sync", "processes", "pipes", "arrays"):
+        training, result, clock, reports = stepped(stepping)
+        assert (result.outcome, result.steps) == ("completed", 2 * 60 * 3)
+        assert clock.counts["env_step"] == 2 * 60 and clock.seconds["env_step"] > 0
+        assert reports.episodes == [] and len(reports.evaluations) == 1
+        assert training.learner.compiled() == "nothing: the environments are not compiled"
+        found[stepping] = result.episodes, training.loop.measures()["reward"]
+    episodes, reward = counted()
+    assert episodes >= 2 * 60 * 3 // 20 and reward != 0
+    assert all(each == (episodes, pytest.approx(reward, rel=1e-6)) for each in found.values())
+
+
+def test_a_resumed_run_takes_the_actions_that_are_left(tmp_path: Path) -> None:
+    asked, file = iter(range(10)), tmp_path / "c.npz"
+    whole = stepped("arrays")
+    stopped = stepped("arrays", stop=lambda: next(asked) == 1, checkpoint_file=file)
+    assert (stopped[1].outcome, stopped[1].steps) == ("preempted", 180)
+    resumed = stepped("arrays", checkpoint_file=file)
+    assert (resumed[1].outcome, resumed[1].steps) == ("completed", 360)
+    assert resumed[2].counts["env_step"] == 60
+    # The environments start anew, but the actions go on.
+    assert resumed[0].loop.state()[1]["drawn"] == whole[0].loop.state()[1]["drawn"]
+    assert resumed[1].episodes > stopped[1].episodes
+
+
+def test_the_policy_is_random_and_has_the_seed_s_actions() -> None:
+    learner = stepped("arrays")[0].learner
+    actions = learner.act(np.zeros((5000, 25), np.float32))
+    assert np.bincount(actions, minlength=5).min() > 850
+    assert learner.state() == {} and learner.weights("any") == {}
+    first, second = (stepped("arrays", evaluation_episodes=7)[3].evaluations for _ in range(2))
+    assert first == second
+
+
+def test_pipes_return_what_one_process_returns() -> None:
+    ways = [make_vector(stepping, make_doors, 5) for stepping in ("sync", "pipes")]
+    draw = np.random.default_rng(0)
+    first, other = (each.reset(range(5)) for each in ways)
+    assert first.dtype == other.dtype and (first == other).all()
+    for _ in range(50):
+        actions = draw.integers(5, size=5)
+        one, two = (each.step(actions) for each in ways)
+        assert all(a.dtype == b.dtype and (a == b).all() for a, b in zip(one, two, strict=True))
+    for each in ways:
+        each.close()
+
+
+def test_what_a_random_policy_cannot_have() -> None:
+    wrong = "2 ranks: a random policy has nothing to share: set `parallelism` to none"
+    assert fault(Settings(), 2) == ("environments", wrong) and fault(Settings(), 1) is None
+    with pytest.raises(UsageError, match="random_policy: expected an environment with discrete actions"):
+        make_training(
+            "random_policy", Settings(), "numpy", "eager", partial(gymnasium_environment, "Pendulum-v1", None), Run(1, Reports(), PhaseClock())
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def in_jax(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    worker: Path = tmp_path_factory.mktemp("worker") / "worker.zip"
+    worker.write_bytes(worker_zip())
+    facts: dict[str, Any] = json.loads(run_program(built_environment("jax"), worker, "tests.rl.stepping_program"))
+    return facts
+
+
+@pytest.mark.slow
+def test_the_whole_loop_takes_the_steps_that_python_takes(in_jax: dict[str, Any]) -> None:
+    assert in_jax["same"]
+    for runs in in_jax["runs"].values():
+        lazy, fused = runs["lazy"], runs["fused"]
+        assert lazy["outcome"] == fused["outcome"] == "completed"
+        assert lazy["steps"] == fused["steps"] == 2 * 100 * 20
+        assert lazy["episodes"] == fused["episodes"] > 100
+        assert lazy["reward"] == pytest.approx(fused["reward"], rel=1e-5) and lazy["reward"] != 0
+        assert (lazy["stepping"], fused["stepping"]) == (200, 2)
+        assert lazy["compiled"] == "jax.jit: one step of all environments"
+        assert fused["compiled"] == "jax.jit: 100 steps of all environments in one scan"
+
+
+@pytest.mark.slow
+def test_a_loop_that_returns_nothing_is_removed_by_the_compiler(in_jax: dict[str, Any]) -> None:
+    """The fault of the post's 0.07 s, and what hpcrl's loop does not have."""
+    programs = in_jax["programs"]
+    assert '"known_trip_count":{"n":"100"}' in programs["results"]
+    assert "while" not in programs["nothing"] and len(programs["nothing"].splitlines()) < 20

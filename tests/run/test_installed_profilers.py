@@ -1,0 +1,117 @@
+"""py-spy and memray, which are programs of the cell's environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcrl.collect.profiles import profiles_of
+from hpcrl.errors import UsageError
+from hpcrl.formats.profiles import read_functions
+from tests.builders import cells_of, command_study, dqn_study, planned, run_task, write_yaml
+from tests.conftest import Shown
+from tests.run.test_cell import only_record
+
+
+@pytest.mark.parametrize("profiler", ["py-spy", "memray"])
+def test_what_hpcrl_s_environments_lack_is_refused_with_the_way_to_add_it(
+    tmp_path: Path, profiler: str, hpcrl: Callable[..., Shown]
+) -> None:
+    with pytest.raises(
+        UsageError, match=f"profile: environment numpy has no {profiler}: name an environment of your own in the study"
+    ):
+        planned(tmp_path / "p", dqn_study(profile=profiler))
+    mine = {"extends": "numpy", "name": "mine", "+packages": [f"{profiler}==0.4.3"]}
+    write_yaml(tmp_path / "envs/mine.yaml", mine)
+    planned(tmp_path / "q", dqn_study(profile=profiler, environment="mine"), path=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def with_profilers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with py-spy and memray, installed with the project's own installer."""
+    place = tmp_path_factory.mktemp("venv") / "v"
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--system-site-packages", "--python", sys.executable, place], check=True)
+    packages = ["py-spy==0.4.3", "memray==1.20.0", "numpy", "psutil", "gymnasium"]
+    subprocess.run([*uv, "pip", "install", "-q", "--python", place / "bin/python", *packages], check=True)
+    return place
+
+
+BUSY = """
+import sys, time
+kept = bytearray(30_000_000) if len(sys.argv) > 1 else None
+
+def hot():
+    return sum(i * i for i in range(100_000))
+
+until = time.monotonic() + 1.5
+while time.monotonic() < until:
+    hot()
+print("done", flush=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profiler", ["py-spy", "memray"])
+def test_py_spy_and_memray_look_at_commands_of_the_user_s_environment(
+    tmp_path: Path, with_profilers: Path, profiler: str
+) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    command = ["python", str(tmp_path / "busy.py"), "x"]
+    plan = planned(tmp_path / "p", command_study(command, profile=profiler, environment={"path": str(with_profilers)}))
+    (job,) = [path.stem for path in (plan / "scripts").glob("mine-*-1.sbatch")]
+    done = run_task(plan, job)
+    assert "done" in done.stdout, done.stderr
+    data = only_record(plan)
+    assert data.footer is not None and data.footer["reason"] == "python ended with exit code 3"
+    assert not [text for text in data.events if "outlived" in text]
+    (found,) = profiles_of(plan)
+    assert found.profile.note is None, found.profile.note
+    if profiler == "py-spy":
+        assert found.profile.unit == "samples" and "/busy.py:5)" in found.profile.stacks
+        assert found.profile.total
+    else:
+        assert found.profile.unit == "B" and found.profile.total is not None
+        assert 30e6 < found.profile.total < 60e6
+        largest = max(read_functions(found.profile.functions), key=lambda each: each.own)
+        assert largest.name.startswith("<module> (") and largest.own >= 30e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profiler", ["py-spy", "memray"])
+def test_py_spy_and_memray_look_at_built_in_training(tmp_path: Path, with_profilers: Path, profiler: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(profile=profiler, environment={"path": str(with_profilers)}))
+    (cell,) = cells_of(plan)
+    done = subprocess.run(
+        [with_profilers / "bin/python", "-m", "hpcrl.run", plan, "--cell", cell["id"]],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (found,) = profiles_of(plan)
+    assert found.profile.note is None, found.profile.note
+    inside = (
+        "train (hpcrl/rl/train.py" if profiler == "py-spy" else "(hpcrl/rl/"
+    )  # memray knows calls after its start only
+    assert inside in found.profile.stacks
+
+
+def test_a_profiler_that_is_missing_at_the_cell_is_a_note(tmp_path: Path) -> None:
+    study = command_study([sys.executable, "-c", "print(1)"], environment="none")
+    for profiler in ("py-spy", "memray"):
+        plan = planned(tmp_path / profiler, study | {"profile": profiler})
+        (job,) = [path.stem for path in (plan / "scripts").glob("mine-*-1.sbatch")]
+        done = run_task(plan, job, PATH="/usr/bin:/bin")
+        assert done.returncode == 0, done.stderr
+        assert f"hpcrl: profile: {profiler} can" in done.stderr
+        assert "it is not " in done.stderr and "add it there" in done.stderr
+        assert done.stdout == "1\n"

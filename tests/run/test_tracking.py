@@ -1,0 +1,357 @@
+"""Values of cells in MLflow while they train: stand-ins for servers that misbehave. test_mlflow_server has a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import UsageError
+from hpcrl.run import tracking
+from hpcrl.run.mlflow import MlflowError, Named, Server
+from hpcrl.run.tracking import DURING
+from tests.builders import cells_of, dqn_study, planned, run_task
+from tests.conftest import Shown
+from tests.run.test_cell import JOB, only_record
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+NOWHERE = "http://127.0.0.1:9"
+
+
+class _StandIn(BaseHTTPRequestHandler):
+    """Answers as MLflow's REST API does to hpcrl's calls, and fails when it is told to."""
+
+    protocol_version = "HTTP/1.1"
+    server: _Servant
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        name = self.path.partition("/mlflow/")[2].partition("?")[0]
+        code, content = self.server.told(name, json.loads(body or b"{}"), dict(self.headers))
+        self.send_response(code)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = _answer
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+class _Servant(ThreadingHTTPServer):
+    """Args: fails: (number of the call, name) -> an answer instead of the right one, or None."""
+
+    daemon_threads = True
+
+    def __init__(self, fails: Callable[[int, str], tuple[int, bytes] | None]) -> None:
+        super().__init__(("127.0.0.1", 0), _StandIn)
+        self.fails, self.calls, self.location = fails, 0, ""
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.metrics: list[tuple[str, int, float]] = []
+        self.ends: list[str] = []
+        self.seen: list[dict[str, str]] = []
+        Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def told(self, name: str, content: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
+        self.calls += 1
+        self.seen.append(headers)
+        if (instead := self.fails(self.calls, name)) is not None:
+            return instead
+        answer: dict[str, Any] = {}
+        if name == "experiments/get-by-name":
+            answer = {"experiment": {"experiment_id": "1"}}
+        elif name == "runs/search":
+            key = content["filter"].partition("'")[2].rstrip("'")
+            answer = {"runs": [self.runs[key]]} if key in self.runs else {}
+        elif name == "runs/create":
+            key = next(each["value"] for each in content["tags"] if each["key"] == "hpcrl.run")
+            answer = {"run": self.runs.setdefault(key, {"info": {"run_id": key}})}
+        elif name in ("runs/log-batch", "runs/log-metric"):
+            points = content.get("metrics", [content] if "key" in content else [])
+            self.metrics += [(each["key"], each["step"], each["value"]) for each in points]
+        elif name == "runs/update":
+            self.ends.append(content["status"])
+        return 200, json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize("how", ["mlflow", "mlflow-inline"])
+def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(tmp_path: Path, how: str) -> None:
+    plan = planned(tmp_path / "p", dqn_study(tracking=how))
+    with _Servant(lambda number, name: None) as server:
+        done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
+    assert done.returncode == 0, done.stderr
+    data = only_record(plan)
+    for tag, table in (("return/episode", "episodes"), ("return/evaluation", "evaluations")):
+        sent = [each[1:] for each in server.metrics if each[0] == tag]
+        assert sent == list(zip(data.column(table, "step"), data.column(table, "value"), strict=True))
+    assert data.phases is not None and data.footer is not None
+    seconds, times = data.phases["tracking"]
+    assert times == len(data.column("episodes", "step")) + len(data.column("evaluations", "step"))
+    times_of = {name: each for name, (each, _) in data.phases.items()}
+    loop = sum(each for name, each in times_of.items() if name not in ("setup", "compile", "evaluate", "other"))
+    assert seconds < loop <= data.footer["training_time"] <= loop + times_of["other"]
+    assert DURING in data.events
+    assert server.ends[-1] == "FINISHED"
+
+
+def test_a_server_that_is_away_for_a_while_gets_everything_once(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(tracking="mlflow"))
+    away = {
+        1: (503, b"away"),
+        4: (200, b"<html>a proxy's page</html>"),
+        7: (500, b'{"message": ["odd"]}'),
+        8: (200, b"[]"),
+    }
+    batches = iter([None, (502, b"gone"), (502, b"gone again")])  # the first has the parameters
+    with _Servant(
+        lambda number, name: away.get(number) or (next(batches, None) if name == "runs/log-batch" else None)
+    ) as server:
+        done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
+    assert done.returncode == 0, done.stderr
+    data = only_record(plan)
+    sent = [each[1:] for each in server.metrics if each[0] == "return/episode"]
+    assert sent == list(zip(data.column("episodes", "step"), data.column("episodes", "value"), strict=True))
+    (told,) = [each for each in data.events if "MLflow at" in each]
+    assert told.startswith(f"tracking: MLflow at {server.address}: 503") and "hpcrl export --to mlflow adds" in told
+    assert len(server.runs) == 2 and server.ends[-1] == "FINISHED"
+
+
+def test_a_redirect_is_not_followed_because_another_host_would_get_the_password() -> None:
+    with _Servant(lambda number, name: None) as other, _Servant(lambda number, name: (302, b"")) as server:
+        server.location = other.address
+        with pytest.raises(MlflowError, match=f"302 it redirects to {other.address}/: set that address"):
+            Server({"MLFLOW_TRACKING_URI": server.address, "MLFLOW_TRACKING_TOKEN": "t"}).begin(
+                Named("s", "r", "p/c/1", 0)
+            )
+        assert other.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{}", "the answer is not MLflow's (no experiment_id)"),
+        (b'{"experiment": [1]}', "the answer is not MLflow's (no experiment_id)"),
+        (b"[" * 100_000, "the answer is not MLflow's (RecursionError"),
+        (b'"' + b"x" * 1_100_000, "the answer is not MLflow's (ValueError: it is too long)"),
+        (b"\x80", "the answer is not MLflow's (UnicodeDecodeError"),
+    ],
+    ids=["empty", "list", "deep", "long", "bytes"],
+)
+def test_an_answer_that_is_not_mlflow_s_is_one_sentence(content: bytes, said: str) -> None:
+    with _Servant(lambda number, name: (200, content)) as server, pytest.raises(MlflowError) as caught:
+        Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
+    assert str(caught.value).startswith(f"MLflow at {server.address}: {said}")
+
+
+def test_a_server_that_speaks_no_http_or_drips_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asked = Server({"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{listening.getsockname()[1]}"})
+
+        def serve() -> None:
+            first, _ = listening.accept()
+            first.sendall(b"SSH-2.0-OpenSSH\r\n")
+            first.close()
+            second, _ = listening.accept()
+            with suppress(OSError):
+                second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                while True:
+                    second.sendall(b"x")
+                    time.sleep(0.05)
+
+        Thread(target=serve, daemon=True).start()
+        with pytest.raises(MlflowError, match=r"the answer is not MLflow's .BadStatusLine"):
+            asked.log("r", [])
+        asked.deadline = time.monotonic() + 1
+        with pytest.raises(MlflowError, match="no whole answer in time"):
+            asked.log("r", [])
+        with pytest.raises(MlflowError, match="no answer in time"):
+            asked.log("r", [])
+
+
+def test_what_is_said_after_the_record_is_closed_is_in_the_log(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(tracking="mlflow-inline"))
+    refusal = b'{"message": "the disk is full"}'
+    with _Servant(lambda number, name: (507, refusal) if name == "runs/update" and number > 9 else None) as server:
+        done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
+    assert done.returncode == 0
+    assert f"hpcrl: tracking ended: MLflow at {server.address}: the disk is full\n" in done.stderr
+    assert "cannot be written" not in done.stderr
+    data = only_record(plan)
+    assert data.footer is not None and data.footer["lost_frames"] == 0
+
+
+def test_a_process_beside_that_dies_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    follower = tracking.TrackingBeside(Named("s", "r", "p/c/1", 0), 1e9, said.append, {"PATH": os.environ["PATH"]})
+    follower.close([], {"outcome": "completed", "wall_time": 1.0}, {})
+    assert said == ["tracking: its process ended with exit code 1"]
+
+
+def test_a_server_that_hangs_does_not_keep_a_preempted_cell_from_its_requeue() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        said: list[str] = []
+        follower = tracking.TrackingBeside(
+            Named("s", "r", "p/c/1", 0), 1e9, said.append, os.environ | {"MLFLOW_TRACKING_URI": address}
+        )
+        time.sleep(1)
+        process = follower._process
+        follower.close([], {"outcome": "preempted", "wall_time": 1.0}, {})
+    assert process.returncode is not None  # nothing is left
+    assert said == ["tracking: the server took too long, and the last values are not there"]
+
+
+def test_jobs_that_inherit_no_variables_need_the_address_in_the_study(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    plan = planned(tmp_path / "p", dqn_study(tracking="mlflow"), "sol")  # its scripts have --export=NONE
+    shown = hpcrl("submit", plan)
+    assert shown.code == 2
+    assert (
+        "set it to http://HOST:PORT in the study's workload.env (jobs on cluster sol inherit no variables)" in shown.err
+    )
+
+
+def test_a_server_that_never_comes_is_given_up_and_the_loss_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "_MOST", 3)
+    sender = tracking.Sender(Server({"MLFLOW_TRACKING_URI": NOWHERE}), Named("s", "r", "p/c/1", 0))
+    for number in range(2):
+        sender.take([{"key": "k", "value": 1.0, "timestamp": 0, "step": number}] * 2)
+        assert not sender.send()
+    sender.hurry(0.5)
+    sender.finish("FINISHED", 0)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"tracking: MLflow at {NOWHERE}: Connection refused; the training continues")
+    assert last == "tracking: 4 values of 4 not sent"
+
+
+@pytest.mark.parametrize(("fails_at", "code"), [("runs/create", 1), ("runs/log-metric", 0)])
+def test_inline_without_a_server_fails_the_cell_and_one_that_goes_away_ends_the_tracking(
+    tmp_path: Path, fails_at: str, code: int
+) -> None:
+    plan = planned(tmp_path / "p", dqn_study(tracking="mlflow-inline"))
+    refusal = b'{"error_code": "PERMISSION_DENIED", "message": "Permission\\ndenied."}'
+    with _Servant(lambda number, name: (403, refusal) if name == fails_at else None) as server:
+        done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
+    assert done.returncode == code, done.stderr
+    data = only_record(plan)
+    assert data.footer is not None
+    said = f"MLflow at {server.address}: Permission denied"
+    if code:
+        assert data.footer["reason"] == said
+    else:
+        assert data.events.count(f"tracking ended: {said}") == 1 and data.footer["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "sqlite:///mine.db", "host:5000", "http://", "http://[broken", "http://HOST:PORT", "http://me:12/3@host:5000"],
+)
+def test_a_cell_without_the_address_of_a_server_fails_and_submit_says_it_first(
+    tmp_path: Path, address: str, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    plan = planned(tmp_path / "p", dqn_study(tracking="mlflow"))
+    done = run_task(plan, JOB, **({"MLFLOW_TRACKING_URI": address} if address else {}))
+    assert done.returncode == 1
+    what = "is not the address of a server" if address else "is not set"
+    data = only_record(plan)
+    assert data.footer is not None and data.footer["reason"].startswith(
+        f"MLFLOW_TRACKING_URI {what}: set it to http://HOST:PORT"
+    )
+    if not address:
+        shown = hpcrl("submit", plan, "--here")
+        assert (shown.code, "MLFLOW_TRACKING_URI is not set: set it to" in shown.err) == (2, True)
+
+
+def test_user_password_and_token_are_sent_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, refuses = Named("s", "r", "p/c/1", 0), False
+    with _Servant(lambda number, name: (401, b"no") if refuses else None) as server:
+        inside = server.address.replace("//", "//me:se%2Fcret@")
+        Server({"MLFLOW_TRACKING_URI": inside}).begin(named)
+        assert {each["Authorization"] for each in server.seen} == {"Basic bWU6c2UvY3JldA=="}
+        server.seen.clear()
+        refuses = True
+        with pytest.raises(MlflowError) as caught:
+            Server({"MLFLOW_TRACKING_URI": inside, "MLFLOW_TRACKING_TOKEN": "t0k"}).begin(named)
+        assert str(caught.value) == f"MLflow at {server.address}: 401 Unauthorized"
+        assert server.seen[0]["Authorization"] == "Bearer t0k"
+        # MLflow's own file of credentials, for clusters whose jobs inherit no variables.
+        (tmp_path / ".mlflow").mkdir()
+        (tmp_path / ".mlflow/credentials").write_text(
+            "[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = a%b\n"
+        )
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(MlflowError):
+            Server({"MLFLOW_TRACKING_URI": server.address}).begin(named)
+        assert server.seen[-1]["Authorization"] == "Basic bWU6YSVi"
+    with pytest.raises(UsageError, match="MLFLOW_TRACKING_SERVER_CERT_PATH: No such file"):
+        Server({"MLFLOW_TRACKING_URI": "https://h", "MLFLOW_TRACKING_SERVER_CERT_PATH": "/none"})
+
+
+def test_two_cells_that_begin_a_study_at_once_have_one_parent() -> None:
+    # The other cell creates experiment and parent between the question and the answer.
+    with _Servant(
+        lambda number, name: {
+            1: (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}'),
+            2: (400, b'{"error_code": "RESOURCE_ALREADY_EXISTS", "message": "there"}'),
+        }.get(number)
+    ) as server:
+        server.runs["study s"] = {"info": {"run_id": "the other's"}}
+        Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
+    assert list(server.runs) == ["study s", "p/c/1"]
+
+
+def test_a_cell_without_tracking_is_the_same_in_a_study_that_tracks_others(tmp_path: Path) -> None:
+    axes = {"framework": ["numpy"], "tracking": ["none", "mlflow", "mlflow-inline"]}
+    (plain,) = cells_of(planned(tmp_path / "plain", dqn_study(axes={"framework": ["numpy"]})))
+    ids = [each["id"] for each in cells_of(planned(tmp_path / "axis", dqn_study(axes=axes)))]
+    assert ids[0] == plain["id"] and len(set(ids)) == 3
+    (whole,) = cells_of(planned(tmp_path / "whole", dqn_study(axes={"framework": ["numpy"]}, tracking="mlflow")))
+    assert whole["id"] == ids[1]
+
+
+def test_an_outcome_is_mlflow_s_word_for_it() -> None:
+    with _Servant(lambda number, name: None) as server:
+        for number, outcome in enumerate(("completed", "pruned", "preempted", "failed", "oom", "diverged", "timeout")):
+            follower = tracking.InlineTracking(
+                Server({"MLFLOW_TRACKING_URI": server.address}), Named("s", "r", f"p/c/{number}", 0), 1e9, print
+            )
+            follower.close([], {"outcome": outcome, "wall_time": 2.0, "compiled": "x", "precise": True, "score": 3}, {})
+    assert server.ends[1:] == ["FINISHED", "FINISHED", "KILLED", "FAILED", "FAILED", "FAILED", "FAILED"]
+    assert server.metrics[:2] == [("wall_time", 0, 2.0), ("score", 0, 3.0)]
+
+
+def test_a_training_that_is_killed_leaves_a_run_that_says_so() -> None:
+    named = {"study": "s", "name": "r", "key": "p/c/1", "started": 0}
+    points = {"metrics": [{"key": "return/episode", "value": 1.0, "timestamp": 0, "step": 5}]}
+    with _Servant(lambda number, name: None) as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcrl.run.tracking"],
+            input=f'{json.dumps(named)}\n{json.dumps(points)}\n{{"metrics": [{{"key": "cut off',
+            env=os.environ | {"MLFLOW_TRACKING_URI": server.address}, text=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert server.ends[-1] == "KILLED"
+    assert server.metrics == [("return/episode", 5, 1.0)]
