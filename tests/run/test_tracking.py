@@ -168,7 +168,9 @@ def test_a_server_that_speaks_no_http_or_drips_is_given_up() -> None:
         def serve() -> None:
             first, _ = listening.accept()
             first.sendall(b"SSH-2.0-OpenSSH\r\n")
-            first.close()
+            first.shutdown(socket.SHUT_WR)  # not closed before the request is read: that would break its pipe
+            while first.recv(10_000):
+                pass
             second, _ = listening.accept()
             with suppress(OSError):
                 second.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")

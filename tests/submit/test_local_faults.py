@@ -271,7 +271,7 @@ def test_a_log_is_followed_from_before_it_is_there_to_the_end(hpcrl: Call, ready
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "damaged"])
 def test_a_queue_outlives_its_ledger(hpcrl: Call, ready: Ready, tmp_path: Path, damage: str) -> None:
-    code = f"echo {{cell}} >> {tmp_path}/ran; while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; [ {{seed}} != 2 ]"
+    code = f"echo {{cell}} >> {tmp_path}/ran; while [ ! -e {tmp_path}/go-{{seed}} ]; do sleep 0.1; done; [ {{seed}} != 2 ]"
     plan = ready(command_study(["sh", "-c", code], seeds=4, max_parallel=1))
     hpcrl("submit", plan)
     until(lambda: len(ran(tmp_path)) == 1)
@@ -280,10 +280,12 @@ def test_a_queue_outlives_its_ledger(hpcrl: Call, ready: Ready, tmp_path: Path, 
     else:
         (plan / "ledger.sqlite").write_bytes(b"" if damage == "emptied" else b"rubbish" * 1000)
     queue = queue_of(plan)
-    (tmp_path / "go").touch()
-    until(lambda: len(ran(tmp_path)) >= 2)
+    (tmp_path / "go-1").touch()
+    until(lambda: len(ran(tmp_path)) == 2)
     shown = hpcrl("submit", plan, "--failed")
     assert "rebuilt" in shown.err, shown
+    for seed in (2, 3, 4):
+        (tmp_path / f"go-{seed}").touch()
     until(lambda: states(hpcrl, plan) == {"COMPLETED": 3, "FAILED": 1})
     until(lambda: not queue.is_running() or queue.status() == psutil.STATUS_ZOMBIE)
     assert sorted(ran(tmp_path)) == sorted(cell["id"] for cell in cells_of(plan))
