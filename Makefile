@@ -44,7 +44,7 @@ test: $(STAMP)
 	tools/debian-packages "the box slider" $(DRAWING)
 	tools/debian-packages "the report in a browser" $(BROWSER)
 	tools/debian-packages "commands with modules" modulecmd=environment-modules
-	$(BIN)/python -m pytest tests -n 2
+	$(BIN)/python -m pytest tests -n 2 --durations=60 --durations-min=5
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

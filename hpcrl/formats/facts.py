@@ -5,7 +5,7 @@ In the files they are mappings with more than that (`given`), which are kept and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -18,6 +18,21 @@ from hpcrl.surroundings import Surroundings, read_surroundings
 
 # Values that a command reports under these names are its return.
 RETURNS = ("return", "episode_return")
+
+# Resources that bound a cell and do not change what it computes.
+LIMITS = ("time", "memory", "exclusive")
+# Keys of a workload that do not change it either.
+_HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics", "code", "workdir_of")
+
+
+def computed(
+    workload: Mapping[str, Any], resources: Mapping[str, Any], axes: Container[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what of a workload and of resources determines what a cell computes: limits only if they are axes."""
+    return (
+        {name: value for name, value in workload.items() if name not in _HANDLING},
+        {name: value for name, value in resources.items() if name not in LIMITS or name in axes},
+    )
 
 
 @dataclass(frozen=True)

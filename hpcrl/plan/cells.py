@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.facts import LIMITS
 from hpcrl.formats.labels import label
 from hpcrl.formats.plan import Cell
-from hpcrl.plan.expand import LIMITS, cell_ids
+from hpcrl.plan.expand import cell_ids
 from hpcrl.plan.pack import Group, as_data
 from hpcrl.plan.placement import Placement
 from hpcrl.spec.resources import Resources

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.facts import computed
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.profilers import NONE
 from hpcrl.spec.axes import MAX_CELLS, options
@@ -103,12 +104,6 @@ def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...],
     return cache[key]
 
 
-# The limits of time and memory do not change what a cell computes.
-LIMITS = ("time", "memory", "exclusive")
-# Keys of a workload that do not change what a cell computes.
-_HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics")
-
-
 def cell_ids(
     workload: Mapping[str, Any], resources: Mapping[str, Any], environment: str, axes: Container[str]
 ) -> Callable[[dict[str, Any]], str]:
@@ -117,9 +112,7 @@ def cell_ids(
     The id depends on what a cell computes, not on where it runs, so cells compare across clusters. Time, memory
     and exclusive enter the id only if they are axes, so a higher limit does not change an id.
     """
-    computed = {key: value for key, value in workload.items() if key not in _HANDLING}
-    asked = {key: value for key, value in resources.items() if key not in LIMITS or key in axes}
-    shared = hashlib.sha256(json.dumps([computed, asked, environment], sort_keys=True).encode())
+    shared = hashlib.sha256(json.dumps([*computed(workload, resources, axes), environment], sort_keys=True).encode())
     encode = json.JSONEncoder(sort_keys=True).encode
 
     def cell_id(config: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError, count
-from hpcrl.formats.facts import RETURNS
+from hpcrl.formats.facts import RETURNS, computed
 from hpcrl.formats.plan import CHECKPOINTS, Cell, Plan
 from hpcrl.searches import BEST, FOLDER, ROLE, TRIAL, SearchFacts, journal_name, setting_of
 
@@ -27,9 +27,6 @@ _CELL, _NUMBER, _OUTCOME, _EVALUATION = "cell", "number", "outcome", "evaluation
 _STUDY = "search"
 _ANEW = "move it away and run `hpcrl submit --again`, which begins the search anew"
 _LONGEST_LINE = 65_536  # of a journal, in bytes; Optuna's lines have some hundreds
-_LIMITS = ("time", "memory", "exclusive")
-# Keys of a workload that do not change what a cell computes.
-_HANDLING = ("on_warning", "workdir", "copy_workdir", "start_in", "metrics", "code", "workdir_of")
 
 
 class Trial:
@@ -145,13 +142,12 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
 def _computed_by(plan: Plan, cell: Cell, search: SearchFacts) -> dict[str, Any]:
     """Return what all cells of a search have in common, without limits of time and memory, which change no result."""
     given = plan.study.given
-    setting, computed = setting_of(cell.config, search.space), given.get("computed") or {}
+    setting, derived = setting_of(cell.config, search.space), given.get("computed") or {}
+    workload, resources = computed(plan.workload, cell.resources, plan.study.axes)
     return {
-        "workload": {name: value for name, value in plan.workload.items() if name not in _HANDLING},
-        "setting": {name: value for name, value in setting.items() if name not in computed},
-        "resources": {
-            name: value for name, value in cell.resources.items() if name not in _LIMITS or name in plan.study.axes
-        },
+        "workload": workload,
+        "setting": {name: value for name, value in setting.items() if name not in derived},
+        "resources": resources,
         "environment": cell.environment,
     }
 

@@ -45,6 +45,12 @@ def rows(dataset: Path) -> pd.DataFrame:
     return with_groups(hpcrl.load(dataset))
 
 
+@pytest.fixture(scope="module")
+def every(dataset: Path) -> dict[str, Figure]:
+    """The figures of the dataset as it is."""
+    return drawn(dataset, with_groups(hpcrl.load(dataset)))
+
+
 def drawn(dataset: Path, rows: pd.DataFrame, study: dict[str, object] | None = None) -> dict[str, Figure]:
     tables = {each: hpcrl.load(dataset, each) for each in ("episodes", "samples", "phases")}
     return {each.name: each for each in figures(rows, **tables, study=study or {}).every}
@@ -65,8 +71,10 @@ def scales(chart: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(dataset: Path, rows: pd.DataFrame) -> None:
-    assert "normalised-speed" not in drawn(dataset, rows)
+def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(
+    dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]
+) -> None:
+    assert "normalised-speed" not in every
     speeds = rows["cluster"].map({"workstation": 10_000.0, "cirrus": 40_000.0})
     table = drawn(dataset, rows.assign(calibration_environment=speeds))["normalised-speed"].panels[0].values
     assert {name: round(value, 6) for name, value in table.iloc[:, :2].itertuples(index=False)} == {
@@ -78,8 +86,8 @@ def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(dataset: Pa
     assert "normalised-speed" not in drawn(dataset, one)
 
 
-def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFrame) -> None:
-    assert "energy" not in drawn(dataset, rows)
+def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]) -> None:
+    assert "energy" not in every
     read = rows.assign(energy=4000.0)
     # Joules of a run, and of 1,000 of its 2,000 steps.
     assert {round(each) for each in values(drawn(dataset, read)["energy"])} == {4000, 2000}
@@ -104,29 +112,29 @@ def test_an_axis_is_logarithmic_where_values_are_far_apart(dataset: Path, rows: 
     assert scale_of(pd.Series([0.0, 1000.0]))[1] is False
 
 
-def test_the_marks_are_named_and_say_what_the_table_says(dataset: Path, rows: pd.DataFrame) -> None:
-    found = drawn(dataset, rows)
-    assert "geometric mean over seeds, the bar its 95 % interval (t on logarithms)" in found["wall-time"].text
-    assert "median over seeds, the bar an interval of order statistics" in found["final-score"].text
-    assert "order statistics" in found["return-by-step"].text
+def test_the_marks_are_named_and_say_what_the_table_says(
+    dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]
+) -> None:
+    assert "geometric mean over seeds, the bar its 95 % interval (t on logarithms)" in every["wall-time"].text
+    assert "median over seeds, the bar an interval of order statistics" in every["final-score"].text
+    assert "order statistics" in every["return-by-step"].text
     own = rows[(rows["what"] == "PyTorch lazy") & (rows["cluster"] == "cirrus")].index
     table = drawn(dataset, rows.assign(wall_time=rows["wall_time"].where(rows.index != own[0], 4.5)))["wall-time"]
     shown = dict(table.panels[0].values.iloc[:, :2].itertuples(index=False))
     assert shown["PyTorch lazy · cirrus"] == pytest.approx(9)  # the root of 4.5 x 18, not their mean
 
 
-def test_learning_curves_have_both_axes_and_start_with_the_record(dataset: Path, rows: pd.DataFrame) -> None:
-    found = drawn(dataset, rows)
-    assert {"return-by-step", "return-by-time", "return-by-episode"} <= set(found)
-    curve = found["return-by-time"].panels[0].values
+def test_learning_curves_have_both_axes_and_start_with_the_record(every: dict[str, Figure]) -> None:
+    assert {"return-by-step", "return-by-time", "return-by-episode"} <= set(every)
+    curve = every["return-by-time"].panels[0].values
     lazy = curve[curve["configuration"] == "PyTorch lazy"]
     assert lazy["time since the record's start (s)"].min() == 1  # as the record has it
-    steps = found["return-by-step"].panels[0].values
+    steps = every["return-by-step"].panels[0].values
     assert (steps["environment steps"].min(), steps["environment steps"].max()) == (10, 20)
 
 
-def test_evaluations_have_figures_of_their_own(dataset: Path, rows: pd.DataFrame) -> None:
-    assert not [name for name in drawn(dataset, rows) if name.startswith("evaluation")]
+def test_evaluations_have_figures_of_their_own(dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]) -> None:
+    assert not [name for name in every if name.startswith("evaluation")]
     episodes = hpcrl.load(dataset, "episodes").assign(kind="evaluation")
     tables = {each: hpcrl.load(dataset, each) for each in ("samples", "phases")}
     found = [each.name for each in figures(rows, episodes, **tables, study={}).own]
@@ -134,8 +142,10 @@ def test_evaluations_have_figures_of_their_own(dataset: Path, rows: pd.DataFrame
     assert "return-by-step" not in found
 
 
-def test_what_a_shared_machine_did_is_no_cell_s_own(dataset: Path, rows: pd.DataFrame) -> None:
-    alone, beside = drawn(dataset, rows)["utilisation"], drawn(dataset, rows.assign(shared=True))["utilisation"]
+def test_what_a_shared_machine_did_is_no_cell_s_own(
+    dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]
+) -> None:
+    alone, beside = every["utilisation"], drawn(dataset, rows.assign(shared=True))["utilisation"]
     assert "CPU of the whole machine (%)" in [panel.title for panel in alone.panels]
     assert not [panel.title for panel in beside.panels if "machine" in panel.title]
     assert "the values of the whole machine do not belong to one cell" in beside.text
@@ -168,20 +178,20 @@ def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd
     assert break_evens(near) == []
 
 
-def test_every_figure_has_its_values_as_a_table_of_bounded_size(dataset: Path, rows: pd.DataFrame) -> None:
-    for figure in drawn(dataset, rows).values():
+def test_every_figure_has_its_values_as_a_table_of_bounded_size(rows: pd.DataFrame, every: dict[str, Figure]) -> None:
+    for figure in every.values():
         table = as_table(figure)
         assert table["heads"], figure.name
         assert 0 < len(table["rows"]) <= MOST_VALUES, figure.name
         assert all(len(row) == len(table["heads"]) for row in table["rows"])
-    long = drawn(dataset, rows)["wall-time"]
+    long = every["wall-time"]
     many = pd.concat([long.panels[0].values] * 100)
     cut = as_table(Figure("x", "X", "", (type(long.panels[0])(long.panels[0].chart, many),)))
     assert (len(cut["rows"]), cut["more"]) == (MOST_VALUES, len(many) - MOST_VALUES)
 
 
-def test_figures_follow_the_page_and_keep_a_width_on_paper(dataset: Path, rows: pd.DataFrame) -> None:
-    for figure in drawn(dataset, rows).values():
+def test_figures_follow_the_page_and_keep_a_width_on_paper(every: dict[str, Figure]) -> None:
+    for figure in every.values():
         for panel in figure.panels:
             assert for_screen(panel)["width"] == "container", figure.name
         assert "container" not in str(for_paper(figure)), figure.name

@@ -169,13 +169,23 @@ def made_for(name: str, hidden: tuple[int, ...], case: dict[str, Any]) -> Algori
 
 
 def part_of(algorithm: str, part: str) -> list[dict[str, Any]]:
-    """Return all cases, some, or a few that have nearly every option once."""
+    """Return all cases, some that have every value or every pair of values of the options, or a few that have nearly every value."""
     cases = CASES[algorithm]
-    if algorithm in ("td3", "vpg") and part == "some":
-        return cases[1::2]
-    if part == "all":
-        return cases
-    return cases[::5] if part == "some" else cases[5:16:10]
+    if part == "few":
+        return cases[5:16:10]
+    return cases if part == "all" else covering(cases, {"values": 1, "pairs": 2}[part])
+
+
+def covering(cases: list[dict[str, Any]], size: int) -> list[dict[str, Any]]:
+    """Choose case after case, the one with the most combinations of values that no case before it has, until none is missing."""
+    combinations = [set(itertools.combinations(sorted(case.items()), size)) for case in cases]
+    missing = set().union(*combinations)
+    chosen = []
+    while missing:
+        best = max(range(len(cases)), key=lambda number: len(missing & combinations[number]))
+        chosen.append(cases[best])
+        missing -= combinations[best]
+    return chosen
 
 
 def gumbel(draw: Draw, count: int, actions: int = 2) -> NDArray[np.float32]:

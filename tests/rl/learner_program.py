@@ -164,9 +164,9 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
     return found
 
 
-def main(framework: str, execution: str) -> None:
+def main(framework: str, execution: str, probes: str) -> None:
     facts: dict[str, Any] = {
-        "probes": [learned(framework, execution, number) for number in range(1, 6)],
+        "probes": [learned(framework, execution, int(number)) for number in probes],
         "probes with everything": learned(
             framework, execution, 5, double=True, dueling=True, optimizer="rmsprop", optimizer_epsilon=1e-4, loss="mse"
         ),

@@ -24,6 +24,8 @@ MODES = [
     ("jax", "eager"), ("jax", "lazy"),
     ("mxnet", "eager"), ("mxnet", "lazy"),
 ]  # fmt: skip
+# A mode of each framework in which everything is tested. Of the others, which run the same page in another way, less is.
+WHOLE = [("torch", "eager"), ("tensorflow", "lazy"), ("jax", "lazy"), ("mxnet", "lazy")]
 # What `compiled` says of a mode that really compiled: one program for updates, whatever the batch and the rates.
 COMPILED = {
     ("torch", "lazy"): "graphs, 0 graph breaks",
@@ -78,14 +80,12 @@ TWO_STEPS = {"td3": ("critic", "actor"), "vpg": ("policy", "value")}
 )
 def test_ten_updates_agree_with_the_specification(worker: Path, algorithm: str, framework: str, execution: str) -> None:
     """Within :data:`ONE_UPDATE` after one update, 1e-6 after ten; a wrong Adam formula strays 1.4e-4."""
-    # Each of torch's compiled cases costs seconds of compiling: a few of them cover every option.
-    part = "some" if (framework, execution) == ("torch", "lazy") else "all"
-    check_parity(worker, algorithm, framework, execution, part)
+    # Each of torch's compiled cases costs many seconds of compiling.
+    part = "values" if (framework, execution) == ("torch", "lazy") else "pairs"
+    check_parity(worker, algorithm, framework, execution, "all" if (framework, execution) in WHOLE else part)
 
 
-@pytest.mark.parametrize(
-    ("framework", "execution"), [("torch", "eager"), ("tensorflow", "lazy"), ("jax", "lazy"), ("mxnet", "lazy")]
-)
+@pytest.mark.parametrize(("framework", "execution"), WHOLE)
 def test_a_few_cases_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
     """Nearly every option once: what tools/mutants runs for each mistake in a learner."""
     check_parity(worker, "dqn", framework, execution, "few")
@@ -114,10 +114,11 @@ def check_parity(worker: Path, algorithm: str, framework: str, execution: str, p
 
 @pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
 def test_known_answers(worker: Path, framework: str, execution: str) -> None:
-    out = run_program(built_environment(framework), worker, "tests.rl.learner_program", framework, execution)
+    probes = "12345" if execution == "fused" or framework == "numpy" or (framework, execution) in WHOLE else "5"
+    out = run_program(built_environment(framework), worker, "tests.rl.learner_program", framework, execution, probes)
     facts: dict[str, Any] = json.loads(out.splitlines()[-1])
-    # The five probe environments: how far the learned values are from the true ones.
-    assert max(facts["probes"]) < 0.05, facts
+    # The probe environments: how far the learned values are from the true ones.
+    assert len(facts["probes"]) == len(probes) and max(facts["probes"]) < 0.05, facts
     assert facts["probes with everything"] < 0.05, facts
     assert facts["identical"], facts
     assert facts["diverged"] == "diverged", facts
@@ -193,7 +194,7 @@ NAMES = {
 @pytest.mark.parametrize(
     ("algorithm", "framework", "execution", "parallelism", "transport", "ranks"),
     [("dqn", *each) for each in AVERAGING]
-    + [("vpg", *each) for each in AVERAGING if each[4] == 2]
+    + [("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]]
     + [("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
 )
 def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(

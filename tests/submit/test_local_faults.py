@@ -271,7 +271,9 @@ def test_a_log_is_followed_from_before_it_is_there_to_the_end(hpcrl: Call, ready
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "damaged"])
 def test_a_queue_outlives_its_ledger(hpcrl: Call, ready: Ready, tmp_path: Path, damage: str) -> None:
-    code = f"echo {{cell}} >> {tmp_path}/ran; while [ ! -e {tmp_path}/go-{{seed}} ]; do sleep 0.1; done; [ {{seed}} != 2 ]"
+    code = (
+        f"echo {{cell}} >> {tmp_path}/ran; while [ ! -e {tmp_path}/go-{{seed}} ]; do sleep 0.1; done; [ {{seed}} != 2 ]"
+    )
     plan = ready(command_study(["sh", "-c", code], seeds=4, max_parallel=1))
     hpcrl("submit", plan)
     until(lambda: len(ran(tmp_path)) == 1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
@@ -36,6 +37,8 @@ class Figures:
         return [*self.own, *self.scaling, *self.search, *self.paper]
 
 
+# A chart is checked against Vega-Lite's schema when it is written. To check each of its parts, too, takes as long as all the rest.
+@debug_mode(False)
 def figures(
     rows: pd.DataFrame,
     episodes: pd.DataFrame,

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import GREY, in_short
-from hpcrl.report.figures.drawing import ROW, Panel, axis_title, rounded, y_lines
+from hpcrl.report.design import in_short
+from hpcrl.report.figures.drawing import Panel
+from hpcrl.report.figures.marks import intervals
 from hpcrl.report.statistics import geometric_mean, ratio
 
 _VALUE_WIDTH = 130  # pixels for the values beside the bars
-_BEYOND = 4  # maximum length of a drawn interval, as a factor; the table has the complete one
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def _values(found: Sequence[tuple[Stage, np.ndarray]], title: str) -> Panel:
     for stage, values in found:
         centre = geometric_mean(values)
         table.append(
-            {"stage": stage.name, "value": centre.value, "low": centre.low, "high": centre.high, "seeds": len(values)}
+            {"line": stage.name, "value": centre.value, "low": centre.low, "high": centre.high, "seeds": len(values)}
         )
     frame = pd.DataFrame(table)
     text = [in_short(value) for value in frame["value"]]
@@ -83,7 +82,7 @@ def _effects(found: Sequence[tuple[Stage, np.ndarray]]) -> Panel:
         effect = ratio(after, before)
         change = geometric_mean(after).value - geometric_mean(before).value
         table.append(
-            {"stage": stage.change, "value": effect.value, "low": effect.low, "high": effect.high,
+            {"line": stage.change, "value": effect.value, "low": effect.low, "high": effect.high,
              "seeds": min(len(before), len(after)), "seconds": change}
         )  # fmt: skip
     frame = pd.DataFrame(table)
@@ -95,35 +94,6 @@ def _effects(found: Sequence[tuple[Stage, np.ndarray]]) -> Panel:
 
 
 def _bars(frame: pd.DataFrame, axis: str, head: str, rule: float | None) -> Panel:
-    names = list(frame["stage"])
-    drawn = frame.astype({"low": float, "high": float})
-    drawn["low"] = drawn["low"].clip(lower=drawn["value"] / _BEYOND)
-    drawn["high"] = drawn["high"].clip(upper=drawn["value"] * _BEYOND)
-    drawn = rounded(drawn.rename(columns={"stage": "line"}))
-    scale = alt.Scale(type="log", nice=True)
-    title = axis_title(axis, logarithmic=True)
-    y = y_lines(names)
-    base = alt.Chart(drawn).encode(y=y)
-    tips = [
-        "line",
-        alt.Tooltip("value", format=".4g"),
-        alt.Tooltip("low", format=".4g"),
-        alt.Tooltip("high", format=".4g"),
-        "seeds",
-    ]
-    layers: list[Any] = [
-        base.mark_rule(strokeWidth=6, opacity=0.35, color="#0072B2").encode(
-            x=alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5)), x2="high:Q", tooltip=tips
-        ),
-        base.mark_tick(thickness=3, size=ROW * 0.62, color="#0072B2").encode(
-            x=alt.X("value:Q", title=title, scale=scale), tooltip=tips
-        ),
-        base.mark_text(align="left", dx=8, fontSize=12).encode(x=alt.value("width"), text="text:N"),
-    ]
-    if rule is not None:
-        dashed = alt.Chart(pd.DataFrame({"value": [rule]})).mark_rule(strokeDash=[4, 3], color=GREY)
-        layers.insert(0, dashed.encode(x=alt.X("value:Q", scale=scale, title=title)))
-    padding = {"left": 4, "top": 4, "bottom": 4, "right": _VALUE_WIDTH}
-    chart = alt.layer(*layers).properties(height=alt.Step(ROW), padding=padding)
-    shown = frame.drop(columns="text").rename(columns={"value": head, "low": "from", "high": "to"})
-    return Panel(chart, shown, "Stages" if rule is None else "Changes", len(names))
+    chart = intervals(frame, axis, "#0072B2", rule, _VALUE_WIDTH)
+    shown = frame.drop(columns="text").rename(columns={"line": "stage", "value": head, "low": "from", "high": "to"})
+    return Panel(chart, shown, "Stages" if rule is None else "Changes", len(frame))

@@ -1,4 +1,4 @@
-"""The three kinds of panel of most figures: dots with intervals, stacked bars, and curves with bands."""
+"""The kinds of panel of most figures: dots with intervals, intervals alone, stacked bars, and curves with bands."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from hpcrl.report.statistics import geometric_mean, median
 
 Centre = Literal["geometric mean", "median"]
 _BEYOND = 3  # maximum length of a drawn interval, relative to the seeds; the table has the complete interval
+_TIMES_BEYOND = 4  # the same on a logarithmic axis, as a factor
 _VALUE_WIDTH = 62  # pixels for the values beside the dots
 
 
@@ -113,6 +114,39 @@ def dots(
         columns={"line": "configuration", "value": f"{title}, {centre}", "low": "from", "high": "to"}
     )
     return Panel(chart, table, panel, max(len(names), 1))
+
+
+def intervals(data: pd.DataFrame, title: str, hue: str, rule: float | None = None, room: int = _VALUE_WIDTH) -> Any:
+    """Draw on each line a value with its interval, on a logarithmic axis, with its text beside it.
+
+    Args:
+        data: `line`, `value`, `low`, `high`, `seeds` and `text`; with `published`, a diamond shows that value.
+        rule: position of a dashed line.
+        room: pixels for the texts.
+    """
+    names = list(data["line"])
+    drawn = data.astype({"low": float, "high": float})
+    drawn["low"] = drawn["low"].clip(lower=drawn["value"] / _TIMES_BEYOND)
+    drawn["high"] = drawn["high"].clip(upper=drawn["value"] * _TIMES_BEYOND)
+    numbers = [name for name in ("value", "low", "high", "published") if name in data]
+    tips: list[Any] = ["line", *(alt.Tooltip(name, format=".4g") for name in numbers), "seeds"]
+    base = alt.Chart(rounded(drawn)).encode(y=y_lines(names), tooltip=tips)
+    scale = alt.Scale(type="log", nice=True)
+    axes: dict[str, Any] = {"title": axis_title(title, logarithmic=True), "scale": scale, "axis": alt.Axis(tickCount=5)}
+    x = alt.X("value:Q", **axes)
+    layers: list[Any] = [
+        base.mark_rule(strokeWidth=6, opacity=0.35, color=hue).encode(x=alt.X("low:Q", **axes), x2="high:Q"),
+        base.mark_tick(thickness=3, size=ROW * 0.62, color=hue).encode(x=x),
+        base.mark_text(align="left", dx=8, fontSize=12).encode(x=alt.value("width"), text="text:N"),
+    ]
+    if "published" in data:
+        diamond = base.mark_point(shape="diamond", size=90, color=GREY, strokeWidth=2)
+        layers.append(diamond.encode(x=alt.X("published:Q", **axes)))
+    if rule is not None:
+        dashed = alt.Chart(pd.DataFrame({"value": [rule]})).mark_rule(strokeDash=[4, 3], color=GREY)
+        layers.insert(0, dashed.encode(x=x))
+    padding = {"left": 4, "top": 4, "bottom": 4, "right": room}
+    return alt.layer(*layers).properties(height=alt.Step(ROW), padding=padding)
 
 
 def centre_of(values: pd.Series[float], wanted: Centre) -> Centre:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
 from hpcrl.report.curves import band_in_words, evaluations, returns
 from hpcrl.report.design import FRAMEWORKS, GREY, display, in_short
-from hpcrl.report.figures.drawing import ROW, Figure, Key, Panel, legend, rounded, y_lines
-from hpcrl.report.figures.marks import bands, dots, in_words
+from hpcrl.report.figures.drawing import Figure, Key, Panel, legend
+from hpcrl.report.figures.marks import bands, dots, in_words, intervals
 from hpcrl.report.figures.papers.data import Empty, PaperData
 from hpcrl.report.statistics import ratio
 
@@ -166,28 +165,10 @@ def _times(best: pd.DataFrame, phases: pd.DataFrame) -> Figure | Empty:
 
 
 def _shares(found: pd.DataFrame) -> Panel:
-    names = list(found["line"])
-    drawn = rounded(found.astype({"low": float, "high": float}))
-    drawn["text"] = [in_short(value) for value in found["value"]]
-    scale = alt.Scale(type="log", nice=True)
-    title = "JAX's time / PyTorch's, log"
-    x = alt.X("value:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
-    tips = ["line", *(alt.Tooltip(name, format=".3g") for name in ("value", "low", "high", "published")), "seeds"]
-    base = alt.Chart(drawn).encode(y=y_lines(names))
-    hue = FRAMEWORKS["jax"][1]
-    chart = alt.layer(
-        alt.Chart(pd.DataFrame({"value": [1.0]})).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=x),
-        base.mark_rule(strokeWidth=6, opacity=0.35, color=hue).encode(
-            x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", tooltip=tips
-        ),
-        base.mark_tick(thickness=3, size=ROW * 0.62, color=hue).encode(x=x, tooltip=tips),
-        base.mark_point(shape="diamond", size=90, color=GREY, strokeWidth=2).encode(
-            x=alt.X("published:Q", title=title, scale=scale), tooltip=tips
-        ),
-        base.mark_text(align="left", dx=8, fontSize=12).encode(x=alt.value("width"), text="text:N"),
-    ).properties(height=alt.Step(ROW), padding={"left": 4, "top": 4, "bottom": 4, "right": 62})
+    drawn = found.assign(text=[in_short(value) for value in found["value"]])
+    chart = intervals(drawn, "JAX's time / PyTorch's", FRAMEWORKS["jax"][1], 1.0)
     table = found.rename(columns={"line": "what", "value": "JAX / PyTorch", "low": "from", "high": "to"})
-    return Panel(chart, table, "", len(names))
+    return Panel(chart, table, "", len(found))
 
 
 def _faults(rows: pd.DataFrame) -> Figure | Empty:
