@@ -38,8 +38,10 @@ class Rule:
             return " or ".join(self.choices)
         what = {"number": "a number", "integer": "a whole number", "integers": "a list of whole numbers"}[self.kind]
         if self.minimum is not None and self.maximum is not None:
-            return f"{what} from {self.minimum:g} to {self.maximum:,}"
-        return what if self.minimum is None else f"{what} of at least {self.minimum:g}"
+            what += f" from {self.minimum:g} to {self.maximum:,}"
+        elif self.minimum is not None:
+            what += f" of at least {self.minimum:g}"
+        return f"{what}, or a text such as 128x64" if self.kind == "integers" else what
 
     def admits(self, value: Any) -> bool:
         """Tell whether a value is of the kind and within the bounds."""

@@ -84,11 +84,17 @@ def in_words(fault: Mapping[str, Any]) -> str:
         text += "; put it in quotes"
     if kind in ("list_type", "tuple_type") and isinstance(fault.get("input"), str):
         text += "; put it in brackets"
+    if kind == "bool_type" and _are_whole(fault.get("input")):  # only values of axes may be texts, numbers or flags
+        text += f"; write it as a text: '{'x'.join(map(str, fault['input']))}'"
     if kind in ("literal_error", "enum") and isinstance(fault.get("input"), str):
         names = re.findall(r"'([^']*)'", context["expected"])
         hint = suggestion(fault["input"], names)
         text += f"; {hint}" if hint.startswith("did you") else ""
     return text
+
+
+def _are_whole(given: object) -> bool:
+    return isinstance(given, list | tuple) and bool(given) and all(type(each) is int for each in given)
 
 
 def as_one(texts: Sequence[str]) -> list[str]:

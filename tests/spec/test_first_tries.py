@@ -92,6 +92,10 @@ def test_secrets_on_command_lines(words: list[str]) -> None:
         ({"workload": {"command": "sleep 5"}}, "workload.command: expected a list, got 'sleep 5'; put it in brackets"),
         ({"title": True}, "title: expected a text, got true; put it in quotes"),
         ({"seeds": 2.5}, "seeds: expected a number of seeds or a list of them, got 2.5"),
+        (
+            {"axes": {"variant": [[16, 8], "b"]}},
+            "axes.variant.0: expected a text, a whole number, a number, true or false or a mapping of keys to values, got a list; write it as a text: '16x8'",
+        ),
         ({"exclude": [{"variant": False}]}, "exclude.0.variant: the axis has no value false; there are: a"),
     ],
 )
@@ -105,7 +109,7 @@ def test_a_wrong_hyperparameter_is_said_as_it_is_written(tmp_path: Path) -> None
     expected = {
         "gamma: expected a number from 0 to 1, got true (default 0.99)",
         "double: expected true or false, got 'no' (default false)",
-        "hidden: expected a list of whole numbers from 1 to 1,000,000, got [1, nothing] (default [256, 256])",
+        "hidden: expected a list of whole numbers from 1 to 1,000,000, or a text such as 128x64, got [1, nothing] (default [256, 256])",
     }
     assert {each.removeprefix("workload.hyperparameters.") for each in faults(tmp_path, study)} == expected
 

@@ -289,7 +289,7 @@ def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
         ({"hyperparameters": {"learning_rate": float("nan")}}, "workload.hyperparameters.learning_rate: expected a number of at least 0, got nan"),
         ({"hyperparameters": {"learning_rate": float("inf")}}, "expected a number of at least 0, got inf"),
         ({"hyperparameters": {"total_steps": 0}}, "expected a whole number from 1 to 1,000,000,000,000, got 0 (default 50000)"),
-        ({"hyperparameters": {"hidden": [0]}}, "expected a list of whole numbers from 1 to 1,000,000, got [0] (default [256, 256])"),
+        ({"hyperparameters": {"hidden": [0]}}, "expected a list of whole numbers from 1 to 1,000,000, or a text such as 128x64, got [0] (default [256, 256])"),
         ({"algorithm": "dnq"}, "workload.algorithm: no algorithm 'dnq'; did you mean 'dqn'?"),
         ({"environment": "CartPole-v11"}, "workload.environment: there is no environment 'CartPole-v11'; did you mean 'CartPole-v1'?"),
         ({"environment": "BoxSlidr-v0"}, "there is no environment 'BoxSlidr-v0'; did you mean 'BoxSlider-v0'?"),

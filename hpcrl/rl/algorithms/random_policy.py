@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.random_policy import Settings
-from hpcrl.rl.interfaces import Algorithm, Space
+from hpcrl.rl.checkpoint import NamedArrays
+from hpcrl.rl.interfaces import Act, Algorithm, Learner, Space
 from hpcrl.rl.runs import Run
 
 
@@ -38,6 +39,31 @@ class Drawn:
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned."""
         self._generator.bit_generator.state = state
+
+
+class Counted:
+    """What was stepped, whoever steps: steps, episodes and the sum of rewards, and the state of the random actions."""
+
+    def __init__(self, algorithm: Algorithm, learner: Learner, run: Run) -> None:
+        self._run, self._total = run, algorithm.settings.total_steps
+        self._drawn = Drawn(algorithm, run)
+        self.act: Act = learner.act
+        self.step = self.episodes = 0
+        self._rewards = 0.0
+
+    def measures(self) -> dict[str, float]:
+        """Return the mean reward of a step."""
+        return {"reward": self._rewards / self.step} if self.step else {}
+
+    def moments(self) -> None:
+        """Return None: observations are not normalised."""
+
+    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
+        return {}, {"drawn": self._drawn.state(), "rewards": self._rewards}
+
+    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
+        self._drawn.load_state(facts["drawn"])
+        self._rewards = facts["rewards"]
 
 
 def start_seeds(run: Run, step: int, count: int) -> list[int]:

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcrl.rl.algorithms.random_policy import Drawn, start_seeds
-from hpcrl.rl.checkpoint import NamedArrays
-from hpcrl.rl.interfaces import Act, Algorithm, Learner
+from hpcrl.rl.algorithms.random_policy import Counted, start_seeds
+from hpcrl.rl.interfaces import Algorithm, Learner
 from hpcrl.rl.runs import Run
 from hpcrl.rl.vector.compiled import PureEnvironments, State
 
@@ -32,16 +31,13 @@ def rollout(pure: PureEnvironments, state: State, actions: jax.Array) -> tuple[S
     return jax.lax.scan(step, state, actions)
 
 
-class FusedLoop:
+class FusedLoop(Counted):
     """Advances by one compiled call per rollout, which the phase `fused` has alone: it ends when all results are there."""
 
     def __init__(self, algorithm: Algorithm, environment: Any, learner: Learner, run: Run) -> None:
+        super().__init__(algorithm, learner, run)
         settings = algorithm.settings
-        self._run, self._total, self._count = run, settings.total_steps, settings.environments
-        self._drawn = Drawn(algorithm, run)
-        self.act: Act = learner.act
-        self.step = self.episodes = 0
-        self._rewards = 0.0
+        self._count = settings.environments
         self._pure = PureEnvironments(environment)
         state = self._pure.reset(start_seeds(run, 0, self._count))
         actions = jnp.zeros((settings.rollout_steps, self._count), jnp.int32)
@@ -71,22 +67,8 @@ class FusedLoop:
             self._run.reporter.progress(self.step, self._total)
         return True
 
-    def measures(self) -> dict[str, float]:
-        """Return the mean reward of a step."""
-        return {"reward": self._rewards / self.step} if self.step else {}
-
-    def moments(self) -> None:
-        """Return None: observations are not normalised."""
-
     def close(self) -> None:
         """Do nothing: there are no processes."""
-
-    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        return {}, {"drawn": self._drawn.state(), "rewards": self._rewards}
-
-    def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
-        self._drawn.load_state(facts["drawn"])
-        self._rewards = facts["rewards"]
 
 
 def make_loop(
