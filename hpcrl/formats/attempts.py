@@ -155,7 +155,7 @@ def end_attempt(directory: Path, start: Start, outcome: str, rank: int = 0, rank
     if outcome != COMPLETED or ranks == 1:
         _touch(path)
         return
-    marks = [path.with_name(f"{path.name}-{each}") for each in range(ranks)]
+    marks = [path.with_name(f"{path.name}-{number}") for number in range(ranks)]
     _touch(marks[rank])
     if all(mark.exists() for mark in marks):
         _touch(path)

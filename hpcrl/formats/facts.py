@@ -64,7 +64,7 @@ class Asked:
         return (memory or self.memory) * self.tasks // self.nodes
 
 
-_ASKED = {each.name: COUNT for each in fields(Asked)} | {"parallelism": TEXT, "overcommit": TRUTH}
+_ASKED = {attribute.name: COUNT for attribute in fields(Asked)} | {"parallelism": TEXT, "overcommit": TRUTH}
 
 
 def read_asked(given: Mapping[str, Any]) -> Asked:
@@ -141,7 +141,7 @@ def read_study(given: Any) -> StudyFacts:
     notify = given.get("notify")
     if notify is not None and not isinstance(notify, str | list):
         raise ValueError(f"study: 'notify': expected a URL or a command, got {shown(notify)!r}")
-    plain = {each.name for each in fields(StudyFacts)} - {"given", "surroundings", "search"}
+    plain = {attribute.name for attribute in fields(StudyFacts)} - {"given", "surroundings", "search"}
     values = {name: value for name in plain if (value := given.get(name)) is not None}
     surroundings = read_surroundings(given.get("environment"))
     return StudyFacts(given, **values, search=_read_search(given.get("search")), surroundings=surroundings)

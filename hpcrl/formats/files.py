@@ -108,9 +108,9 @@ def create_exclusively(path: Path, content: str) -> bool:
 def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:
     """Create a file beside another one, for its content. `tempfile` would let only the owner read it."""
     while True:
-        found = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+        place = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
         with suppress(FileExistsError):
-            return os.open(found, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), found
+            return os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), place
 
 
 @overload

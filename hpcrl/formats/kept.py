@@ -18,12 +18,14 @@ def kept_numbers(path: Path) -> dict[str, float] | None:
     """Return the numbers of a file; None if it is missing, or is not a mapping of names to finite numbers."""
     try:
         with open_of_stranger(path, most=_MOST_BYTES) as file:
-            found = json.load(file)
+            content = json.load(file)
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not all(is_kind(NUMBER, each) and math.isfinite(each) for each in found.values()):
+    if not isinstance(content, dict) or not all(
+        is_kind(NUMBER, value) and math.isfinite(value) for value in content.values()
+    ):
         return None
-    return {name: float(each) for name, each in found.items()}
+    return {name: float(value) for name, value in content.items()}
 
 
 def keep_numbers(path: Path, numbers: Mapping[str, float | None]) -> None:

@@ -117,16 +117,16 @@ def _acquire(folder: Path, verb: str, say: Say) -> Path:
 
 
 def _remove_before(path: Path) -> None:
-    for each in path.parent.iterdir():
-        if each.name.isdecimal() and int(each.name) < int(path.name):
+    for file in path.parent.iterdir():
+        if file.name.isdecimal() and int(file.name) < int(path.name):
             with suppress(OSError):
-                each.unlink()
+                file.unlink()
 
 
 def _remove_unless_newest(path: Path, content: str) -> None:
     """Remove a lease of this process that came too late: its number had been used and removed meanwhile."""
-    found = _look(path)
-    if found and found[1] == content and _newest(path.parent) != path.name:
+    seen = _look(path)
+    if seen and seen[1] == content and _newest(path.parent) != path.name:
         path.unlink(missing_ok=True)
 
 
@@ -164,7 +164,7 @@ def _look(path: Path) -> tuple[int, str] | None:
 
 
 def _newest(folder: Path) -> str | None:
-    return max((each.name for each in folder.iterdir() if each.name.isdecimal()), key=int, default=None)
+    return max((file.name for file in folder.iterdir() if file.name.isdecimal()), key=int, default=None)
 
 
 def _is_dead_here(content: str) -> bool:

@@ -282,7 +282,7 @@ class Ledger:
 
     def taken(self) -> list[Submission]:
         """Return every submission that was not refused, oldest first: the scheduler has, had or may have it."""
-        return [each for each in self.submissions() if each.state != "refused"]
+        return [submission for submission in self.submissions() if submission.state != "refused"]
 
     def cancel(self, token: str, tasks: Iterable[int]) -> None:
         """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""

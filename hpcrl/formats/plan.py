@@ -217,7 +217,7 @@ class Plan:
         parts = []
         for name, value in sorted(content.items()):
             if name in ("jobs", "environments", "unplaced"):
-                text = "[" + ",".join(f"\n  {_dumps(vars(each))}" for each in value) + "]"
+                text = "[" + ",".join(f"\n  {_dumps(vars(entry))}" for entry in value) + "]"
             else:
                 text = _dumps(value)
             parts.append(f" {_dumps(name)}: {text}")
@@ -240,8 +240,8 @@ def old_manifest(generation: int) -> str:
 
 def generations(directory: Path) -> list[int]:
     """Return the older generations whose manifests a plan directory has, newest first."""
-    found = [_OLD_MANIFEST.fullmatch(path.name) for path in directory.glob("plan-*.json")]
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = [_OLD_MANIFEST.fullmatch(path.name) for path in directory.glob("plan-*.json")]
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def read_plan(directory: Path, generation: int | None = None) -> Plan:
@@ -272,11 +272,11 @@ def read_plan(directory: Path, generation: int | None = None) -> Plan:
         )
     try:
         content["jobs"] = [Job(**job) for job in content["jobs"]]
-        content["environments"] = [Environment(**each) for each in content["environments"]]
-        content["unplaced"] = [Unplaced(**each) for each in content["unplaced"]]
+        content["environments"] = [Environment(**environment) for environment in content["environments"]]
+        content["unplaced"] = [Unplaced(**group) for group in content["unplaced"]]
         content["study"], content["cluster"] = read_study(content["study"]), read_cluster(content["cluster"])
         content.setdefault("digests", {})
-        plan = Plan(**{each.name: content[each.name] for each in fields(Plan)})
+        plan = Plan(**{attribute.name: content[attribute.name] for attribute in fields(Plan)})
         _check(plan)
         return plan
     except (KeyError, TypeError, ValueError) as error:
@@ -310,10 +310,10 @@ def find_job(directory: Path, name: str) -> tuple[Plan, Job]:
         UsageError: no generation has it.
     """
     plan = read_plan(directory)
-    for each in every_generation(directory, plan):
-        for job in each.jobs:
+    for manifest in every_generation(directory, plan):
+        for job in manifest.jobs:
             if job.name == name:
-                return each, job
+                return manifest, job
     raise UsageError(f"the plan has no job {name!r}; {suggestion(name, [job.name for job in plan.jobs])}")
 
 
@@ -381,7 +381,7 @@ def cell_ids(directory: Path, plan: Plan) -> list[str]:
     path = directory / plan.cells_file
     try:
         with open_of_stranger(path) as file:
-            ids = [found[1] for line in file if (found := _CELL_ID.match(line))]
+            ids = [match[1] for line in file if (match := _CELL_ID.match(line))]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     wanted = sum(job.count for job in plan.cell_jobs())
@@ -399,8 +399,8 @@ def check_cells(directory: Path, plan: Plan) -> None:
         UsageError: one was changed, or cannot be read.
     """
     digests: dict[str, str | None] = {}
-    for each in every_generation(directory, plan):
-        digests[each.cells_file] = digests.get(each.cells_file) or each.digests.get(each.cells_file)
+    for manifest in every_generation(directory, plan):
+        digests[manifest.cells_file] = digests.get(manifest.cells_file) or manifest.digests.get(manifest.cells_file)
     for name, digest in digests.items():
         if not has_digest(directory / name, digest):
             raise UsageError(f"{directory / name}: was changed after the plan was made: {_RESTORE}")
@@ -427,11 +427,11 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
     """
     seen: set[str] = set()
     files: set[str] = set()
-    for each in every_generation(directory, plan):
-        if each.cells_file in files:
+    for manifest in every_generation(directory, plan):
+        if manifest.cells_file in files:
             continue
-        files.add(each.cells_file)
-        for cell in read_cells(directory, each):
+        files.add(manifest.cells_file)
+        for cell in read_cells(directory, manifest):
             if cell.id not in seen:
                 seen.add(cell.id)
                 yield cell
@@ -446,21 +446,23 @@ def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> 
     Raises:
         UsageError: there is none, or there are several.
     """
-    for each in every_generation(directory, plan):
-        found = [
-            (number, cell) for number, cell in enumerate(read_cells(directory, each)) if cell.id.startswith(wanted)
+    for manifest in every_generation(directory, plan):
+        matches = [
+            (number, cell) for number, cell in enumerate(read_cells(directory, manifest)) if cell.id.startswith(wanted)
         ]
-        if len(found) > 1:
-            raise UsageError(f"{len(found)} cells of {directory} begin with {wanted!r}: `hpcrl status` lists the cells")
-        if not found:
-            continue
-        number, cell = found[0]
-        if each.generation != plan.generation and not older:
+        if len(matches) > 1:
             raise UsageError(
-                f"cell {cell.id} of {directory} belongs to generation {each.generation} and is no longer in the study: "
+                f"{len(matches)} cells of {directory} begin with {wanted!r}: `hpcrl status` lists the cells"
+            )
+        if not matches:
+            continue
+        number, cell = matches[0]
+        if manifest.generation != plan.generation and not older:
+            raise UsageError(
+                f"cell {cell.id} of {directory} belongs to generation {manifest.generation} and is no longer in the study: "
                 "only `hpcrl logs` and `hpcrl cancel` accept it"
             )
-        job = next(job for job in each.cell_jobs() if job.first <= number < job.first + job.count)
+        job = next(job for job in manifest.cell_jobs() if job.first <= number < job.first + job.count)
         return cell, job, number - job.first
     raise UsageError(f"no cell of {directory} begins with {wanted!r}: `hpcrl status` lists the cells")
 

@@ -29,9 +29,9 @@ def lives(process: Mapping[str, Any]) -> bool | None:
     try:
         if process["host"] != socket.gethostname() or process["boot"] != _boot():
             return None
-        found = psutil.Process(int(process["pid"]))
-        same = abs(found.create_time() - float(process["process_started"])) <= 1
-        return same and found.status() != psutil.STATUS_ZOMBIE
+        candidate = psutil.Process(int(process["pid"]))
+        same = abs(candidate.create_time() - float(process["process_started"])) <= 1
+        return same and candidate.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
     except (ValueError, KeyError, TypeError, psutil.Error):

@@ -53,7 +53,7 @@ class Frame:
 
     @property
     def own(self) -> float:
-        return max(0.0, self.value - sum(each.value for each in self.callees.values()))
+        return max(0.0, self.value - sum(callee.value for callee in self.callees.values()))
 
     def add(self, names: Iterable[str], value: float) -> None:
         """Add a stack below this frame, the outermost name first."""
@@ -140,24 +140,26 @@ def functions_text(functions: Iterable[Function]) -> str:
     """Write the functions with the largest own values, and those with the largest values with callees."""
     known = list(functions)
     most = MOST_FUNCTIONS // 2
-    kept = sorted(known, key=lambda each: -each.own)[:most]
-    kept += [each for each in sorted(known, key=lambda each: -each.total)[:most] if each not in kept]
+    kept = sorted(known, key=lambda function: -function.own)[:most]
+    kept += [
+        function for function in sorted(known, key=lambda function: -function.total)[:most] if function not in kept
+    ]
     return "\n".join(
-        f"{plain_name(each.name)}\t{each.own:.6g}\t{each.total:.6g}\t{'' if each.calls is None else each.calls}"
-        for each in kept
+        f"{plain_name(function.name)}\t{function.own:.6g}\t{function.total:.6g}\t{'' if function.calls is None else function.calls}"
+        for function in kept
     )
 
 
 def read_functions(text: str) -> list[Function]:
     """Read what :func:`functions_text` writes; lines of another form are left out, because a dataset may be a stranger's."""
-    found = []
+    functions = []
     for line in text.split("\n")[: 2 * MOST_FUNCTIONS]:
         parts = line.split("\t")
         if len(parts) != 4 or (own := _number(parts[1])) is None or (total := _number(parts[2])) is None:
             continue
         calls = int(parts[3]) if parts[3].isdecimal() and len(parts[3]) < 18 else None
-        found.append(Function(plain_name(parts[0]), own, total, calls))
-    return found
+        functions.append(Function(plain_name(parts[0]), own, total, calls))
+    return functions
 
 
 def stacks_text(root: Frame) -> str:
@@ -182,7 +184,7 @@ def pruned(root: Frame, most: int = MOST_FRAMES) -> Frame:
     least = LEAST_SHARE * root.value
     whole = Frame(root.name, root.value)
     order = count()  # decides between equal values
-    waiting = [(-each.value, next(order), 1, each, whole) for each in root.callees.values()]
+    waiting = [(-branch.value, next(order), 1, branch, whole) for branch in root.callees.values()]
     heapify(waiting)
     kept = 0
     while waiting and kept < most:
@@ -191,8 +193,8 @@ def pruned(root: Frame, most: int = MOST_FRAMES) -> Frame:
             break
         kept += 1
         copied = caller.callees[frame.name] = Frame(frame.name, frame.value)
-        for each in frame.callees.values() if depth < MOST_DEPTH else ():
-            heappush(waiting, (-each.value, next(order), depth + 1, each, copied))
+        for callee in frame.callees.values() if depth < MOST_DEPTH else ():
+            heappush(waiting, (-callee.value, next(order), depth + 1, callee, copied))
     return whole
 
 
@@ -205,11 +207,11 @@ def functions_of(root: Frame) -> list[Function]:
         own[frame.name] = own.get(frame.name, 0.0) + frame.own
         if frame.name not in above:
             total[frame.name] = total.get(frame.name, 0.0) + frame.value
-        for each in frame.callees.values():
-            visit(each, above | {frame.name})
+        for callee in frame.callees.values():
+            visit(callee, above | {frame.name})
 
-    for each in root.callees.values():
-        visit(each, frozenset())
+    for branch in root.callees.values():
+        visit(branch, frozenset())
     return [Function(name, own[name], total.get(name, own[name])) for name in own]
 
 
@@ -247,11 +249,11 @@ def called_tree(
 
 
 def _stacks(frame: Frame, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    for each in frame.callees.values():
-        names = (*above, plain_name(each.name))
-        if each.own > 0:
-            yield names, each.own
-        yield from _stacks(each, names)
+    for callee in frame.callees.values():
+        names = (*above, plain_name(callee.name))
+        if callee.own > 0:
+            yield names, callee.own
+        yield from _stacks(callee, names)
 
 
 def _number(text: str) -> float | None:

@@ -107,27 +107,27 @@ def _lock(handle: int) -> bool:
 
 def read_queues(directory: Path) -> dict[str, bool]:
     """Return, for each token that a local queue took up, whether that queue lives."""
-    found: dict[str, bool] = {}
+    by_token: dict[str, bool] = {}
     for path, queue in _files(directory / FOLDER):
         try:
             alive = lives(queue)
             if alive is None:
                 alive = server_time(directory) - path.stat().st_mtime < DEAD_SECONDS
             for token in queue["tokens"]:
-                found[token] = alive or found.get(token, False)
+                by_token[token] = alive or by_token.get(token, False)
         except (OSError, KeyError, TypeError):
             continue
-    return found
+    return by_token
 
 
 def stopped_queues(directory: Path) -> list[int]:
     """Return the process ids of queues on this host that are suspended (SIGSTOP): nothing of theirs starts or ends."""
-    found = []
+    pids = []
     for _, queue in _files(directory / FOLDER):
         with suppress(psutil.Error):
             if lives(queue) and psutil.Process(int(queue["pid"])).status() == psutil.STATUS_STOPPED:
-                found.append(int(queue["pid"]))
-    return found
+                pids.append(int(queue["pid"]))
+    return pids
 
 
 def last_words(directory: Path, token: str) -> str | None:

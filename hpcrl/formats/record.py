@@ -95,7 +95,7 @@ class Layout:
         self.facts = facts
         self.arrays = arrays
         if cuts:
-            self._cut = struct.Struct("".join(f"{len(each)}s" for each in cuts))
+            self._cut = struct.Struct("".join(f"{len(cut)}s" for cut in cuts))
             self._between = tuple(cuts[::2])
 
     def arrays_of(self, data: bytes) -> tuple[bytes, ...] | None:
@@ -321,15 +321,15 @@ def _decoded(kind: str, data: bytes) -> tuple[Layout, tuple[bytes, ...], bool]:
     text = raw.get("facts")
     facts = _facts(kind, text) if isinstance(text, str) else {}
     # Records of formats 1 and 2 have other values here.
-    rest = {name: each for name, each in raw.items() if each is not text}
-    arrays = {name: _array(kind, each) for name, each in rest.items() if isinstance(each, tuple)}
-    facts = {name: each for name, each in rest.items() if name not in arrays} | facts
+    rest = {name: value for name, value in raw.items() if value is not text}
+    arrays = {name: _array(kind, value) for name, value in rest.items() if isinstance(value, tuple)}
+    facts = {name: value for name, value in rest.items() if name not in arrays} | facts
     kinds = {name: (dtype, shape) for name, (dtype, shape, _) in arrays.items()}
     small = len(data) - sum(size for _, size in places) < _MOST_BETWEEN
     known = small and 0 < len(arrays) == len(places)
     return (
         Layout(facts, kinds, _cuts(data, places) if known else ()),
-        tuple(each for *_, each in arrays.values()),
+        tuple(piece for *_, piece in arrays.values()),
         known,
     )
 

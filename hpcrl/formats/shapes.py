@@ -50,10 +50,10 @@ def shown(value: Any) -> str:
 def first_wrong_field(made: Any) -> str | None:
     """Return the first field of a dataclass whose value does not have its annotated type, as ``'name': got 'value'``."""
     hints = _hints(made.__class__)
-    for each in fields(made):
-        value = getattr(made, each.name)
-        if not _is_type(value, hints[each.name]):
-            return f"{each.name!r}: got {shown(value)!r}, which has a wrong type"
+    for field in fields(made):
+        value = getattr(made, field.name)
+        if not _is_type(value, hints[field.name]):
+            return f"{field.name!r}: got {shown(value)!r}, which has a wrong type"
     return None
 
 
@@ -69,7 +69,7 @@ def _is_type(value: Any, hint: Any) -> bool:
     if hint is float:
         return type(value) is int
     if isinstance(hint, UnionType):
-        return any(_is_type(value, each) for each in get_args(hint))
+        return any(_is_type(value, member) for member in get_args(hint))
     if hint in (None, NoneType):
         return value is None
     if (origin := get_origin(hint)) is None:
@@ -78,6 +78,6 @@ def _is_type(value: Any, hint: Any) -> bool:
         return False
     if origin is list:
         (inner,) = get_args(hint)
-        return inner is Any or all(_is_type(each, inner) for each in value)
+        return inner is Any or all(_is_type(entry, inner) for entry in value)
     _, inner = get_args(hint)
-    return inner is Any or all(_is_type(each, inner) for each in value.values())
+    return inner is Any or all(_is_type(entry, inner) for entry in value.values())

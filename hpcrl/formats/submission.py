@@ -84,8 +84,8 @@ class Submission:
             index: its place in the array.
             job_id: None: the first id under which the scheduler has the submission.
         """
-        found = job_id or next(iter(self.job_ids), "?")
-        return self.scheduler.attempt(self.token, found, index if self.array else None)
+        known_id = job_id or next(iter(self.job_ids), "?")
+        return self.scheduler.attempt(self.token, known_id, index if self.array else None)
 
     def log(self, index: int, job_id: str | None = None) -> str:
         """Return the path of an attempt's log in the plan directory."""
@@ -118,7 +118,7 @@ def grant(tasks: Iterable[tuple[int, int]]) -> dict[int, str]:
     by_attempt: dict[int, list[int]] = {}
     for task, attempt in tasks:
         by_attempt.setdefault(attempt, []).append(task)
-    return {attempt: format_tasks(found) for attempt, found in sorted(by_attempt.items())}
+    return {attempt: format_tasks(group) for attempt, group in sorted(by_attempt.items())}
 
 
 def token_of(job_name: str) -> str | None:
@@ -151,10 +151,10 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
     path = _path(directory, token)
     try:
         with open_of_stranger(path, "rb") as file:
-            found = from_facts(file.readline().decode(errors="replace"), path)
-            if slot >= found.cells_per_task:
+            submission = from_facts(file.readline().decode(errors="replace"), path)
+            if slot >= submission.cells_per_task:
                 return None  # the script has more slots than this submission uses
-            file.seek((index * found.cells_per_task + slot) * _LINE, 1)
+            file.seek((index * submission.cells_per_task + slot) * _LINE, 1)
             line = file.read(_LINE)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}: was the plan directory moved?") from None
@@ -185,7 +185,7 @@ def read_submissions(directory: Path, damaged: list[Path] | None = None) -> Iter
         UsageError: one is damaged.
         HpcrlError: one cannot be read.
     """
-    found: dict[str, Submission] = {}
+    by_token: dict[str, Submission] = {}
     for path in (directory / SUBMISSIONS).glob("hpcrl-*"):
         if not _TOKEN.fullmatch(path.name) or path.is_symlink() or not path.is_file():
             continue
@@ -199,9 +199,9 @@ def read_submissions(directory: Path, damaged: list[Path] | None = None) -> Iter
                 raise
             damaged.append(path)
             continue
-        if made.token == path.name or made.token not in found:
-            found[made.token] = made
-    yield from sorted(found.values(), key=lambda each: each.number)
+        if made.token == path.name or made.token not in by_token:
+            by_token[made.token] = made
+    yield from sorted(by_token.values(), key=lambda submission: submission.number)
 
 
 def from_facts(text: str, where: object) -> Submission:
@@ -219,7 +219,13 @@ def from_facts(text: str, where: object) -> Submission:
             raise UsageError(f"{where}: this hpcrl does not know the scheduler {shown(content['executor'])!r}")
         content["granted"] = {int(attempt): str(tasks) for attempt, tasks in content["granted"].items()}
         content["exclude"] = tuple(content["exclude"])
-        return Submission(**{each.name: content[each.name] for each in fields(Submission) if each.name not in _LATER})
+        return Submission(
+            **{
+                attribute.name: content[attribute.name]
+                for attribute in fields(Submission)
+                if attribute.name not in _LATER
+            }
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{where}: is damaged: run `hpcrl submit` again") from None
 

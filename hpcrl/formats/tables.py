@@ -377,8 +377,8 @@ def read_index(dataset: Path) -> dict[str, Any]:
         )
     if first_wrong(index, {"parts": COUNT, "studies": FACTS, "records": FACTS}, required=True):
         raise UsageError(f"{path}: is damaged: collect into a new directory")
-    for each in index["records"].values():
-        match each:
+    for record in index["records"].values():
+        match record:
             case [int(), int(), int() | None]:
                 continue
         raise UsageError(f"{path}: is damaged (a record lacks size, time or part): collect into a new directory")
@@ -421,10 +421,10 @@ _NAMES = ("study", "cluster", "plan", "cell", "attempt")
 
 
 def _check_names(dataset: Path, column: str, values: pa.ChunkedArray) -> None:
-    for each in values.unique().to_pylist():
-        if each is not None and not is_plain_name(each):
+    for name in values.unique().to_pylist():
+        if name is not None and not is_plain_name(name):
             raise UsageError(
-                f"{dataset}: contains a {column} named {each[:80]!r}, which no plan gives: do not trust this dataset"
+                f"{dataset}: contains a {column} named {name[:80]!r}, which no plan gives: do not trust this dataset"
             )
 
 

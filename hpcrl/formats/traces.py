@@ -89,12 +89,12 @@ def chrome_trace(threads: Sequence[Thread]) -> bytes:
         events += [
             {
                 "ph": "X",
-                "name": each.name,
-                "ts": round(1e6 * (each.start - zero), 3),
-                "dur": round(1e6 * each.duration, 3),
+                "name": event.name,
+                "ts": round(1e6 * (event.start - zero), 3),
+                "dur": round(1e6 * event.duration, 3),
                 **here,
             }
-            for each in thread.events
+            for event in thread.events
         ]
     text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":"))
     return gzip.compress(text.encode(errors="replace"), mtime=0)
@@ -107,16 +107,16 @@ def tree_of(threads: Sequence[Thread]) -> Frame:
         name = plain_name(f"thread {_NUMBER.sub('', thread.name)}")  # threads of a pool are one
         top = root.callees.setdefault(name, Frame(name))
         open_frames: list[tuple[float, Frame]] = []  # the ends of the events around the present one
-        for each in sorted(thread.events, key=lambda event: (event.start, -event.duration)):
-            while open_frames and open_frames[-1][0] <= each.start:
+        for span in sorted(thread.events, key=lambda event: (event.start, -event.duration)):
+            while open_frames and open_frames[-1][0] <= span.start:
                 open_frames.pop()
             above = open_frames[-1][1] if open_frames else top
-            end = each.start + each.duration
+            end = span.start + span.duration
             if open_frames and end > open_frames[-1][0]:  # clocks round: it ends with the event around it
                 end = open_frames[-1][0]
-            name = plain_name(each.name)
+            name = plain_name(span.name)
             frame = above.callees.setdefault(name, Frame(name))
-            frame.value += end - each.start
+            frame.value += end - span.start
             open_frames.append((end, frame))
         top.value = sum(frame.value for frame in top.callees.values())
     root.value = sum(frame.value for frame in root.callees.values())

@@ -77,8 +77,8 @@ def as_facts(measured: Usability) -> dict[str, Any]:
         "format": FORMAT,
         "hpcrl": measured.hpcrl,
         "machine": measured.machine,
-        "runs": [vars(each) for each in measured.runs],
-        "failures": [vars(each) for each in measured.failures],
+        "runs": [vars(run) for run in measured.runs],
+        "failures": [vars(failure) for failure in measured.failures],
     }
 
 
@@ -137,20 +137,22 @@ def read_usability(path: Path) -> Usability:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"{path}: expected measurements of environments in format {FORMAT}: {_REMEDY}")
     try:
-        found = Usability(
+        measured = Usability(
             content["hpcrl"],
             content["machine"],
-            [checked(Measurement, each) for each in content["runs"]],
-            [checked(Failure, each) for each in content.get("failures", [])],
+            [checked(Measurement, run) for run in content["runs"]],
+            [checked(Failure, failure) for failure in content.get("failures", [])],
         )
-        if wrong := first_wrong_field(found):
+        if wrong := first_wrong_field(measured):
             raise ValueError(wrong)
-        cpu = found.machine.get("cpu") or ""
-        found = replace(found, hpcrl=_text("hpcrl", found.hpcrl), machine={**found.machine, "cpu": _text("cpu", cpu)})
+        cpu = measured.machine.get("cpu") or ""
+        measured = replace(
+            measured, hpcrl=_text("hpcrl", measured.hpcrl), machine={**measured.machine, "cpu": _text("cpu", cpu)}
+        )
     except (KeyError, TypeError):
         raise UsageError(f"{path}: a measurement is incomplete: {_REMEDY}") from None
     except ValueError as error:
         raise UsageError(f"{path}: {error}: {_REMEDY}") from None
-    if not found.runs and not found.failures:
+    if not measured.runs and not measured.failures:
         raise UsageError(f"{path}: has no measurements: {_REMEDY}")
-    return found
+    return measured
