@@ -192,8 +192,8 @@ def _agent(arrays: checkpoint.NamedArrays, facts: dict[str, Any]) -> Agent:
     name = facts["algorithm"]
     if name not in algorithms():
         raise UsageError(f"has the algorithm {name!r}, which this hpcrl lacks; {suggestion(str(name), algorithms())}")
-    sizes = {each: facts["space"][each] for each in _SPACE}
-    if any(type(sizes[each]) is not int or sizes[each] < 0 for each in _SPACE[:3]):
+    sizes = {key: facts["space"][key] for key in _SPACE}
+    if any(type(sizes[key]) is not int or sizes[key] < 0 for key in _SPACE[:3]):
         raise ValueError("sizes are whole numbers")
     bounds = tuple(zip(arrays["space/low"].tolist(), arrays["space/high"].tolist(), strict=True)) if "space/low" in arrays else ()  # fmt: skip
     space = Space(**sizes, bounds=bounds)
@@ -222,7 +222,9 @@ def _check_weights(algorithm: Algorithm, weights: Mapping[str, NDArray[Any]]) ->
     if least > sum(array.size for array in weights.values()):
         raise ValueError("the settings are those of a larger network")
     expected = initial_weights(algorithm, np.random.default_rng(0))[algorithm.acts_with]
-    if {name: array.shape for name, array in weights.items()} != {name: each.shape for name, each in expected.items()}:
+    if {name: array.shape for name, array in weights.items()} != {
+        name: weight.shape for name, weight in expected.items()
+    }:
         raise ValueError("the weights are those of another network")
 
 

@@ -13,7 +13,7 @@ from hpcrl.rl.interfaces import Act
 
 def start_seeds(seed: int, stream: int, count: int) -> list[int]:
     """Return the seeds of the starts of evaluations; no two training seeds or streams share one."""
-    return [int(each) for each in np.random.SeedSequence([seed, stream]).generate_state(count)]
+    return [int(number) for number in np.random.SeedSequence([seed, stream]).generate_state(count)]
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
 def _side_by_side(
     act: Act, environments: Sequence[Any], seeds: Sequence[int], dtype: type[np.generic]
 ) -> NDArray[np.float64]:
-    starts = [each.reset(seed=seed)[0] for each, seed in zip(environments, seeds, strict=False)]
+    starts = [environment.reset(seed=seed)[0] for environment, seed in zip(environments, seeds, strict=False)]
     observations = np.stack([*starts, *[starts[0]] * (len(environments) - len(starts))]).astype(dtype)
     returns = np.zeros(len(starts))
     running = list(range(len(starts)))

@@ -67,12 +67,12 @@ def play(agent: Agent, episodes: int = 10, seed: int = 0, wanted: VideoFile | No
         video = Video(float(environment.metadata.get("render_fps") or 30), wanted.side, wanted.seconds, wanted.rate)
         shoot = partial(_shoot, video, environment, agent.environment)
     try:
-        found = [_episode(agent, environment, start, shoot) for start in start_seeds(seed, _STREAM, episodes)]
+        played = [_episode(agent, environment, start, shoot) for start in start_seeds(seed, _STREAM, episodes)]
     finally:
         environment.close()
     if video is not None and wanted:
         video.write(wanted.path)
-    returns, lengths = [value for value, _ in found], [length for _, length in found]
+    returns, lengths = [value for value, _ in played], [length for _, length in played]
     return Played(returns, lengths, len(video) if video is not None else 0, video is not None and video.cut)
 
 

@@ -124,15 +124,15 @@ def lines_of_files(framework: str, execution: str) -> dict[str, int]:
 
     Files for several ranks are left out; those of the compiled loops count for fused mode only.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for package in _packages(framework):
         for file in resources.files(package).iterdir():
             name = file.name.removesuffix(".py")
             compiled = name.startswith("fused_") and execution != "fused"
             if file.name.endswith(".py") and name not in ("__init__", "collectives") and not compiled:
                 lines = file.read_text(encoding="utf-8").splitlines()
-                found[name] = found.get(name, 0) + sum(bool(line.strip()) for line in lines)
-    return found
+                counts[name] = counts.get(name, 0) + sum(bool(line.strip()) for line in lines)
+    return counts
 
 
 def main(framework: str, execution: str, flavour: str) -> None:
@@ -140,10 +140,10 @@ def main(framework: str, execution: str, flavour: str) -> None:
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
     device = "cuda" if gpus else "cpu"
     importlib.import_module(framework)  # its time is measured elsewhere, in a process that has imported nothing
-    found: dict[str, Any] = dict(times(framework, execution, device))
-    found |= {"peak_memory": own_peak(), "device": gpus[0] if gpus else "cpu"}
-    found |= {"lines": lines_of_files(framework, execution), **mistake(framework, execution, device)}
-    print(json.dumps(found))
+    facts: dict[str, Any] = dict(times(framework, execution, device))
+    facts |= {"peak_memory": own_peak(), "device": gpus[0] if gpus else "cpu"}
+    facts |= {"lines": lines_of_files(framework, execution), **mistake(framework, execution, device)}
+    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

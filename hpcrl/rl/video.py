@@ -87,7 +87,7 @@ class Video:
 
     def _mp4(self, path: Path) -> bytes:
         width, height = self.size
-        rows = b"".join(each.convert("RGB").tobytes() for each in self._images)
+        rows = b"".join(image.convert("RGB").tobytes() for image in self._images)
         with tempfile.TemporaryDirectory(prefix="hpcrl-video-") as place:
             out = Path(place) / "video.mp4"
             # Widths and heights must be even for the pixels that all players know.
@@ -120,8 +120,8 @@ def encoder(path: Path) -> str:
     Raises:
         UsageError: there is none.
     """
-    if found := shutil.which("ffmpeg"):
-        return found
+    if program := shutil.which("ffmpeg"):
+        return program
     if find_spec("imageio_ffmpeg"):
         return str(import_module("imageio_ffmpeg").get_ffmpeg_exe())
     raise UsageError(f"{path}: an MP4 needs ffmpeg, which is not installed here: install it, or name a .gif")

@@ -163,7 +163,9 @@ def judged(car: tuple[float, float], box: tuple[float, float], taken: int) -> tu
     distance = math.hypot(*box)
     if distance < GOAL_DISTANCE:
         return GOAL_REWARD, True
-    inside = all(low <= each <= high for place in (car, box) for each, (low, high) in zip(place, FIELD, strict=True))
+    inside = all(
+        low <= coordinate <= high for place in (car, box) for coordinate, (low, high) in zip(place, FIELD, strict=True)
+    )
     if not inside or taken >= LONGEST:
         return FAILURE_REWARD, True
     return -distance, False

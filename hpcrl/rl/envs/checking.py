@@ -37,7 +37,7 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> str | None:
 
 if __name__ == "__main__":
     try:
-        found = check(sys.argv[1], json.loads(sys.argv[2]))
+        fault = check(sys.argv[1], json.loads(sys.argv[2]))
     except (UsageError, ImportError):  # not what was asked: its cell says it
-        found = None
-    print(found or "")
+        fault = None
+    print(fault or "")

@@ -66,15 +66,15 @@ class ManyExplorer:
                 return False
             actions = self._choose(self._observations, self.step)
             switch("env_step")
-            found = self._environments.step(actions)
+            transitions = self._environments.step(actions)
             switch("replay")
-            last = found.last.astype(self._dtype, copy=False)
-            self._store(self._observations, actions, found.rewards, last, found.terminated)
-            self._observations = found.observations.astype(self._dtype, copy=False)
-            self._values += found.rewards
+            last = transitions.last.astype(self._dtype, copy=False)
+            self._store(self._observations, actions, transitions.rewards, last, transitions.terminated)
+            self._observations = transitions.observations.astype(self._dtype, copy=False)
+            self._values += transitions.rewards
             self._lengths += 1
             self.step += self.stride
-            for index in np.flatnonzero(found.ended):
+            for index in np.flatnonzero(transitions.ended):
                 self.episodes += 1
                 self._told(self.step, float(self._values[index]), int(self._lengths[index]))
                 self._values[index], self._lengths[index] = 0.0, 0

@@ -83,23 +83,23 @@ class OnPolicyLoop:
         noise = self._noise(size=self._silence.shape).astype(np.float32)
         actions, logs, values = self._actor.sample(self._scales.observations(observations), noise)
         switch("env_step")
-        found = self._environments.step(actions)
+        transitions = self._environments.step(actions)
         switch("replay")
         rollout.observations[row], rollout.actions[row] = observations, actions
-        rollout.logs[row], rollout.values[row], rollout.rewards[row] = logs, values, found.rewards
-        rollout.terminated[row], rollout.ended[row] = found.terminated, found.ended
-        truncated = found.ended & ~found.terminated
+        rollout.logs[row], rollout.values[row], rollout.rewards[row] = logs, values, transitions.rewards
+        rollout.terminated[row], rollout.ended[row] = transitions.terminated, transitions.ended
+        truncated = transitions.ended & ~transitions.terminated
         if truncated.any():
             switch("act")
-            rollout.following[row] = self._values_of(found.last)
+            rollout.following[row] = self._values_of(transitions.last)
             switch("replay")
-        self._observations = found.observations
-        self._scales.step(found.rewards, found.ended)
-        self._values += found.rewards
+        self._observations = transitions.observations
+        self._scales.step(transitions.rewards, transitions.ended)
+        self._values += transitions.rewards
         self._lengths += 1
         ranks = self._run.ranks
         self.step += ranks * self._environments.count
-        for index in np.flatnonzero(found.ended):
+        for index in np.flatnonzero(transitions.ended):
             self.episodes += 1
             self._run.reporter.episode(self.step, float(self._values[index]), int(self._lengths[index]))
             self._values[index], self._lengths[index] = 0.0, 0

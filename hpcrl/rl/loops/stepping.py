@@ -33,10 +33,10 @@ class SteppingLoop(Counted):
             switch("act")
             for actions in self._drawn.rollout():
                 switch("env_step")
-                found = environments.step(actions)
+                transitions = environments.step(actions)
                 switch("other")
-                self._rewards += float(found.rewards.sum())
-                self.episodes += int(np.count_nonzero(found.ended))
+                self._rewards += float(transitions.rewards.sum())
+                self.episodes += int(np.count_nonzero(transitions.ended))
                 self.step += environments.count
             self._run.reporter.progress(self.step, self._total)
         return True

@@ -46,7 +46,7 @@ class Updates:
     def learn(self, step: int) -> None:
         """Take the updates of one interval, which ends at an environment step."""
         settings, learner, memory, switch = self._settings, self._learner, self.memory, self._clock.switch
-        rates = {each.name: rate_of(each, settings, step) for each in self._algorithm.steps}
+        rates = {gradient_step.name: rate_of(gradient_step, settings, step) for gradient_step in self._algorithm.steps}
         if self._stacks:
             switch("replay")
             batches = memory.sample_many(settings.updates, self._share, self._draw, step)

@@ -34,11 +34,11 @@ def image_gradient(images: Floats, weight: Floats, delta: Floats) -> Floats:
     """Return the gradient of the images for the gradient `delta` of what :func:`convolve` returned."""
     outputs, _, kernel, _ = weight.shape
     side, stride = side_of(delta.shape[1], outputs), STRIDES[kernel]
-    delta, found = delta.reshape(-1, side, side, outputs), np.zeros_like(_squares(images, weight))
+    delta, gradient = delta.reshape(-1, side, side, outputs), np.zeros_like(_squares(images, weight))
     span = stride * (side - 1) + 1
     for row, column in np.ndindex(kernel, kernel):
-        found[:, row : row + span : stride, column : column + span : stride] += delta @ weight[:, :, row, column]
-    return found.reshape(images.shape)
+        gradient[:, row : row + span : stride, column : column + span : stride] += delta @ weight[:, :, row, column]
+    return gradient.reshape(images.shape)
 
 
 def _squares(images: Floats, weight: Floats) -> Floats:

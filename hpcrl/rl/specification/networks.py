@@ -31,18 +31,18 @@ def forward(weights: Weights, observations: Observations, activation: str = "rel
 
 def backward(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Weights:
     """Return the gradients of the weights for the gradient `delta` (n, outputs) of the last output of :func:`forward`."""
-    found: Weights = {}
+    derivatives: Weights = {}
     for layer in reversed(range(len(weights) // 2)):
         names = f"layers.{layer}.weight", f"layers.{layer}.bias"
         weight, given = weights[names[0]], outputs[layer]
         if weight.ndim == 2:
-            found[names[0]], found[names[1]] = delta.T @ given, delta.sum(axis=0)
+            derivatives[names[0]], derivatives[names[1]] = delta.T @ given, delta.sum(axis=0)
         else:
-            found[names[0]], found[names[1]] = gradients(given, weight, delta)
+            derivatives[names[0]], derivatives[names[1]] = gradients(given, weight, delta)
         if layer:
             before = delta @ weight if weight.ndim == 2 else image_gradient(given, weight, delta)
             delta = before * _slope(given, activation)
-    return found
+    return derivatives
 
 
 def input_gradient(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Floats:

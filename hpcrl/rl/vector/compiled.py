@@ -73,8 +73,8 @@ class CompiledEnvironments:
         return np.array(self._state.observations)
 
     def step(self, actions: Actions) -> Transitions:
-        self._state, found = self._step(self._state, actions)
-        return Transitions(*(np.asarray(part) for part in found))
+        self._state, transitions = self._step(self._state, actions)
+        return Transitions(*(np.asarray(part) for part in transitions))
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

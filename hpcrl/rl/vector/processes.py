@@ -86,10 +86,10 @@ def _work(
         if seeds is not None:
             memory.observations[share] = environments.reset(seeds)
             return
-        found = environments.step(memory.actions[share])
-        memory.observations[share], memory.rewards[share] = found.observations, found.rewards
-        memory.terminated[share], memory.ended[share] = found.terminated, found.ended
-        memory.last[share] = found.last
+        transitions = environments.step(memory.actions[share])
+        memory.observations[share], memory.rewards[share] = transitions.observations, transitions.rewards
+        memory.terminated[share], memory.ended[share] = transitions.terminated, transitions.ended
+        memory.last[share] = transitions.last
 
     serve(connection, other, answer)
 

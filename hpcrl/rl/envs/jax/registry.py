@@ -14,19 +14,19 @@ from hpcrl.rl.envs.jax.world import World
 
 def worlds() -> dict[str, World | Callable[..., World]]:
     """Return every environment by its name. One that has options is a function of them."""
-    found: dict[str, World | Callable[..., World]] = {}
+    by_name: dict[str, World | Callable[..., World]] = {}
     for module in pkgutil.iter_modules(package.__path__):
         if module.name != "registry":
-            found |= getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "WORLDS", {})
-    return found
+            by_name |= getattr(importlib.import_module(f"{package.__name__}.{module.name}"), "WORLDS", {})
+    return by_name
 
 
 def _own_world(spec: Any) -> Callable[..., World] | None:
     entry = getattr(spec, "entry_point", None)
     if not isinstance(entry, str):
         return None
-    found: Callable[..., World] | None = getattr(importlib.import_module(entry.partition(":")[0]), "jax_world", None)
-    return found
+    world: Callable[..., World] | None = getattr(importlib.import_module(entry.partition(":")[0]), "jax_world", None)
+    return world
 
 
 def world_of(environment: Any) -> tuple[World, int]:
@@ -43,9 +43,9 @@ def world_of(environment: Any) -> tuple[World, int]:
         known[name] = own
     if name not in known:
         raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, known)}")
-    found, limit, options = known[name], int(spec.max_episode_steps or 2**30), getattr(spec, "kwargs", {})
-    if isinstance(found, World):
+    world, limit, options = known[name], int(spec.max_episode_steps or 2**30), getattr(spec, "kwargs", {})
+    if isinstance(world, World):
         if options:
             raise UsageError(f"jax fused: {name} in JAX has no options, got {', '.join(options)}")
-        return found, limit
-    return found(**options), limit
+        return world, limit
+    return world(**options), limit

@@ -145,7 +145,10 @@ def _rollout_and_updates(
     def at(start: float, end: float) -> jax.Array:
         return schedule(start, end, settings.total_steps, carry.step)
 
-    rates = [at(getattr(settings, each.rate), getattr(settings, f"final_{each.rate}")) for each in algorithm.steps]
+    rates = [
+        at(getattr(settings, gradient_step.rate), getattr(settings, f"final_{gradient_step.rate}"))
+        for gradient_step in algorithm.steps
+    ]
 
     def one(parts: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], None]:
         vectors, slots = dict(parts[0]), dict(parts[1])
@@ -154,11 +157,11 @@ def _rollout_and_updates(
             gains = samples.advantages
             samples = samples._replace(advantages=(gains - gains.mean()) / (gains.std() + 1e-8))
         batch = implementation.batch(samples, settings, at)
-        for each, rate in zip(algorithm.steps, rates, strict=True):
-            update = _update_of(learner, each, [vectors[name] for name in each.uses], batch, rate)
-            own = (vectors[each.group], slots[each.group])
-            own = update(0, own) if each.times == 1 else jax.lax.fori_loop(0, each.times, update, own)
-            vectors[each.group], slots[each.group] = own
+        for gradient_step, rate in zip(algorithm.steps, rates, strict=True):
+            update = _update_of(learner, gradient_step, [vectors[name] for name in gradient_step.uses], batch, rate)
+            own = (vectors[gradient_step.group], slots[gradient_step.group])
+            own = update(0, own) if gradient_step.times == 1 else jax.lax.fori_loop(0, gradient_step.times, update, own)
+            vectors[gradient_step.group], slots[gradient_step.group] = own
         return (vectors, slots), None
 
     size = transitions.rewards.size
@@ -189,8 +192,8 @@ def _values_of_what_follows(learner: Learner, sampling: list[jax.Array], transit
     def values(observations: jax.Array) -> jax.Array:
         rows = observations.reshape(-1, observations.shape[-1])
         silence = jnp.zeros((len(rows), learner.algorithm.space.actions))
-        found: jax.Array = learner.pure_sample(*sampling, rows, silence)[2]
-        return found.reshape(observations.shape[:-1])
+        estimates: jax.Array = learner.pure_sample(*sampling, rows, silence)[2]
+        return estimates.reshape(observations.shape[:-1])
 
     cut = transitions.ended & ~transitions.terminated
     next_rows = jnp.concatenate([transitions.values[1:], values(transitions.last[-1:])])

@@ -25,8 +25,8 @@ def rollout(pure: PureEnvironments, state: State, actions: jax.Array) -> tuple[S
     """
 
     def step(state: State, chosen: jax.Array) -> tuple[State, Kept]:
-        state, found = pure.step(state, chosen)
-        return state, (found.rewards, found.terminated, found.ended)
+        state, transitions = pure.step(state, chosen)
+        return state, (transitions.rewards, transitions.terminated, transitions.ended)
 
     return jax.lax.scan(step, state, actions)
 

@@ -13,14 +13,14 @@ from hpcrl.rl.weights import inputs_first
 
 def tree(weights: Weights) -> dict[str, Any]:
     """Return the parameters as Flax has them: ``{"0": {"kernel": (in, out), "bias": (out,)}, ...}``, below a network's name if it has one."""
-    found: dict[str, Any] = {}
+    root: dict[str, Any] = {}
     for name, array in weights.items():
         *places, last = [part for part in name.split(".") if part != "layers"]
-        below = found
+        below = root
         for place in places:
             below = below.setdefault(place, {})
         below[last.replace("weight", "kernel")] = inputs_first(array).copy() if "weight" in last else array
-    return found
+    return root
 
 
 SUFFIX = ".msgpack"

@@ -111,8 +111,8 @@ class Learner:
         return update
 
     def act(self, observations: Observations) -> Actions:
-        found = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])
-        actions: NDArray[np.int64] = found.asnumpy().astype(self._action_type)
+        output = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])
+        actions: NDArray[np.int64] = output.asnumpy().astype(self._action_type)
         return actions
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:

@@ -21,7 +21,7 @@ class Adam:
     def __init__(self, weights: Arrays, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon = settings.optimizer_epsilon
-        self._first, self._second = ([mx.nd.zeros_like(each) for each in weights] for _ in range(2))
+        self._first, self._second = ([mx.nd.zeros_like(array) for array in weights] for _ in range(2))
 
     def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
         self.steps += 1
@@ -46,7 +46,7 @@ class RmsProp:
     def __init__(self, weights: Arrays, settings: OptimizerSettings) -> None:
         self.steps = 0
         self._epsilon, self._decay = settings.optimizer_epsilon, settings.rmsprop_decay
-        self._second = [mx.nd.zeros_like(each) for each in weights]
+        self._second = [mx.nd.zeros_like(array) for array in weights]
 
     def apply(self, weights: Arrays, gradients: Arrays, learning_rate: float) -> None:
         self.steps += 1
@@ -101,7 +101,7 @@ class Own:
 
     def slots(self) -> Arrays:
         states = self._updater.states
-        return [each for number in sorted(states) for each in states[number] or ()]  # SGD has none
+        return [array for number in sorted(states) for array in states[number] or ()]  # SGD has none
 
     def restore(self, steps: int) -> None:
         self._optimizer.num_update = steps

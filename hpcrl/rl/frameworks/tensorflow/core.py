@@ -58,8 +58,8 @@ class Learner:
         settings, networks = self._settings, [self._variables[group] for group in groups]
 
         def outputs(*arrays: Any) -> tuple[Any, ...]:
-            found = function(*arrays, settings, *networks)
-            return found if isinstance(found, tuple) else (found,)
+            result = function(*arrays, settings, *networks)
+            return result if isinstance(result, tuple) else (result,)
 
         return runtime.Program(self._execution, outputs)
 
@@ -108,8 +108,8 @@ class Learner:
 
     def act(self, observations: Observations) -> Actions:
         (actions,) = self._greedy(observations.shape, [tf.convert_to_tensor(observations)])
-        found: Actions = actions.numpy()
-        return found
+        array: Actions = actions.numpy()
+        return array
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         sampled = self._sample(observations.shape, self.transfer((observations, noise)))

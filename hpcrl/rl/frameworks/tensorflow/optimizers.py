@@ -19,12 +19,12 @@ Variables = list[Any]
 
 def split(flat: Any, variables: Variables) -> list[Any]:
     """Split a flat vector into the shapes of the variables."""
-    sizes = [int(np.prod(each.shape)) for each in variables]
-    return [tf.reshape(part, each.shape) for part, each in zip(tf.split(flat, sizes), variables, strict=True)]
+    sizes = [int(np.prod(variable.shape)) for variable in variables]
+    return [tf.reshape(part, variable.shape) for part, variable in zip(tf.split(flat, sizes), variables, strict=True)]
 
 
 def _zeros(variables: Variables) -> Any:
-    return tf.Variable(tf.zeros(sum(int(np.prod(each.shape)) for each in variables)))
+    return tf.Variable(tf.zeros(sum(int(np.prod(variable.shape)) for variable in variables)))
 
 
 class Adam:
@@ -127,7 +127,7 @@ class Own:
         self._optimizer.apply(split(gradient, self._variables), self._variables)
 
     def slots(self) -> list[Any]:
-        return [each.value for each in self._optimizer.variables[2:]]
+        return [variable.value for variable in self._optimizer.variables[2:]]
 
     def restore(self, steps: int) -> None:
         self._optimizer.iterations.assign(steps)

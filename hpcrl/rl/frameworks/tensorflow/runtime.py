@@ -71,7 +71,9 @@ def compiled(execution: str, updates: list[Any], acting: list[Any]) -> str:
     if execution == "eager":
         return "nothing: eager"
     how = "tf.function with XLA" if execution == "xla" else "tf.function"
-    counts = [sum(each.experimental_get_tracing_count() for each in functions) for functions in (updates, acting)]
+    counts = [
+        sum(function.experimental_get_tracing_count() for function in functions) for functions in (updates, acting)
+    ]
     return f"{how}: {counts[0]} update traces, {counts[1]} acting traces"
 
 

@@ -60,7 +60,7 @@ class Learner:
         """Return a function of the page that acts, compiled; not every page has `sample`."""
         function: Any = getattr(self._page, name, None)
         read, settings, more = self._reader(group), self._settings, [self._reader(other) for other in others]
-        return self._compile(lambda *arrays: function(*arrays, settings, read(), *[each() for each in more]))
+        return self._compile(lambda *arrays: function(*arrays, settings, read(), *[reader() for reader in more]))
 
     def _program(self, step: Step) -> Callable[[Tensors, torch.Tensor], tuple[torch.Tensor, ...]]:
         """Return the update of a step from a batch and the optimiser's numbers: one graph, or two with the averaging between."""
@@ -174,8 +174,8 @@ def _tape(value: Callable[[Layers, Tensors], Any], leaves: Layers) -> Callable[[
     """Return the flat gradient of `value` by autograd's tape. Leaves cost less than the backward pass through views of a vector."""
 
     def gradient(vector: torch.Tensor, batch: Tensors) -> Change:
-        found, aux = value(leaves, batch)
-        parts = torch.autograd.grad(found, leaves)
+        objective, aux = value(leaves, batch)
+        parts = torch.autograd.grad(objective, leaves)
         return torch.cat([part.flatten() for part in parts]), tuple(array.detach() for array in aux)
 
     return gradient
