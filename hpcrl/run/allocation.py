@@ -68,7 +68,7 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
         attempt=environment.get("HPCRL_ATTEMPT") or f"byhand-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}",
         restarts=int(environment.get("HPCRL_RESTARTS", "0")),
         key=None,
-        addresses=tuple(each for each in environment.get("HPCRL_ADDRESSES", "").split(",") if each),
+        addresses=tuple(address for address in environment.get("HPCRL_ADDRESSES", "").split(",") if address),
     )
 
 
@@ -105,7 +105,7 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
     Without Slurm the process is also bound to that many cores, because some libraries take the number of threads from the
     allowed cores. Each rank has its own cores if there are enough (``HPCRL_CORES`` lists those of the cell).
     """
-    own = (name for each in frameworks().values() for name in each.threads)
+    own = (name for framework in frameworks().values() for name in framework.threads)
     for name in (*_THREAD_VARIABLES, *own):
         os.environ[name] = str(cpus)
     if "SLURM_JOB_ID" in os.environ:

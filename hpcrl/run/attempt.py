@@ -348,7 +348,7 @@ def _clock_offset(directory: Path, cell: Cell, allocation: Allocation) -> float 
         if allocation.rank == 0:
             serve(file, towards=allocation.addresses[-1].rpartition(":")[0])
             return 0.0
-        found = offset(file)
+        measured = offset(file)
     except OSError:  # a full disk, or no sockets: the cell still runs
         return None
-    return found[0] if found else None
+    return measured[0] if measured else None

@@ -62,11 +62,11 @@ def unsafe(places: Places) -> str | None:
             with suppress(FileExistsError):
                 if path not in copied:
                     path.mkdir()
-            found = path.lstat()
-            if stat.S_ISLNK(found.st_mode):
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode):
                 return f"{path}: is a symbolic link, and the command could write elsewhere: remove it, or plan again"
-            if found.st_uid not in trusted:
-                return f"{path}: belongs to user {found.st_uid}, not to you or the plan's owner: remove it, or plan again in a directory of your own"
+            if status.st_uid not in trusted:
+                return f"{path}: belongs to user {status.st_uid}, not to you or the plan's owner: remove it, or plan again in a directory of your own"
     except FileNotFoundError:
         return None  # of the code, which is said below
     except OSError as error:
@@ -276,8 +276,8 @@ def _how(program: str, code: int, starved: bool, caught: str | None, warning: st
 
 def _python_path(environment: Mapping[str, str]) -> list[Path]:
     """Return the directories of the entries of PYTHONPATH, which include hpcrl's worker."""
-    entries = [Path(each) for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return [each if each.is_dir() else each.parent for each in entries if each.exists()]
+    entries = [Path(entry) for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [entry if entry.is_dir() else entry.parent for entry in entries if entry.exists()]
 
 
 def _end_of(child: subprocess.Popen[bytes], seconds: float, output: Output | None, recorder: Recorder) -> int:

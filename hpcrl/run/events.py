@@ -34,7 +34,7 @@ class LiveEvents:
         Args:
             resumed: the step of the checkpoint from which the training continued.
         """
-        self._try(lambda file: _add(file, [*(("samples", each) for each in samples), (kind, row)]), resumed)
+        self._try(lambda file: _add(file, [*(("samples", sample) for sample in samples), (kind, row)]), resumed)
 
     def flush(self) -> None:
         if self._file:
@@ -44,7 +44,7 @@ class LiveEvents:
         """Add the last samples and the phases, and close the file, if there is one."""
         if self._file is None:
             return
-        self._try(lambda file: _add(file, [("samples", each) for each in samples]))
+        self._try(lambda file: _add(file, [("samples", sample) for sample in samples]))
         self._try(lambda file: file.phases(footer["wall_time"], phases))
         self._try(EventFile.close)
 
@@ -74,7 +74,7 @@ def write_events(record: Path, directory: Path, node: str, attempt: str) -> None
         started, footer = float(facts["header"]["started"]), facts["footer"]
         file = EventFile(directory / file_name(started, node, attempt), started)
         file.begin(_first_step(footer.get("resumed_step")))
-        _add(file, sorted(rows, key=lambda each: each[1][TABLES[each[0]].index("time")]))
+        _add(file, sorted(rows, key=lambda row: row[1][TABLES[row[0]].index("time")]))
         file.phases(footer["wall_time"], facts["phases"]["seconds"])
         file.close()
     except (OSError, RecordError, KeyError) as error:  # KeyError: the record has not all frames, as on a full disk

@@ -14,7 +14,9 @@ def judged(
     ended: Ended, expected: Mapping[str, Mapping[str, float | str]], values: Mapping[str, float | None]
 ) -> Ended:
     """Return how the workload ended: failed, with expected and actual value, if a value is not as expected."""
-    wrong = [said for name, each in expected.items() if (said := unexpected(name, each, values.get(name)))]
+    wrong = [
+        said for name, expectation in expected.items() if (said := unexpected(name, expectation, values.get(name)))
+    ]
     if not wrong:
         return ended
     print(f"hpcrl: {'; '.join(wrong)}", file=sys.stderr)

@@ -55,9 +55,9 @@ def end_leftovers(keep: Collection[int]) -> str | None:
 
 def _below(keep: Collection[int]) -> list[psutil.Process]:
     kept = set(keep).union(*(descendants(pid) for pid in keep))
-    found = []
+    processes = []
     for pid in descendants(os.getpid()):
         with suppress(psutil.NoSuchProcess):
             if pid not in kept and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

@@ -124,7 +124,9 @@ def _wandb(path: Path, step: str | None) -> Iterator[Entry]:
             continue
         items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         at, when = items.pop("_step", None), items.pop("_timestamp", None)
-        numbers = {name: float(each) for name, each in items.items() if _is_number(each) and not name.startswith("_")}
+        numbers = {
+            name: float(value) for name, value in items.items() if _is_number(value) and not name.startswith("_")
+        }
         if numbers:
             yield {
                 "step": at if isinstance(at, int) and abs(at) < 2**62 else None,

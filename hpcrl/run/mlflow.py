@@ -116,35 +116,35 @@ class Server:
         self._post("runs/update", run_id=run, status=status, end_time=time)
 
     def _experiment(self, name: str) -> str:
-        if (found := self._experiment_of(name)) is None:
+        if (experiment := self._experiment_of(name)) is None:
             try:
                 return self._picked(self._post("experiments/create", name=name), "experiment_id")
             except MlflowError as error:  # another cell made it in the meantime
-                if error.code != "RESOURCE_ALREADY_EXISTS" or (found := self._experiment_of(name)) is None:
+                if error.code != "RESOURCE_ALREADY_EXISTS" or (experiment := self._experiment_of(name)) is None:
                     raise
-        return found
+        return experiment
 
     def _experiment_of(self, name: str) -> str | None:
         try:
-            found = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
+            answer = self._call("GET", "experiments/get-by-name", {"experiment_name": name})
         except MlflowError as error:
             if error.code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
-        return self._picked(found, "experiment", "experiment_id")
+        return self._picked(answer, "experiment", "experiment_id")
 
     def _run(self, experiment: str, named: Named, parent: str | None = None) -> str:
         """Return the oldest run with a key, which is made if there is none."""
-        if (found := self._find(experiment, named.key)) is None:
+        if (run := self._find(experiment, named.key)) is None:
             tags = [{"key": KEY, "value": named.key}] + [{"key": PARENT, "value": parent}] * (parent is not None)
             made = self._post(
                 "runs/create", experiment_id=experiment, run_name=named.name, start_time=named.started, tags=tags
             )
-            found = self._picked(made, "run", "info", "run_id")
+            run = self._picked(made, "run", "info", "run_id")
             if parent is None:
-                self.end(found, "FINISHED", named.started)
-                found = self._find(experiment, named.key) or found
-        return found
+                self.end(run, "FINISHED", named.started)
+                run = self._find(experiment, named.key) or run
+        return run
 
     def _find(self, experiment: str, key: str) -> str | None:
         answer = self._post(
@@ -180,10 +180,10 @@ class Server:
                 raise TimeoutError("no answer in time")
             asked = Request(address, data, self._headers, method=method)
             with self._opener.open(asked, timeout=left) as answer:
-                found = json.loads(_read(answer, time.monotonic() + left) or b"{}")
-            if not isinstance(found, dict):
+                reply = json.loads(_read(answer, time.monotonic() + left) or b"{}")
+            if not isinstance(reply, dict):
                 raise ValueError("it is not a JSON object")
-            return found
+            return reply
         except HTTPError as error:
             text, code = _said(error)
         except OSError as error:

@@ -149,19 +149,19 @@ class Output:
         for first in range(0, len(lines), _LINES):
             some = iter(lines[first : first + _LINES])
             while self._patterns:
-                found: list[Entry] = []
+                entries: list[Entry] = []
                 try:
                     with self._limit():
                         for line in some:
-                            self._search(line, at, found)
+                            self._search(line, at, entries)
                 except _TooSlow:
                     self._patterns.pop(self._trying, None)
                     self._note(
                         f"metrics.stdout.{self._trying}: the pattern needs more than {_MATCH_SECONDS:g} s for some lines and is no longer used: write a simpler one"
                     )
-                    yield from self._counted(found)
+                    yield from self._counted(entries)
                     continue
-                yield from self._counted(found)
+                yield from self._counted(entries)
                 break
 
     @contextmanager

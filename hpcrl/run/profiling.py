@@ -105,12 +105,12 @@ class Profiling:
             return
         with self._clock.aside(PHASE):
             started = perf_counter()
-            found = self._tried("cannot be read", lambda tool: tool.read(scratch))
-            if found and found[0] is None:
+            result = self._tried("cannot be read", lambda tool: tool.read(scratch))
+            if result and result[0] is None:
                 why = "the command left no profile: it was ended by a signal, or ended without Python's own exit"
                 self._note(why)
-            elif found and found[0]:
-                self._keep(found[0], started)
+            elif result and result[0]:
+                self._keep(result[0], started)
 
     def facts(self) -> dict[str, Any]:
         """Return the profile for the footer of the record."""
@@ -129,8 +129,8 @@ class Profiling:
         started = perf_counter()
         if self._tried("cannot stop", lambda tool: tool.stop()) is None:
             return
-        if found := self._tried("cannot write", lambda tool: tool.write(scratch)):
-            self._keep(found[0], started)
+        if result := self._tried("cannot write", lambda tool: tool.write(scratch)):
+            self._keep(result[0], started)
 
     def _keep(self, found: Found, started: float) -> None:
         """Move the file into the plan, unless it is too large, and keep the summary."""

@@ -122,9 +122,9 @@ def _gloo(stack: ExitStack, ranks: int) -> Callable[[int], dict[str, str]]:
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(bound.getsockname()[1]) for bound in sockets]
 
 
 def _watch(children: list[subprocess.Popen[bytes]]) -> int:
@@ -135,8 +135,8 @@ def _watch(children: list[subprocess.Popen[bytes]]) -> int:
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(child.pid)
-                for each in process.children() if "mpirun" in child.args[0] else [process]:  # type: ignore[operator,index]
-                    each.send_signal(number)
+                for target in process.children() if "mpirun" in child.args[0] else [process]:  # type: ignore[operator,index]
+                    target.send_signal(number)
 
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, hand_on)

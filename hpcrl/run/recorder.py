@@ -158,7 +158,7 @@ class Recorder:
         nan = float("nan")
         values = {name: nan if (value := reading.get(name)) is None else float(value) for name in SAMPLE_COLUMNS[1:]}
         row = (reading["monotonic"] - self._start, *values.values())
-        lists = {name: [float(each) for each in reading.get(name, ())] for name in SAMPLE_LISTS}
+        lists = {name: [float(number) for number in reading.get(name, ())] for name in SAMPLE_LISTS}
         with self._lock:
             self._rows["samples"].append(row)
             if self.followers:
@@ -224,10 +224,10 @@ class Recorder:
             return
         payload = {"table": np.array(rows, np.float64)}
         for name in SAMPLE_LISTS if lists else ():
-            widths = {len(each[name]) for each in lists} - {0}
+            widths = {len(sample[name]) for sample in lists} - {0}
             if len(widths) == 1:  # a sample of memory only has none: a row of NaN
                 without = [math.nan] * widths.pop()
-                payload[name] = np.array([each[name] or without for each in lists], np.float32)
+                payload[name] = np.array([sample[name] or without for sample in lists], np.float32)
         if not self._append(kind, payload, kept=True):
             with self._lock:
                 self._rows[kind] = rows + self._rows[kind]
@@ -244,16 +244,16 @@ class Recorder:
         samples = self._new_samples()
         if due := time.monotonic() - self._shown >= FLUSH_SECONDS:
             self._shown = time.monotonic()
-        for each in self.followers:
-            with self._clock.aside(each.phase):
-                each.add(samples, kind, row, self.resumed_step)
+        for follower in self.followers:
+            with self._clock.aside(follower.phase):
+                follower.add(samples, kind, row, self.resumed_step)
                 if due:
-                    each.flush()
+                    follower.flush()
 
     def _new_samples(self) -> list[tuple[float, ...]]:
         with self._lock:
-            found, self._unshown = self._unshown, []
-        return found
+            samples, self._unshown = self._unshown, []
+        return samples
 
     def footer(self, outcome: str, reason: str | None, facts: dict[str, Any]) -> bool:
         """Append the last frames and close the record. Tell whether the footer was written."""
@@ -274,8 +274,8 @@ class Recorder:
     def close_followers(self) -> None:
         """Let those that got the values write or send the rest; the record is closed, so this is in no measured time."""
         samples = self._new_samples()
-        for each in self.followers:
-            each.close(samples, *self._closing)
+        for follower in self.followers:
+            follower.close(samples, *self._closing)
 
     def _append(self, kind: str, payload: dict[str, Any], kept: bool = False) -> bool:
         with self._lock:

@@ -58,7 +58,7 @@ class Trial:
         self._trial.set_user_attr(f"{_EVALUATION}{step}", value)
         if self._several or not math.isfinite(value):
             return False
-        self._trial.report(value, sum(each <= step for each in self._evaluations))
+        self._trial.report(value, sum(earlier <= step for earlier in self._evaluations))
         return bool(self._trial.should_prune())
 
     def end(self, outcome: str, facts: Mapping[str, Any]) -> str | None:
@@ -203,7 +203,7 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> 
     from optuna.trial import Trial as OptunaTrial
     from optuna.trial import TrialState
 
-    earlier = [each for each in study.trials if each.user_attrs.get(_CELL) == cell.id]
+    earlier = [other for other in study.trials if other.user_attrs.get(_CELL) == cell.id]
     for frozen in earlier:
         if _ended(frozen):
             return frozen
@@ -224,17 +224,17 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> 
 def _best(study: Any, search: SearchFacts, path: Path) -> dict[str, Any]:
     from optuna.trial import TrialState
 
-    mine = [each for each in study.trials if each.user_attrs.get(_NUMBER, search.trials + 1) <= search.trials]
-    ended = {each.user_attrs[_CELL] for each in mine if _ended(each)}
+    mine = [trial for trial in study.trials if trial.user_attrs.get(_NUMBER, search.trials + 1) <= search.trials]
+    ended = {trial.user_attrs[_CELL] for trial in mine if _ended(trial)}
     if (missing := search.trials - len(ended)) > 0:
         raise UsageError(
             f"{missing} of {count(search.trials, 'trial')} have not ended: run `hpcrl submit` again, which runs them and then this cell"
         )
-    completed = [each for each in mine if each.state == TrialState.COMPLETE]
+    completed = [trial for trial in mine if trial.state == TrialState.COMPLETE]
     if not completed:
         raise UsageError(f"{path}: no trial completed, so that there is no best one")
     sign = -1 if next(iter(search.directions.values())) == "maximize" else 1
-    best = min(completed, key=lambda each: (sign * each.values[0], each.user_attrs[_NUMBER]))
+    best = min(completed, key=lambda trial: (sign * trial.values[0], trial.user_attrs[_NUMBER]))
     return dict(best.params)
 
 
@@ -253,17 +253,17 @@ def _ended(trial: Any) -> str | None:
 def _distributions(space: Mapping[str, Any]) -> dict[str, Any]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, Any] = {}
-    for name, each in space.items():
-        if not isinstance(each, Mapping):
-            found[name] = CategoricalDistribution(tuple(each))
+    distributions: dict[str, Any] = {}
+    for name, domain in space.items():
+        if not isinstance(domain, Mapping):
+            distributions[name] = CategoricalDistribution(tuple(domain))
             continue
-        low, high, log, step = each["low"], each["high"], each.get("log", False), each.get("step")
+        low, high, log, step = domain["low"], domain["high"], domain.get("log", False), domain.get("step")
         if isinstance(low, int) and isinstance(high, int):
-            found[name] = IntDistribution(low, high, log=log, step=step or 1)
+            distributions[name] = IntDistribution(low, high, log=log, step=step or 1)
         else:
-            found[name] = FloatDistribution(low, high, log=log, step=step)
-    return found
+            distributions[name] = FloatDistribution(low, high, log=log, step=step)
+    return distributions
 
 
 def _sampler(search: SearchFacts, what: str) -> Any:

@@ -25,12 +25,12 @@ def _missing(modules: Sequence[str]) -> Iterator[str]:
             yield name
         elif least := _LEAST.get(name):
             try:
-                found = version(name)
-                old = tuple(int(part) for part in found.split(".")[:2]) < least
+                installed = version(name)
+                old = tuple(int(part) for part in installed.split(".")[:2]) < least
             except (PackageNotFoundError, ValueError):  # installed without a version
                 continue
             if old:
-                yield f"{name} {least[0]}.{least[1]} or newer (it has {found})"
+                yield f"{name} {least[0]}.{least[1]} or newer (it has {installed})"
 
 
 def main(modules: Sequence[str]) -> int:
@@ -39,8 +39,8 @@ def main(modules: Sequence[str]) -> int:
         print(f"hpcrl: {wrong}", file=sys.stderr)
         return 1
     if modules:
-        found = [f"{name} {getattr(import_module(name), '__version__', 'imports')}" for name in (*_LEAST, *modules)]
-        print(", ".join(found))
+        versions = [f"{name} {getattr(import_module(name), '__version__', 'imports')}" for name in (*_LEAST, *modules)]
+        print(", ".join(versions))
     return 0
 
 

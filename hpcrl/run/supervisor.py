@@ -55,7 +55,7 @@ def fork_rank(ended: Callable[[dict[str, Any]], object]) -> int | None:
 def oom_kills() -> int:
     """Return how many processes the kernel of this machine has ended for lack of memory."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return int(found[1]) if found else 0
+        match = None
+    return int(match[1]) if match else 0

@@ -48,12 +48,12 @@ def _points(started: float, kind: str, row: Sequence[float]) -> list[dict[str, A
 def _results(started: float, footer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
     """Return the results of an attempt, MLflow's word for its outcome, and its end in Unix milliseconds."""
     end = int((started + footer["wall_time"]) * 1000)
-    found = [
+    results = [
         {"key": name, "value": float(value), "timestamp": end, "step": 0}
         for name, value in footer.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     ]
-    return found, _STATUS.get(footer["outcome"], "FAILED"), end
+    return results, _STATUS.get(footer["outcome"], "FAILED"), end
 
 
 def _seconds_left(footer: Mapping[str, Any]) -> float:

@@ -172,7 +172,7 @@ def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None and asked.gpus:
             named = ",".join(visible_gpus())
-        if len(visible := [each for each in (named or "").split(",") if each]) > 1:  # each rank has one GPU
+        if len(visible := [gpu for gpu in (named or "").split(",") if gpu]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
     if framework not in frameworks():
         return

@@ -72,6 +72,6 @@ def _found(file: Path, stats: Stats) -> Found:
             if caller in names:
                 callees = calls.setdefault(names[caller], {})
                 callees[name] = callees.get(name, 0.0) + edge[3]
-    functions = [Function(name, *each) for name, each in sums.items()]
-    tree = called_tree(roots, calls, {each.name: each.total for each in functions})
-    return Found(file, sum(each.own for each in functions), functions, tree)
+    functions = [Function(name, *numbers) for name, numbers in sums.items()]
+    tree = called_tree(roots, calls, {function.name: function.total for function in functions})
+    return Found(file, sum(function.own for function in functions), functions, tree)

@@ -51,7 +51,7 @@ class Tool:
         finally:
             shutil.rmtree(self._place, ignore_errors=True)
         tree = tree_of(threads)
-        own = [each for thread in tree.callees.values() for each in functions_of(thread)]
+        own = [function for thread in tree.callees.values() for function in functions_of(thread)]
         return Found(kept, tree.value, own, tree)
 
     def wrapped(self, words: list[str], scratch: Path) -> list[str]:

@@ -51,7 +51,7 @@ class Tool:
         shutil.move(Path(self._scratch.name) / _FILE, file)
         self._scratch.cleanup()
         records = memray.FileReader(str(file)).get_high_watermark_allocation_records(merge_threads=True)
-        return _found(file, ((each.stack_trace()[::-1], each.size) for each in records))
+        return _found(file, ((record.stack_trace()[::-1], record.size) for record in records))
 
     def wrapped(self, words: list[str], scratch: Path) -> list[str]:
         return under("memray", words, scratch, scratch / _FILE)

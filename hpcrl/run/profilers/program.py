@@ -54,9 +54,9 @@ def _main() -> None:
             def write_stacks() -> None:
                 lines = []
                 reader = memray.FileReader(str(output))
-                for each in reader.get_high_watermark_allocation_records(merge_threads=True):
-                    frames = ["\0".join(map(str, frame)) for frame in each.stack_trace()[::-1]]
-                    lines.append("\t".join([str(each.size), *frames]))
+                for record in reader.get_high_watermark_allocation_records(merge_threads=True):
+                    frames = ["\0".join(map(str, frame)) for frame in record.stack_trace()[::-1]]
+                    lines.append("\t".join([str(record.size), *frames]))
                 output.with_name("stacks.txt").write_text("\n".join(lines), errors="replace")
 
             def leave() -> None:

@@ -121,15 +121,15 @@ def _tree(text: str) -> Frame:
     for line in text.splitlines():
         names, _, samples = line.rpartition(" ")
         if names and samples.isdecimal():
-            tree.add([_named(each) for each in names.split(";")], float(samples))
+            tree.add([_named(name) for name in names.split(";")], float(samples))
     return tree
 
 
 def _named(frame: str) -> str:
-    if found := re.match(r"process (\d+):", frame):
-        return f"process {found[1]}"
-    found = re.fullmatch(r"(.*) \((.*?)(?::(\d+))?\)", frame)
-    return place_of(found[1], found[2], int(found[3] or 0)) if found else plain_name(frame)
+    if match := re.match(r"process (\d+):", frame):
+        return f"process {match[1]}"
+    match = re.fullmatch(r"(.*) \((.*?)(?::(\d+))?\)", frame)
+    return place_of(match[1], match[2], int(match[3] or 0)) if match else plain_name(frame)
 
 
 def allow_reading() -> None:

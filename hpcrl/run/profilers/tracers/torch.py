@@ -22,9 +22,9 @@ def start(directory: Path) -> None:
 
 def stop(directory: Path) -> Any:
     """End it. The events are read later, by :func:`written`."""
-    found = _running.pop()
-    found.stop()
-    return found
+    profiler = _running.pop()
+    profiler.stop()
+    return profiler
 
 
 def written(found: Any, directory: Path) -> tuple[Path, list[Thread]]:
@@ -32,9 +32,9 @@ def written(found: Any, directory: Path) -> tuple[Path, list[Thread]]:
     file = directory / f"profile{TRACE}"
     found.export_chrome_trace(str(file))
     threads: dict[tuple[str, int], Thread] = {}
-    for each in found.events():
-        device = str(each.device_type).rpartition(".")[2]
-        thread = threads.setdefault((device, each.thread), Thread(device, f"{device} {len(threads)}"))
-        span = each.time_range
-        thread.events.append(Event(each.name, _MICRO * span.start, _MICRO * (span.end - span.start)))
+    for event in found.events():
+        device = str(event.device_type).rpartition(".")[2]
+        thread = threads.setdefault((device, event.thread), Thread(device, f"{device} {len(threads)}"))
+        span = event.time_range
+        thread.events.append(Event(event.name, _MICRO * span.start, _MICRO * (span.end - span.start)))
     return file, list(threads.values())

@@ -14,8 +14,8 @@ def read_in(directory: Path) -> tuple[Path, list[Thread]]:
         FileNotFoundError: there is none.
         TraceError: it cannot be read.
     """
-    found = sorted(directory.rglob(f"*{XSPACE}"))
-    if not found:
+    files = sorted(directory.rglob(f"*{XSPACE}"))
+    if not files:
         raise FileNotFoundError("the framework's profiler wrote no trace")
-    file = found[0].rename(directory / f"profile{XSPACE}")
+    file = files[0].rename(directory / f"profile{XSPACE}")
     return file, read_xspace(file.read_bytes())
