@@ -100,7 +100,7 @@ def read_before(directory: Path) -> Before | None:
         raise UsageError(
             f"{directory / plan.cells_file}: cannot be read ({error.strerror}): plan into another directory with -o"
         ) from None
-    taken = frozenset(job.name for each in [plan, *older] for job in each.jobs)
+    taken = frozenset(job.name for generation in [plan, *older] for job in generation.jobs)
     return Before(directory, plan, manifest, cells, files, taken)
 
 

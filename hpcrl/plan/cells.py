@@ -38,7 +38,7 @@ class Batch:
 
     def without(self, completed: Container[str]) -> Batch:
         kept = [index for index, cell in enumerate(self.ids) if cell not in completed]
-        ids, configs = [self.ids[each] for each in kept], [self.configs[each] for each in kept]
+        ids, configs = [self.ids[index] for index in kept], [self.configs[index] for index in kept]
         return Batch(self.environment, self.placement, self.resources, ids, configs, self.wave)
 
 
@@ -74,7 +74,9 @@ def check_ids(study: Study, batches: Sequence[Batch]) -> None:
                 first[cell] = batch
                 continue
             asked = batch.resources, other.resources
-            differing = " and ".join(name for name in LIMITS if len({getattr(each, name) for each in asked}) > 1)
+            differing = " and ".join(
+                name for name in LIMITS if len({getattr(resources, name) for resources in asked}) > 1
+            )
             if differing:
                 raise UsageError(
                     f"study {study.name}: two cells ({label(config)}) differ only in {differing}, which does not enter a cell's id: make "

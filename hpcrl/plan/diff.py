@@ -26,8 +26,8 @@ class Difference:
 def diff_plans(first: Path, second: Path) -> Difference:
     """Compare two plan directories by their cells, environments and scripts."""
     plans = read_plan(first), read_plan(second)
-    cells = [{cell.id: cell for cell in read_cells(each)} for each in (first, second)]
-    keys = [{each.key for each in plan.environments} | _code(plan) for plan in plans]
+    cells = [{cell.id: cell for cell in read_cells(directory)} for directory in (first, second)]
+    keys = [{environment.key for environment in plan.environments} | _code(plan) for plan in plans]
     return Difference(
         [_name(cell) for key, cell in cells[0].items() if key not in cells[1]],
         [_name(cell) for key, cell in cells[1].items() if key not in cells[0]],

@@ -59,7 +59,7 @@ def render_environment(
     digest = hashlib.sha256(f"{conda}\0{requirements}".encode()).hexdigest()[:10]
     hashed = with_hashes(pins, hashes)
     build_hashes = list(hashes.get(name_of(extra.build), ())) if extra and extra.build else []
-    checked, requirements = _render(renderer, {**values, "pins": [each.to_line() for each in hashed]})
+    checked, requirements = _render(renderer, {**values, "pins": [requirement.to_line() for requirement in hashed]})
     if not unhashed(hashed):  # conda calls pip, which accepts hashes for all pins or for none
         conda = checked
     key = "-".join([spec.name, flavour, *(["horovod"] if horovod else []), digest])
@@ -83,7 +83,7 @@ def render_environment(
 
 def unchecked_of(environments: Iterable[Environment]) -> list[str]:
     """Return a sentence for each environment that is installed without hashes, with the reason."""
-    remarks = {each.name: unchecked(each.name, each.unhashed()) for each in environments}
+    remarks = {environment.name: unchecked(environment.name, environment.unhashed()) for environment in environments}
     return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
 
 
@@ -96,7 +96,7 @@ def check_profilers(wanted: Iterable[tuple[str, str]], environments: Iterable[En
     Raises:
         UsageError: a package is missing.
     """
-    known = {each.key: each for each in environments}
+    known = {environment.key: environment for environment in environments}
     for key, profiler in sorted(set(wanted)):
         package = PROFILERS[profiler].package
         if not package or key not in known:  # an environment that hpcrl did not build: the cell says what it lacks

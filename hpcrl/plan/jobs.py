@@ -141,7 +141,7 @@ def write_jobs(
         whole = batch.resources.model_copy(update={"time": batch.resources.time * number})
         asked = request(profile, batch.placement, whole, choices.account, choices.email)
         size = largest[batch.placement.qos] * number
-        cells = [(line, each.environment) for each in together for line in each.lines]
+        cells = [(line, member.environment) for member in together for line in member.lines]
         for start in range(0, len(cells), size):
             chunk = cells[start : start + size]
             lines, software = [line for line, _ in chunk], _software(key for _, key in chunk)
@@ -182,7 +182,7 @@ def _stage_jobs(profile: ClusterProfile, study: Study, choices: UserChoices) -> 
     wanted += [] if profile.scheduler.here else ["feed"]
     wanted += ["collect", "report"] if staged else []
     made = {stage: _stage_job(stage, profile, study, choices) for stage in [*wanted, "notify"]}
-    return {stage: each for stage, each in made.items() if each}
+    return {stage: pair for stage, pair in made.items() if pair}
 
 
 def _script_name(job: str) -> str:

@@ -39,7 +39,7 @@ class Stages:
 
     def names(self, qos: str | None, fed: bool = False) -> list[str]:
         """Return the stages of a QOS (None: all), with `feed` only if the plan is submitted in parts."""
-        return [stage for stage, each in self.qos.items() if qos in (None, each) and (fed or stage != "feed")]
+        return [stage for stage, stage_qos in self.qos.items() if qos in (None, stage_qos) and (fed or stage != "feed")]
 
     def count(self, qos: str | None, fed: bool = False) -> int:
         return len(self.names(qos, fed))
@@ -81,25 +81,25 @@ def choose_cells_per_task(
     Raises:
         UsageError: `wanted` cells need more time than partition and QOS allow, or a limit is too small for one part.
     """
-    most = [min(each.cells, longest(profile, each.placement) // each.time) for each in demands]
+    most = [min(demand.cells, longest(profile, demand.placement) // demand.time) for demand in demands]
     if wanted is not None:
         _check_wanted(profile, demands, wanted)
-        chosen = [min(each.cells, wanted) for each in demands]
+        chosen = [min(demand.cells, wanted) for demand in demands]
     else:
         chosen = [1] * len(demands)
         for qos, limit in _limits(profile, demands):
-            members = [index for index, each in enumerate(demands) if qos is None or each.placement.qos == qos]
+            members = [index for index, demand in enumerate(demands) if qos is None or demand.placement.qos == qos]
             room = limit - stages.count(qos)
-            if found := _smallest(demands, chosen, most, members, room):
+            if number := _smallest(demands, chosen, most, members, room):
                 for index in members:
-                    chosen[index] = max(chosen[index], min(found, most[index]))
+                    chosen[index] = max(chosen[index], min(number, most[index]))
     _check_parts(profile, demands, stages, chosen)
     return chosen
 
 
 def _limits(profile: ClusterProfile, demands: Sequence[Demand]) -> Iterator[tuple[str | None, int]]:
     """Give each QOS in use and its limit, then None and the limit of the scheduler."""
-    for qos in dict.fromkeys(each.placement.qos for each in demands):
+    for qos in dict.fromkeys(demand.placement.qos for demand in demands):
         if qos and (limit := profile.qos[qos].max_queued):
             yield qos, limit
     if limit := profile.scheduler.max_submitted:
@@ -110,9 +110,11 @@ def _smallest(
     demands: Sequence[Demand], chosen: Sequence[int], most: Sequence[int], members: Sequence[int], room: int
 ) -> int | None:
     def fits(number: int) -> bool:
-        return sum(_tasks(demands[each], max(chosen[each], min(number, most[each]))) for each in members) <= room
+        return (
+            sum(_tasks(demands[member], max(chosen[member], min(number, most[member]))) for member in members) <= room
+        )
 
-    numbers = range(1, max(most[each] for each in members) + 1)
+    numbers = range(1, max(most[member] for member in members) + 1)
     place = bisect_left(numbers, True, key=fits)
     return numbers[place] if place < len(numbers) else None
 
@@ -122,15 +124,15 @@ def _tasks(demand: Demand, cells_per_task: int) -> int:
 
 
 def _check_wanted(profile: ClusterProfile, demands: Sequence[Demand], wanted: int) -> None:
-    for each in demands:
-        limit = longest(profile, each.placement)
-        if min(wanted, each.cells) * each.time > limit:
-            where = f"partition {each.placement.partition}"
-            where += f", QOS {each.placement.qos}," if each.placement.qos else ""
+    for demand in demands:
+        limit = longest(profile, demand.placement)
+        if min(wanted, demand.cells) * demand.time > limit:
+            where = f"partition {demand.placement.partition}"
+            where += f", QOS {demand.placement.qos}," if demand.placement.qos else ""
             fitting = [(longest(profile, other.placement) // other.time, other.cells) for other in demands]
             largest = min(number for number, cells in fitting if number < cells)
             raise UsageError(
-                f"--cells-per-task {wanted}: {wanted} cells of {format_time(each.time)} need {format_time(wanted * each.time)}, but "
+                f"--cells-per-task {wanted}: {wanted} cells of {format_time(demand.time)} need {format_time(wanted * demand.time)}, but "
                 f"the maximum of {where} is {format_time(limit)}: give at most {largest}"
             )
 
@@ -152,9 +154,9 @@ def _check_parts(profile: ClusterProfile, demands: Sequence[Demand], stages: Sta
 
 def _is_over(demands: Sequence[Demand], stages: Stages, chosen: Sequence[int], qos: str | None, limit: int) -> bool:
     tasks = sum(
-        _tasks(each, number)
-        for each, number in zip(demands, chosen, strict=True)
-        if qos is None or each.placement.qos == qos
+        _tasks(demand, number)
+        for demand, number in zip(demands, chosen, strict=True)
+        if qos is None or demand.placement.qos == qos
     )
     return tasks + stages.count(qos) > limit
 
@@ -167,7 +169,7 @@ def largest_arrays(
     for qos, limit in _limits(profile, demands):
         room[qos] = limit - stages.count(qos, fed=_is_over(demands, stages, chosen, qos, limit))
     most = min(profile.scheduler.max_array_size, MAX_ARRAY, room.get(None, MAX_ARRAY))
-    return {qos: min(most, room.get(qos, most)) for qos in {each.placement.qos for each in demands}}
+    return {qos: min(most, room.get(qos, most)) for qos in {demand.placement.qos for demand in demands}}
 
 
 def in_words(plan: Plan) -> list[str]:

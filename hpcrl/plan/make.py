@@ -99,9 +99,11 @@ def make_plan(
         home = own.key
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
     keys = {home, *(batch.environment for batch in batches)}
-    used = sorted((each for each in environments.values() if each.key in keys), key=lambda each: each.key)
+    used = sorted(
+        (candidate for candidate in environments.values() if candidate.key in keys), key=lambda candidate: candidate.key
+    )
     check_readers(study.workload, used, surroundings)
-    profiled = ((each.environment, config.get(PROFILE)) for each in batches for config in each.configs)
+    profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
     check_profilers(((key, str(profiler)) for key, profiler in profiled if profiler), used)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
@@ -122,7 +124,7 @@ def make_plan(
         totals={
             "cells": sum(len(batch.ids) for batch in batches),
             "jobs": len(cell_jobs),
-            "unplaced": sum(each.cells for each in unplaced),
+            "unplaced": sum(group.cells for group in unplaced),
             "reused": len(reused),
             "core_hours": round(sum(job.core_hours for job in cell_jobs), 4),
             "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),

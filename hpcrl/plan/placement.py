@@ -62,10 +62,10 @@ def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool
     Raises:
         UsageError: the pin names a partition or QOS that the cluster does not have.
     """
-    found = _search(profile, resources, pin, any_cpu)
-    if isinstance(found, Placement):
-        return found
-    return NoPlace(str(found), _nearest(profile, resources, pin))
+    result = _search(profile, resources, pin, any_cpu)
+    if isinstance(result, Placement):
+        return result
+    return NoPlace(str(result), _nearest(profile, resources, pin))
 
 
 def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[str]]:
@@ -80,23 +80,23 @@ def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[
 def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]:
     """Return the notes of a plan on the places of its cells, one sentence each, without the full stop."""
     said = []
-    for each in placements:
-        if len(models := cpu_models(profile, each)) > 1:
+    for placement in placements:
+        if len(models := cpu_models(profile, placement)) > 1:
             kinds = " or ".join(f"{model.rpartition(' (')[0]} on {', '.join(names)}" for model, names in models.items())
             said.append(
-                f"cells in partition {each.partition} may start on different CPUs, whose times do not compare "
+                f"cells in partition {placement.partition} may start on different CPUs, whose times do not compare "
                 f"({kinds}): {profile.name} has no option to choose one"
             )
-        partition = profile.partitions[each.partition]
+        partition = profile.partitions[placement.partition]
         if partition.on_request and partition.note:
-            said.append(f"partition {each.partition}: {partition.note}")
-        qos = profile.qos[each.qos] if each.qos else None
+            said.append(f"partition {placement.partition}: {partition.note}")
+        qos = profile.qos[placement.qos] if placement.qos else None
         if qos and qos.on_request and qos.note:
-            said.append(f"QOS {each.qos}: {qos.note}")
+            said.append(f"QOS {placement.qos}: {qos.note}")
         if qos and qos.preemptable:
-            said.append(f"jobs in QOS {each.qos} may be preempted")
-        kind = profile.node_types[each.node_type].gpus
-        if each.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
+            said.append(f"jobs in QOS {placement.qos} may be preempted")
+        kind = profile.node_types[placement.node_type].gpus
+        if placement.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
             said.append(
                 f"the charge of {profile.name} for cells with {kind.type} is not known: they are not in the sum of "
                 f"{profile.billing.unit}"
@@ -118,14 +118,14 @@ def _search(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bo
             continue
         for node_type in partition.node_types:
             try:
-                found = _fit(profile, resources, name, partition, node_type, pin)
+                placement = _fit(profile, resources, name, partition, node_type, pin)
             except _Unfit as unfit:
                 if unfit.depth > worst.depth:
                     worst = unfit
                 continue
-            if any_cpu or len(cpu_models(profile, found)) == 1:
-                return found
-            mixed = mixed or found
+            if any_cpu or len(cpu_models(profile, placement)) == 1:
+                return placement
+            mixed = mixed or placement
     return mixed or worst
 
 
@@ -199,7 +199,7 @@ def _reachable(
 ) -> tuple[str, ...]:
     """Return the node types of a partition that Slurm may choose for a job's request, without regard to sizes."""
     typed = profile.gpu_request in (GpuRequest.GRES_TYPED, GpuRequest.GPUS_TYPED)
-    found = []
+    kinds = []
     for kind in partition.node_types:
         node = profile.node_types[kind]
         if wanted.constraint and wanted.constraint not in (node.constraint, *node.features):
@@ -211,8 +211,8 @@ def _reachable(
                 continue
         elif node.gpus and partition.excludes_gpu_nodes:
             continue
-        found.append(kind)
-    return tuple(found)
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 def _fit_gpus(
@@ -221,7 +221,7 @@ def _fit_gpus(
     if resources.gpus == 0:
         if partition.gpu_jobs_only:
             raise _Unfit(0, "it asks for no GPU, but this partition is for GPU jobs only")
-        if node.gpus and not all(each.gpus for each in profile.node_types.values()):
+        if node.gpus and not all(node_type.gpus for node_type in profile.node_types.values()):
             raise _Unfit(0, f"it asks for no GPU, but {node_name} nodes are reserved for cells with GPUs")
         return 0, False
     wanted = f"{resources.gpus} {resources.gpu_type or 'GPU'}{'s' if resources.gpus > 1 else ''}"
@@ -278,7 +278,7 @@ def _fit_qos(
     if pin.qos and pin.qos not in partition.qos:
         raise _Unfit(7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}")
     if resources.time > partition.max_time:
-        candidates = [each for each in candidates if profile.qos[each].overrides_partition_time]
+        candidates = [qos for qos in candidates if profile.qos[qos].overrides_partition_time]
         if not candidates:
             limit = format_time(partition.max_time)
             raise _Unfit(
@@ -314,17 +314,17 @@ def _over(qos: Qos, resources: Resources, cores: int, memory: int) -> str | None
 def _nearest(profile: ClusterProfile, resources: Resources, pin: Pin) -> str | None:
     """Return the first single change with which the cell fits. Small changes are tried first."""
     for words, changed in _relaxations(profile, resources):
-        if isinstance(found := _search(profile, changed, pin), Placement):
-            qos = f", QOS {found.qos}" if found.qos else ""
-            return f"{words} would fit (partition {found.partition}{qos}, {found.node_type} nodes)"
+        if isinstance(placement := _search(profile, changed, pin), Placement):
+            qos = f", QOS {placement.qos}" if placement.qos else ""
+            return f"{words} would fit (partition {placement.partition}{qos}, {placement.node_type} nodes)"
     return None
 
 
 def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[str, Resources]]:
     tasks_per_node = -(-(asked.tasks or asked.nodes) // asked.nodes)
     nodes = profile.node_types.values()
-    limits = {limit for each in profile.partitions.values() for limit in [each.max_time]}
-    limits |= {each.max_time for each in profile.qos.values() if each.max_time}
+    limits = {limit for partition in profile.partitions.values() for limit in [partition.max_time]}
+    limits |= {qos.max_time for qos in profile.qos.values() if qos.max_time}
     sharing = 1 if asked.overcommit else tasks_per_node
     for cpus in sorted({node.usable_cores // sharing for node in nodes} - {0}, reverse=True):
         if cpus < asked.cpus:

@@ -20,11 +20,11 @@ def completed_cells(places: Sequence[Path]) -> dict[str, str]:
     Raises:
         UsageError: a place is neither a plan nor a dataset, or is damaged.
     """
-    found: dict[str, str] = {}
+    completed: dict[str, str] = {}
     for place in places:
         for cell in _of(place):
-            found.setdefault(cell, str(place))
-    return found
+            completed.setdefault(cell, str(place))
+    return completed
 
 
 def _of(place: Path) -> Iterable[str]:

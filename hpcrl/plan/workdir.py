@@ -76,10 +76,10 @@ def check_readers(workload: Workload, environments: Sequence[Environment], surro
     for kind in ("tensorboard", "wandb"):
         if workload.metrics is None or getattr(workload.metrics, kind) is None:
             continue
-        for each in environments:
-            if not re.search(rf"^{kind}==", each.requirements, re.MULTILINE):
+        for environment in environments:
+            if not re.search(rf"^{kind}==", environment.requirements, re.MULTILINE):
                 raise UsageError(
-                    f"workload.metrics.{kind}: environment {each.name} lacks {kind}, which reads the files: add its pin to the packages"
+                    f"workload.metrics.{kind}: environment {environment.name} lacks {kind}, which reads the files: add its pin to the packages"
                 )
 
 
@@ -144,12 +144,12 @@ def _files(place: Path) -> Iterator[Path]:
 
 def _links(place: Path) -> list[str]:
     """Return the entries that are missing in a copy: links to directories, dangling links, sockets and similar."""
-    found = []
+    links = []
     for here, folders, names in _walk(place):
         odd = [name for name in folders if (here / name).is_symlink()]
         odd += [name for name in names if not (here / name).is_file()]
-        found += [str((here / name).relative_to(place)) for name in sorted(odd)]
-    return found
+        links += [str((here / name).relative_to(place)) for name in sorted(odd)]
+    return links
 
 
 def _is_left_out(folder: Path) -> bool:

@@ -64,10 +64,10 @@ class Draw(Model):
         share = (number >> 203) / 2**53
         low, high = self.uniform or self.log_uniform or (0.0, 1.0)
         if self.uniform:
-            found = low * (1 - share) + high * share
+            value = low * (1 - share) + high * share
         else:
-            found = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-        return min(max(float(f"{found:.{_DIGITS}g}"), low), high)
+            value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
 
 class Random(Model):
@@ -79,12 +79,12 @@ class Random(Model):
 
     def faults(self) -> Iterator[tuple[Key, str]]:
         before = len(
-            faults := [((key, *below), text) for key, each in self.draw.items() for below, text in each.faults()]
+            faults := [((key, *below), text) for key, draw in self.draw.items() for below, text in draw.faults()]
         )
         yield from ((("draw", *path), text) for path, text in faults)
         if before:
             return
-        most = math.prod(each.size() for each in self.draw.values())
+        most = math.prod(draw.size() for draw in self.draw.values())
         if most < self.points:
             yield (
                 ("points",),
@@ -95,16 +95,16 @@ class Random(Model):
 
     def drawn(self) -> list[dict[str, Scalar]]:
         """Return the points, which are all different. They are the same on every machine and version of Python."""
-        found: dict[str, dict[str, Scalar]] = {}
+        points: dict[str, dict[str, Scalar]] = {}
         for place in range(self.points):
             for attempt in range(_TRIES):
-                point = {key: each.value(self._number(key, place, attempt)) for key, each in self.draw.items()}
-                if repr(point) not in found:
-                    found[repr(point)] = point
+                point = {key: draw.value(self._number(key, place, attempt)) for key, draw in self.draw.items()}
+                if repr(point) not in points:
+                    points[repr(point)] = point
                     break
             else:
                 break
-        return list(found.values())
+        return list(points.values())
 
     def _number(self, key: str, place: int, attempt: int) -> int:
         return int.from_bytes(hashlib.sha256(f"{self.seed} {key} {place} {attempt}".encode()).digest())
@@ -120,18 +120,18 @@ class Option:
 
 def options(study: Study) -> list[list[Option]]:
     """Return the positions of each axis, in the order of a study's cells: axes, then `zip`, then `random`, then the trials of `search`."""
-    found: list[list[Option]] = []
+    positions: list[list[Option]] = []
     for axis, values in study.axes.items():
-        found.append([])
+        positions.append([])
         for index, value in enumerate(values):
             here: Key = ("axes", axis, index)
             if isinstance(value, dict):
-                found[-1].append(Option(value, {key: (*here, key) for key in value}))
+                positions[-1].append(Option(value, {key: (*here, key) for key in value}))
             else:
-                found[-1].append(Option({axis: value}, {axis: here}))
+                positions[-1].append(Option({axis: value}, {axis: here}))
     for number, together in enumerate(study.zip or ()):
         length = min(map(len, together.values()), default=0)
-        found.append(
+        positions.append(
             [
                 Option(
                     {key: values[index] for key, values in together.items()},
@@ -142,10 +142,10 @@ def options(study: Study) -> list[list[Option]]:
         )
     if study.random:
         paths: dict[str, Key] = {key: ("random", "draw", key) for key in study.random.draw}
-        found.append([Option(point, paths) for point in study.drawn])
+        positions.append([Option(point, paths) for point in study.drawn])
     if study.search:
-        found.append(study.search.options())
-    return found
+        positions.append(study.search.options())
+    return positions
 
 
 def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
@@ -167,7 +167,9 @@ def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
             yield at, f"expected the same number of values for each key, got: {said}"
         elif 0 in lengths.values():
             yield at, "has no values: give at least one for each key"
-        elif len({repr(each) for each in zip(*together.values(), strict=True)}) < next(iter(lengths.values())):
+        elif len({repr(combination) for combination in zip(*together.values(), strict=True)}) < next(
+            iter(lengths.values())
+        ):
             yield at, "repeats a combination of values"
     if study.random:
         places += [(("random", "draw", key), key) for key in study.random.draw]

@@ -42,7 +42,7 @@ def _blocks(jinja: jinja2.Environment, template: str, below: tuple[str, ...]) ->
             [f"{where}:{extends.lineno}: template: extends itself: write packaged/{base.removeprefix('packaged/')}"]
         )
     known = _blocks(jinja, base, (*below, template))
-    inner = {each.name for block in own for each in block.find_all(nodes.Block)}
+    inner = {nested.name for block in own for nested in block.find_all(nodes.Block)}
     if unknown := [block for block in own if block.name not in known | inner]:
         raise SpecError(
             [

@@ -108,13 +108,13 @@ def assignments(study: Study) -> Iterator[tuple[Key, str, Any]]:
     """Give each key that the axes and the included cells set: its place, its name, its value."""
     for axis in options(study):
         for option in axis:
-            for key, each in option.values.items():
-                yield option.paths[key], key, each
+            for key, value in option.values.items():
+                yield option.paths[key], key, value
     for number, extra in enumerate(study.include):
-        for key, each in extra.items():
-            yield ("include", number, key), key, each
-    for key, each in study.outcomes.values:
-        yield ("computed", key), key, each
+        for key, value in extra.items():
+            yield ("include", number, key), key, value
+    for key, value in study.outcomes.values:
+        yield ("computed", key), key, value
 
 
 def _named(study: Study) -> Iterator[tuple[Key, str]]:
@@ -138,7 +138,7 @@ def computed_outcomes(study: Study) -> Outcomes:
 
     if list(computed_faults(study.computed, _in_expressions(study))):
         return Outcomes()
-    found: dict[str, tuple[str, Any]] = {}
+    results: dict[str, tuple[str, Any]] = {}
     faults: dict[Fault, None] = {}
     names = names_in(study.computed)
     defaults = {name: getattr(study.resources, name) for name in RESOURCES}
@@ -154,8 +154,8 @@ def computed_outcomes(study: Study) -> Outcomes:
             except (ValueError, UsageError):
                 continue  # a resource of the point is wrong, which is a fault of its own
             else:
-                found |= {repr(item): item for item in values.items()}
-    return Outcomes(tuple(found.values()), tuple(faults))
+                results |= {repr(item): item for item in values.items()}
+    return Outcomes(tuple(results.values()), tuple(faults))
 
 
 def _in_expressions(study: Study) -> set[str]:

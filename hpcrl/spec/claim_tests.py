@@ -166,4 +166,4 @@ def selections(test: Model) -> Iterator[tuple[tuple[str | int, ...], Selection]]
         if isinstance(value, Selection):
             yield (key,), value
         elif key == "configurations":
-            yield from (((key, number), each) for number, each in enumerate(value))
+            yield from (((key, number), selection) for number, selection in enumerate(value))

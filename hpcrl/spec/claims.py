@@ -77,13 +77,13 @@ class Claims(Model):
         """Return the configurations of the selections, in the order of the file, each once."""
         every = [
             Configuration(framework=framework, execution=execution, algorithm=algorithm, place=place, cluster=cluster)
-            for each in selections
-            for framework in each.framework or self.frameworks
+            for selection in selections
+            for framework in selection.framework or self.frameworks
             for execution, algorithm, place, cluster in product(
-                [mode for mode in self.modes(framework) if mode in (each.execution or self.modes(framework))],
-                each.algorithm or self.algorithms or (None,),
-                each.place or self.places,
-                each.cluster or (None,),
+                [mode for mode in self.modes(framework) if mode in (selection.execution or self.modes(framework))],
+                selection.algorithm or self.algorithms or (None,),
+                selection.place or self.places,
+                selection.cluster or (None,),
             )
         ]
         return list(dict.fromkeys(every))
@@ -102,8 +102,8 @@ class Claims(Model):
         """Return the pairs whose first member has less of the measure, or the same, by the claim."""
         if isinstance(test, Ranking):
             return [
-                (self._with(each, framework=low), self._with(each, framework=high))
-                for each in self.configurations(test.where.model_copy(update={"framework": test.order[:1]}))
+                (self._with(configuration, framework=low), self._with(configuration, framework=high))
+                for configuration in self.configurations(test.where.model_copy(update={"framework": test.order[:1]}))
                 for low, high in zip(test.order, test.order[1:], strict=False)
             ]
         named = self.configurations(test.this)
@@ -112,7 +112,9 @@ class Claims(Model):
         else:
             given = {key: value for key, value in vars(test.than).items() if value is not None}
             others = [dict(zip(given, values, strict=True)) for values in product(*given.values())]
-            pairs = [(one, other) for one in named for each in others if (other := self._with(one, **each)) != one]
+            pairs = [
+                (one, other) for one in named for changes in others if (other := self._with(one, **changes)) != one
+            ]
         return pairs if test.kind in ("less", "least", "same") else [(other, one) for one, other in pairs]
 
 
@@ -132,7 +134,7 @@ def _unknown_names(claims: Claims, document: Document) -> Iterator[str]:
     modes = claims.executions
     known: dict[str, Iterable[str]] = {
         "framework": claims.frameworks,
-        "execution": sorted({each for own in modes.values() for each in own}) if isinstance(modes, dict) else modes,
+        "execution": sorted({mode for own in modes.values() for mode in own}) if isinstance(modes, dict) else modes,
         "algorithm": claims.algorithms,
         "place": claims.places,
         "cluster": claims.clusters,

@@ -306,7 +306,7 @@ class ClusterProfile(Model):
 
     def build_architectures(self) -> set[str]:
         """Return the architectures of the nodes that environments are built on."""
-        usual = next((name for name, each in self.partitions.items() if not each.on_request), None)
+        usual = next((name for name, candidate in self.partitions.items() if not candidate.on_request), None)
         partition = self.partitions[self.environments.build_partition or usual or next(iter(self.partitions))]
         return {self.node_types[kind].arch for kind in partition.node_types}
 
@@ -317,8 +317,8 @@ class ClusterProfile(Model):
 
     def gpu_words(self) -> list[str]:
         """Return each GPU type with its memory, if it is known: ``a100 (80G)``."""
-        found = {node.gpus.type: node.gpus.memory for node in self.node_types.values() if node.gpus}
-        return [f"{kind} ({format_memory(memory)})" if memory else kind for kind, memory in found.items()]
+        memories = {node.gpus.type: node.gpus.memory for node in self.node_types.values() if node.gpus}
+        return [f"{kind} ({format_memory(memory)})" if memory else kind for kind, memory in memories.items()]
 
     def gpu_types(self) -> list[str]:
         """Return the GPU types of the site, in the profile's order."""

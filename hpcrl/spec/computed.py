@@ -40,9 +40,9 @@ class _Sandbox(SandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         both = (left, right)
-        if operator == "+" and all(isinstance(each, str) for each in both):
+        if operator == "+" and all(isinstance(operand, str) for operand in both):
             return _bounded(left + right)
-        if not all(isinstance(each, int | float) for each in both):
+        if not all(isinstance(operand, int | float) for operand in both):
             raise ComputeError(f"{operator}: expected two numbers, got {_shown(left)} and {_shown(right)}")
         if operator == "**" and abs(left) > 1 and right * math.log2(abs(left)) > 1024:
             raise ComputeError("the result is too large")
@@ -68,16 +68,16 @@ class Expression:
         if missing := sorted(self.names - set(values)):
             raise ComputeError(f"{missing[0]} is missing in some cells")
         try:
-            found = self.evaluate(**{name: values[name] for name in self.names})
+            result = self.evaluate(**{name: values[name] for name in self.names})
         except ZeroDivisionError:
             raise ComputeError("divides by zero") from None
         except OverflowError:
             raise ComputeError("is too large for a number") from None
         except (ArithmeticError, ValueError, TypeError, TemplateError, RecursionError) as error:
             raise ComputeError(str(error)) from None
-        if not isinstance(found, str | int | float):
-            raise ComputeError(f"expected a number, a text, true or false, got {_shown(found)}")
-        checked: Scalar = _bounded(found)
+        if not isinstance(result, str | int | float):
+            raise ComputeError(f"expected a number, a text, true or false, got {_shown(result)}")
+        checked: Scalar = _bounded(result)
         return checked
 
 
@@ -133,9 +133,9 @@ def computed_faults(computed: Mapping[str, str], known: set[str]) -> Iterator[tu
         except ComputeError as error:
             yield ("computed", name), str(error)
         else:
-            for each in sorted(used - names):
-                later = f"{each} is computed later: move it up" if each in computed else f"no value {each!r}"
-                yield ("computed", name), later if each in computed else f"{later}; {suggestion(each, names)}"
+            for unknown in sorted(used - names):
+                later = f"{unknown} is computed later: move it up" if unknown in computed else f"no value {unknown!r}"
+                yield ("computed", name), later if unknown in computed else f"{later}; {suggestion(unknown, names)}"
         names.add(name)
 
 
@@ -145,24 +145,24 @@ def computed_values(computed: Mapping[str, str], values: Mapping[str, Any]) -> d
     Raises:
         ComputeError: an expression has no value; the first argument of the error is its name.
     """
-    found: dict[str, Scalar] = {}
+    results: dict[str, Scalar] = {}
     for name, text in computed.items():
         try:
-            found[name] = expression(text).value({**values, **found})
+            results[name] = expression(text).value({**values, **results})
         except ComputeError as error:
             raise ComputeError(name, str(error)) from None
-    return found
+    return results
 
 
 def names_in(computed: Mapping[str, str]) -> set[str]:
     """Return the names in all valid expressions."""
-    found: set[str] = set()
+    names: set[str] = set()
     for text in computed.values():
         try:
-            found |= expression(text).names
+            names |= expression(text).names
         except ComputeError:
             continue
-    return found
+    return names
 
 
 def _bounded(value: Any) -> Any:

@@ -61,8 +61,8 @@ class Document:
     def origin(self, path: Key) -> Origin:
         """Return the origin of the value at `path`, or of the nearest value that encloses it."""
         for length in range(len(path), -1, -1):
-            if (found := self.origins.get(path[:length])) is not None:
-                return found
+            if (origin := self.origins.get(path[:length])) is not None:
+                return origin
         return Origin("?", 0)
 
     def merged_over(self, base: Document) -> Document:
@@ -295,16 +295,16 @@ def validate(model: type[Model], document: Document) -> Model:
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        faults = [each for fault in error.errors() for each in _explain(model, document, fault)]
+        faults = [explanation for fault in error.errors() for explanation in _explain(model, document, fault)]
         texts: dict[tuple[Key, str, int], tuple[Origin, list[str]]] = {}
-        for origin, path, text in sorted(faults, key=lambda each: (each[0].file, each[0].line)):
+        for origin, path, text in sorted(faults, key=lambda fault: (fault[0].file, fault[0].line)):
             texts.setdefault((path, origin.file, origin.line), (origin, []))[1].append(text)
         paths = {path for path, *_ in texts}
         problems = [
             _problem(at, path, text)
             for (path, *_), (at, some) in texts.items()
             for text in as_one(some)
-            if not (text.endswith(_CONTAINERS) and any(_is_below(each, path) for each in paths))
+            if not (text.endswith(_CONTAINERS) and any(_is_below(other, path) for other in paths))
         ]
         raise SpecError(list(dict.fromkeys(problems))) from None
 

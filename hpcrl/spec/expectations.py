@@ -47,8 +47,8 @@ class Expectation(Model):
 
 def expectation_faults(expected: Mapping[str, Expectation], trains: bool) -> Iterator[tuple[Key, str]]:
     """Give the faults of a study's `expect`, each with its place."""
-    for name, each in expected.items():
+    for name, expectation in expected.items():
         if trains and name not in OF_TRAINING:
             yield ("expect", name), f"built-in training has no value {name!r}; {suggestion(name, OF_TRAINING)}"
-        for below, wrong in each.faults():
+        for below, wrong in expectation.faults():
             yield ("expect", name, *below), wrong

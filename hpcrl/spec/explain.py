@@ -77,8 +77,8 @@ def in_words(fault: Mapping[str, Any]) -> str:
     elif kind in _EXPECTED:
         expected = _EXPECTED[kind].format(**context)
     else:
-        found = re.sub(r"^Input should be (a valid )?", "", fault["msg"])
-        expected = found[:1].lower() + found[1:]
+        phrase = re.sub(r"^Input should be (a valid )?", "", fault["msg"])
+        expected = phrase[:1].lower() + phrase[1:]
     text = f"expected {expected}, {_given(fault)}"
     if kind == "string_type" and isinstance(fault.get("input"), int | float):
         text += "; put it in quotes"
@@ -94,7 +94,7 @@ def in_words(fault: Mapping[str, Any]) -> str:
 
 
 def _are_whole(given: object) -> bool:
-    return isinstance(given, list | tuple) and bool(given) and all(type(each) is int for each in given)
+    return isinstance(given, list | tuple) and bool(given) and all(type(value) is int for value in given)
 
 
 def as_one(texts: Sequence[str]) -> list[str]:

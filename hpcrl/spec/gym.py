@@ -46,7 +46,7 @@ def environment_fault(
 
     known = {*registry, *OWN_ENVIRONMENTS}
     if name not in known:
-        unversioned = {each.rpartition("-v")[0] for each in known if "-v" in each}
+        unversioned = {candidate.rpartition("-v")[0] for candidate in known if "-v" in candidate}
         if name not in unversioned:
             return (
                 f"there is no environment {name!r}; {suggestion(name, known)} Write an environment of another package as "

@@ -21,18 +21,18 @@ def read_hashes(file: Path) -> dict[str, tuple[str, ...]]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{display(file)}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    found: dict[str, tuple[str, ...]] = {}
+    hashes: dict[str, tuple[str, ...]] = {}
     number = 1
     for lines in re.split(r"(?<!\\)\n", text):
-        for each in read_requirements(lines):
+        for requirement in read_requirements(lines):
             try:
-                name = name_of(each.pin)
-                if not each.hashes:
-                    raise ValueError(f"{each.pin}: expected --hash=sha256: and 64 hexadecimal digits")
+                name = name_of(requirement.pin)
+                if not requirement.hashes:
+                    raise ValueError(f"{requirement.pin}: expected --hash=sha256: and 64 hexadecimal digits")
             except ValueError as error:
                 raise SpecError(
                     [f"{display(file)}:{number}: {error}: write the file again with `hpcrl env lock`"]
                 ) from None
-            found[name] = (*found.get(name, ()), *each.hashes)
+            hashes[name] = (*hashes.get(name, ()), *requirement.hashes)
         number += lines.count("\n") + 1
-    return found
+    return hashes

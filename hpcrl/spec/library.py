@@ -49,21 +49,21 @@ class Library:
             if not path.is_dir():
                 raise UsageError(f"--path {path}: is not a directory")
         here = Path.cwd()
-        if not any(here.samefile(each) for each in [*extra, *named, packaged()] if each.is_dir()):
+        if not any(here.samefile(folder) for folder in [*extra, *named, packaged()] if folder.is_dir()):
             _check_owner(here)
         self.path = [*extra, *named, here, config_directory(), site, packaged()]
 
     def files(self, kind: Kind, suffix: str) -> dict[str, Path]:
         """Return the file of each name that the search finds first, sorted by name."""
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for base in self.path:
             folder = base / kind
             others = [base / other for other in _WORDS if other.startswith(f"{kind}/")]
             if folder.is_dir():
                 for file in sorted(folder.rglob(f"*{suffix}")):
                     if not any(file.is_relative_to(other) for other in others):
-                        found.setdefault(str(file.relative_to(folder)).removesuffix(suffix), file)
-        return dict(sorted(found.items()))
+                        files.setdefault(str(file.relative_to(folder)).removesuffix(suffix), file)
+        return dict(sorted(files.items()))
 
     def find(self, kind: Kind, name: str, skip: Sequence[Path] = ()) -> Path:
         """Return the file of a name, or of a path to a YAML file; `skip` leaves out files already in use.
@@ -147,7 +147,7 @@ class Library:
         Raises:
             SpecError: a line of the file is not a pin with hashes.
         """
-        file = next((each for each in self._hash_files(name) if each.is_file()), None)
+        file = next((path for path in self._hash_files(name) if path.is_file()), None)
         return read_hashes(file) if file else {}
 
     def hash_file(self, name: str) -> Path:
@@ -182,7 +182,7 @@ def _workdir(wanted: str | None, document: Document, study: Path) -> str | None:
 
 def _located(standing: Standing, document: Document) -> Standing:
     """Return an environment with its path or image absolute: relative to the file that names it."""
-    found: dict[str, str] = {}
+    changes: dict[str, str] = {}
     for name in ("path", "container"):
         text = getattr(standing, name)
         if text is None or "://" in text:
@@ -193,8 +193,8 @@ def _located(standing: Standing, document: Document) -> Standing:
             named_in = Path(document.origin(("environment", name)).file)
             base = named_in.resolve().parent if named_in.is_file() else Path.cwd()  # --set
             text = os.path.normpath((base.parent if base.name == "jobs" else base) / text)
-        found[name] = text
-    return standing.model_copy(update=found)
+        changes[name] = text
+    return standing.model_copy(update=changes)
 
 
 def _check_owner(here: Path) -> None:
@@ -203,7 +203,7 @@ def _check_owner(here: Path) -> None:
         if not folder.is_dir():
             continue
         facts = [folder.lstat(), folder.stat()]
-        if all(each.st_uid in (os.getuid(), 0) for each in facts) and not facts[1].st_mode & stat.S_IWOTH:
+        if all(status.st_uid in (os.getuid(), 0) for status in facts) and not facts[1].st_mode & stat.S_IWOTH:
             continue
         why = "other users can write to it" if facts[1].st_mode & stat.S_IWOTH else "it belongs to another user"
         raise UsageError(

@@ -19,8 +19,8 @@ def _notify(value: Any) -> Any:
             raise ValueError(
                 f'"{value}" is not an http(s) URL without a user name; write a command as a list: [mail, -s, hpcrl, me@example.org]'
             )
-        if found := secret_among([value]):
-            raise ValueError(f"{found} {NO_SECRET}")
+        if secret := secret_among([value]):
+            raise ValueError(f"{secret} {NO_SECRET}")
         return value
     if not isinstance(value, list | tuple) or not value or not all(isinstance(word, str) for word in value):
         raise ValueError(
@@ -28,8 +28,8 @@ def _notify(value: Any) -> Any:
         )
     if any("\0" in word for word in value):
         raise ValueError("a word of the command contains a NUL character")
-    if found := secret_among(value):
-        raise ValueError(f"{found} {NO_SECRET}")
+    if secret := secret_among(value):
+        raise ValueError(f"{secret} {NO_SECRET}")
     return tuple(value)
 
 

@@ -28,17 +28,19 @@ def options_of_study(study: Study) -> set[str]:
 def option_faults(study: Study) -> Iterator[Fault]:
     """Give unknown options and values of the wrong type, and options that are not possible together."""
     environment, given = study.workload.environment or "", study.workload.environment_options or {}
-    found: list[Fault] = []
+    faults: list[Fault] = []
     for name, value in given.items():
         if wrong := option_fault(environment, name, value):
-            found.append((("workload", "environment_options", name), wrong))
-    axes = options_of_study(study) - {name for each in study.algorithms() for name in fields.names(each.settings)}
+            faults.append((("workload", "environment_options", name), wrong))
+    axes = options_of_study(study) - {
+        name for algorithm in study.algorithms() for name in fields.names(algorithm.settings)
+    }
     for path, key, value in assignments(study):
         if key in axes and (wrong := option_fault(environment, key, value)):
-            found.append((path, wrong))
-    yield from found
+            faults.append((path, wrong))
+    yield from faults
     own = OWN_ENVIRONMENTS.get(environment)
-    if found or own is None:
+    if faults or own is None:
         return
     told = set()
     for values, paths in combinations(study, sorted(axes)):
@@ -108,6 +110,6 @@ def _defaults(environment: str) -> dict[str, Any] | None:
         parameters = inspect.signature(creator).parameters.values() if creator else ()
     except Exception:  # a package is missing here, or there is no such environment, which is a fault of its own
         return None
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    return {each.name: each.default for each in parameters if each.name != "render_mode"}
+    return {parameter.name: parameter.default for parameter in parameters if parameter.name != "render_mode"}

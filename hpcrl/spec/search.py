@@ -190,7 +190,7 @@ def _of_commands(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
 
 
 def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
-    found = study.algorithms()
+    algorithms = study.algorithms()
     options = options_of_study(study)
     settled = False
     for name, values in search.space.items():
@@ -198,7 +198,7 @@ def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
         if name in study.workload.hyperparameters:
             yield at, f"{name} is set in `workload.hyperparameters`, too: remove one of the two"
         ends = values.ends() if isinstance(values, Range) else values
-        for algorithm in found:
+        for algorithm in algorithms:
             if wrong := _value_faults(study, algorithm, name, ends, options):
                 settled = True
                 yield at, wrong
@@ -206,7 +206,7 @@ def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     if settled:
         return
     yield from _corner_faults(study, search)
-    for algorithm in found:
+    for algorithm in algorithms:
         settings = {**study.known_hyperparameters(algorithm)}
         total, interval = settings.get("total_steps", 0), settings.get("evaluation_interval", 1)
         if search.pruner != "none" and interval * 2 > total and "total_steps" not in search.space:
@@ -237,7 +237,7 @@ def _value_faults(
 
 def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     """Give the extreme points of the space whose settings are valid alone, but not together."""
-    ends = {name: each.ends() if isinstance(each, Range) else each for name, each in search.space.items()}
+    ends = {name: domain.ends() if isinstance(domain, Range) else domain for name, domain in search.space.items()}
     told: set[str] = set()
     for algorithm in study.algorithms():
         names = fields.names(algorithm.settings)

@@ -44,8 +44,8 @@ class Rule(Model):
     def matches(self, values: dict[str, Any]) -> bool:
         wanted = self.model_extra or {}
         return all(
-            values.get(key) in each if isinstance(each, list) else values.get(key) == each
-            for key, each in wanted.items()
+            values.get(key) in choice if isinstance(choice, list) else values.get(key) == choice
+            for key, choice in wanted.items()
         )
 
 
@@ -234,12 +234,12 @@ class Study(Model):
             point = {**point, "tensorboard": point.get("tensorboard", self.tensorboard)}
         if framework is None or "execution" in point:
             return point
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in point.items():
-            found[key] = value
+            result[key] = value
             if key == "framework":
-                found["execution"] = framework.default_mode
-        return found
+                result["execution"] = framework.default_mode
+        return result
 
     def algorithm_of(self, point: Mapping[str, Any]) -> Algorithm | None:
         """Return the algorithm of a point of the matrix; None without built-in training, or if there is no such algorithm."""
@@ -248,12 +248,12 @@ class Study(Model):
     def algorithms(self) -> list[Algorithm]:
         """Return the algorithms that the study trains."""
         points = [option.values for axis in options(self) for option in axis] + [dict(extra) for extra in self.include]
-        found = [self.algorithm_of(point) for point in points if "algorithm" in point] or [self.algorithm_of({})]
-        return list({each.name: each for each in found if each}.values())
+        used = [self.algorithm_of(point) for point in points if "algorithm" in point] or [self.algorithm_of({})]
+        return list({algorithm.name: algorithm for algorithm in used if algorithm}.values())
 
     def known_hyperparameters(self, algorithm: Algorithm | None) -> dict[str, Any]:
         """Return the hyperparameters that no axis sets: the workload's, and the algorithm's defaults."""
-        defaults = {each.name: each.default for each in fields(algorithm.settings)} if algorithm else {}
+        defaults = {field.name: field.default for field in fields(algorithm.settings)} if algorithm else {}
         known = {**defaults, **self.workload.hyperparameters}
         return {name: value for name, value in known.items() if isinstance(value, str | int | float)}
 

@@ -54,8 +54,8 @@ class Standing(Model):
                 yield (name,), f"{text} would be read as an option: write ./{text}"
         if self.path and ":" in self.path:
             yield ("path",), f"{self.path} contains a colon, which PATH does not allow: choose another directory"
-        if found := secret_among(self.options):
-            yield ("options",), f"{found} looks like a secret: remove it from the study and export it in your shell"
+        if secret := secret_among(self.options):
+            yield ("options",), f"{secret} looks like a secret: remove it from the study and export it in your shell"
         for number, option in enumerate(self.options):
             if "\0" in option:
                 yield ("options", number), "contains a NUL character"

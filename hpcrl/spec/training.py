@@ -37,14 +37,14 @@ def training_faults(study: Study) -> Iterator[Fault]:
     workload = study.workload
     if not workload.trains or workload.environment is None:
         return
-    found = study.algorithms()
-    in_workload = list(_workload_faults(study, found))
-    in_axes = list(_axis_faults(study, found))
+    used = study.algorithms()
+    in_workload = list(_workload_faults(study, used))
+    in_axes = list(_axis_faults(study, used))
     in_options = list(option_faults(study))
     yield from (*in_workload, *in_axes, *in_options)
     if not in_axes:
         known = {path for path, _ in in_workload}
-        yield from (each for each in _combination_faults(study) if each[0] not in known)
+        yield from (fault for fault in _combination_faults(study) if fault[0] not in known)
     if not in_axes and not in_workload:
         yield from _settings_faults(study)
     if not in_options:
@@ -76,8 +76,8 @@ def training_notes(study: Study) -> list[str]:
     rewards = reward_range(study.workload.environment or "") if study.workload.trains else None
     if rewards is None or options_at(study, {}):
         return []
-    names = {name for each in study.algorithms() for name in fields.names(each.settings)}
-    found: dict[str, None] = {}
+    names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
+    notes: dict[str, None] = {}
     for values, _ in combinations(study, ("algorithm", EPISODE_LIMIT, *sorted(names))):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
@@ -89,8 +89,8 @@ def training_notes(study: Study) -> list[str]:
         gamma = getattr(settings, "gamma", 1.0)
         steps = 1 / (1 - gamma) if gamma < 1 else limit
         if text := algorithm.note(settings, min(0.0, rewards[0] * steps), max(0.0, rewards[1] * steps)):
-            found[text] = None
-    return list(found)
+            notes[text] = None
+    return list(notes)
 
 
 def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
@@ -106,7 +106,7 @@ def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
             if name in told:
                 continue
             told.add(name)
-            owners = [each for each in found if name in fields.names(each.settings)]
+            owners = [owner for owner in found if name in fields.names(owner.settings)]
             if owners and len(found) > 1:
                 wrong = (
                     f"{algorithm.title}: {wrong}" if algorithm in owners else _not_of_all(algorithm, owners[0], name)
@@ -122,7 +122,7 @@ def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
 
 
 def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
-    settings = {name: each for each in found for name in fields.names(each.settings)}
+    settings = {name: algorithm for algorithm in found for name in fields.names(algorithm.settings)}
     fixed = {"algorithm"} if study.workload.algorithm is None else set()
     of_search = KEYS if study.search else ()
     known = {
@@ -171,8 +171,8 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
 
 def _combination_faults(study: Study) -> Iterator[Fault]:
     told: set[Key] = set()
-    found = study.algorithms()
-    owners = {name: each for each in found for name in fields.names(each.settings)} if len(found) > 1 else {}
+    used = study.algorithms()
+    owners = {name: owner for owner in used for name in fields.names(owner.settings)} if len(used) > 1 else {}
     keys = (
         "algorithm",
         "framework",
@@ -187,7 +187,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         if framework is None:
             continue
         if algorithm is None:
-            if found and ("include",) not in told:
+            if used and ("include",) not in told:
                 told.add(("include",))
                 yield ("include",), "a cell has no `algorithm`: name it in every cell"
             continue
@@ -214,7 +214,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
 def _settings_faults(study: Study) -> Iterator[Fault]:
     """Give settings that are valid alone, but not together or not for the ranks of a cell. Each setting is named once."""
     given = study.workload.hyperparameters
-    names = {name for each in study.algorithms() for name in fields.names(each.settings)}
+    names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
     told: set[str] = set()
     side = image_side(study.workload.environment or "")
     space = study.search.space if study.search else {}
@@ -276,7 +276,7 @@ def _has_compiled(framework: Framework, environment: str) -> bool:
     if ":" in environment:
         return True
     return environment in framework.environments or any(
-        each.startswith(f"{environment}-v") for each in framework.environments
+        name.startswith(f"{environment}-v") for name in framework.environments
     )
 
 
@@ -315,7 +315,7 @@ def _cannot(
             yield key, ("framework",), f"{framework.title} has {environment} as a compiled program without options"
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):
-        there = ", ".join(name for name, each in OWN_ENVIRONMENTS.items() if each.arrays)
+        there = ", ".join(name for name, candidate in OWN_ENVIRONMENTS.items() if candidate.arrays)
         yield "stepping", (), f"there is no {environment} as NumPy arrays, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"

@@ -132,8 +132,8 @@ class Workload(Model):
 
     def _faults(self) -> Iterator[tuple[Key, str]]:
         for step, words in self.steps().items():
-            if found := secret_among(words):
-                yield (step,), f"{found} {NO_SECRET}"
+            if secret := secret_among(words):
+                yield (step,), f"{secret} {NO_SECRET}"
         if self.trains:
             if self.algorithm is not None and self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
@@ -161,8 +161,8 @@ class Workload(Model):
                 yield ("env", name), f"{name!r} is not a valid name of a variable"
             if looks_secret(name):
                 yield ("env", name), f"{name} looks like a secret: remove it from the study and export it in your shell"
-            if found := secret_among([value]):
-                yield ("env", name), f"{found} {NO_SECRET}"
+            if secret := secret_among([value]):
+                yield ("env", name), f"{secret} {NO_SECRET}"
             if "\0" in value:
                 yield ("env", name), f"the value of {name} contains a NUL character"
 
