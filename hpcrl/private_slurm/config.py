@@ -172,7 +172,7 @@ def job_submit_lua(profile: ClusterProfile, layout: Layout) -> str | None:
     None if the profile has none.
     """
     gpu_nodes = [node.name for node in layout.nodes if profile.node_types[node.node_type].gpus]
-    keeping_off = [name for name, each in profile.partitions.items() if each.excludes_gpu_nodes]
+    keeping_off = [name for name, partition in profile.partitions.items() if partition.excludes_gpu_nodes]
     body = []
     if "mem" in profile.forbidden_flags:
         body.append(
@@ -377,9 +377,9 @@ def missing_limits(profile: ClusterProfile, shown: str) -> list[str]:
             missing.append(f"QOS {name} is missing")
             continue
         for column, value in limits.items():
-            found = rows[name].get(column, "")
-            if _comparable(found) != _comparable(value):
-                missing.append(f"QOS {name}: {column}: expected {value}, got {found or 'no value'}")
+            actual = rows[name].get(column, "")
+            if _comparable(actual) != _comparable(value):
+                missing.append(f"QOS {name}: {column}: expected {value}, got {actual or 'no value'}")
     return missing
 
 

@@ -115,14 +115,14 @@ class Faults:
     def clear(self, command: str | None = None) -> None:
         """Remove the faults of one command, or of all."""
         with self._changed() as control:
-            for each in [command] if command else list(control["faults"]):
-                control["faults"].pop(each, None)
+            for name in [command] if command else list(control["faults"]):
+                control["faults"].pop(name, None)
             self._write_programs(control)
 
     def active(self) -> list[Fault]:
         """Return the faults that affect the next calls."""
-        found = self._read()["faults"]
-        return [Fault(command, kind, **facts) for command, kinds in found.items() for kind, facts in kinds.items()]
+        faults = self._read()["faults"]
+        return [Fault(command, kind, **facts) for command, kinds in faults.items() for kind, facts in kinds.items()]
 
     def calls(self, command: str | None = None) -> list[Call]:
         """Return every call so far, the oldest first. A command that is `missing` is not counted."""
@@ -136,20 +136,20 @@ class Faults:
                 calls.append(facts)
             else:
                 begun[facts["pid"]] |= {"code": facts["code"], "out": facts["out"]}
-        found = [Call(**(each | {name: tuple(each[name]) for name in ("arguments", "faults")})) for each in calls]
-        return [each for each in found if command in (None, each.command)]
+        history = [Call(**(call | {name: tuple(call[name]) for name in ("arguments", "faults")})) for call in calls]
+        return [call for call in history if command in (None, call.command)]
 
     def _install(self, search: str) -> None:
         real, path = {}, []
         for name in COMMANDS:
-            found = shutil.which(name, path=search)
-            if found is None:
+            executable = shutil.which(name, path=search)
+            if executable is None:
                 raise HpcrlError(f"{name}: not installed: there is nothing to wrap")
-            real[name] = found
+            real[name] = executable
         (self.directory / "bin").mkdir(parents=True, exist_ok=True)
         shutil.copy(fault_wrapper.__file__, self.directory / "wrapper.py")
         # Other programs in the directories of the real commands stay on PATH, the real commands do not: so `missing` works.
-        for place in dict.fromkeys(os.path.realpath(each) for each in search.split(os.pathsep) if each):
+        for place in dict.fromkeys(os.path.realpath(folder) for folder in search.split(os.pathsep) if folder):
             if not any(Path(place, name).exists() for name in COMMANDS):
                 path.append(place)
                 continue

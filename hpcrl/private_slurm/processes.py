@@ -14,15 +14,15 @@ import psutil
 def processes_of(directory: Path, conf: Path) -> list[psutil.Process]:
     """Return every process of the cluster in a directory: daemons, step daemons and processes of jobs."""
     mark = str(conf)
-    found = []
+    processes = []
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
         daemon = _variable(process, "HPCRL_VIRTUAL_SLURM") == mark
         task = _variable(process, "SLURM_CONF") == mark and _variable(process, "SLURMD_NODENAME") is not None
         if daemon or task or _step_node(process, directory):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def node_of(process: psutil.Process, directory: Path) -> str | None:

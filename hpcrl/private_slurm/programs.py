@@ -35,7 +35,7 @@ def program(name: str, path: str | None = None) -> str:
     Raises:
         HpcrlError: it is not installed.
     """
-    found = _find(name, path)
-    if found is None:
+    executable = _find(name, path)
+    if executable is None:
         raise HpcrlError(f"{name}: not installed: apt-get install {PACKAGES}")
-    return found
+    return executable

@@ -61,7 +61,9 @@ def write_files(root: Path, profile: ClusterProfile, memory: Enforcement) -> Lay
     for node in nodes:
         (root / "spool" / node.name).mkdir()
         (root / "tmpfs" / node.name).mkdir()
-    for index in range(max((each.gpus.count for each in profile.node_types.values() if each.gpus), default=0)):
+    for index in range(
+        max((node_type.gpus.count for node_type in profile.node_types.values() if node_type.gpus), default=0)
+    ):
         (root / f"dev/nvidia{index}").symlink_to("/dev/null")
     key = root / "etc/munge.key"
     with open(key, "wb", opener=private) as file:
@@ -117,9 +119,9 @@ def remove_groups(top: Path) -> None:
 def _free_ports(count: int) -> list[int]:
     held = [socket.socket() for _ in range(count)]
     try:
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in held]
+        for listener in held:
+            listener.bind(("127.0.0.1", 0))
+        return [int(bound.getsockname()[1]) for bound in held]
     finally:
-        for each in held:
-            each.close()
+        for listener in held:
+            listener.close()

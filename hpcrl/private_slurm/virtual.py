@@ -54,7 +54,9 @@ class VirtualSlurm:
             name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SALLOC_"))
         }
         # The wrappers of `faults` are for the programs under test, not for this class.
-        places = [each for each in kept.get("PATH", "").split(":") if not each.startswith(f"{self.directory}/faults/")]
+        places = [
+            folder for folder in kept.get("PATH", "").split(":") if not folder.startswith(f"{self.directory}/faults/")
+        ]
         return kept | {
             "SLURM_CONF": str(self.conf),
             "MYSQL_UNIX_PORT": str(self.directory / "run/mysql.sock"),
@@ -158,9 +160,9 @@ class VirtualSlurm:
         missing = missing_limits(profile, shown)
         if most := profile.scheduler.max_submitted:
             asked = ("show", "assoc", f"user={layout.user}", f"account={ACCOUNT}", "format=MaxSubmit")
-            found = self._answer("sacctmgr", "-nP", *asked).stdout.strip()
-            if found != str(most):
-                missing.append(f"user {layout.user}: MaxSubmit: expected {most}, got {found or 'no value'}")
+            actual = self._answer("sacctmgr", "-nP", *asked).stdout.strip()
+            if actual != str(most):
+                missing.append(f"user {layout.user}: MaxSubmit: expected {most}, got {actual or 'no value'}")
         if missing:
             words = " ".join((said.stderr or said.stdout).split())[-300:]
             raise HpcrlError(
@@ -171,13 +173,13 @@ class VirtualSlurm:
         """End every process of the cluster, jobs included. The directory stays, with its logs."""
         if not (self.directory / STATE).exists():
             raise UsageError(f"{self.directory}: no private Slurm was started here")
-        if any("slurmctld" in each.name() for each in self.processes()):
+        if any("slurmctld" in process.name() for process in self.processes()):
             with suppress(subprocess.TimeoutExpired):
                 self.command("scancel", f"--user={getpass.getuser()}", timeout=5)
         # Jobs' processes and step daemons first: they outlive the daemon that started them.
         order = (("slurmstepd",), ("slurmd",), ("slurmctld",), ("slurmdbd",), ("mariadbd", "munged"))
         for names in order:
-            chosen = [each for each in self.processes() if name_of(each) in names]
+            chosen = [process for process in self.processes() if name_of(process) in names]
             end(chosen, patience=10)
         end(self.processes(), patience=1)
         for link in sorted((self.directory / "cgroup").glob("*")):
@@ -198,7 +200,7 @@ class VirtualSlurm:
 
     def kill_controller(self) -> None:
         """End slurmctld by SIGKILL: it loses everything that is not yet on disk."""
-        kill([each for each in self.processes() if name_of(each).startswith("slurmctld")])
+        kill([process for process in self.processes() if name_of(process).startswith("slurmctld")])
 
     def start_controller(self) -> None:
         """Start slurmctld and wait until it answers. The nodes may need a few seconds more."""
@@ -223,12 +225,12 @@ class VirtualSlurm:
             UsageError: there is no such node.
         """
         self._check_node(name)
-        on_node = [each for each in self.processes() if node_of(each, self.directory) == name]
-        kill([each for each in on_node if name_of(each) == "slurmd"])
+        on_node = [process for process in self.processes() if node_of(process, self.directory) == name]
+        kill([process for process in on_node if name_of(process) == "slurmd"])
         if jobs:
             # The step daemons first: one that sees its tasks die still reports the end of the job.
-            kill([each for each in on_node if name_of(each) == "slurmstepd"])
-            kill([each for each in on_node if name_of(each) not in ("slurmd", "slurmstepd")])
+            kill([process for process in on_node if name_of(process) == "slurmstepd"])
+            kill([process for process in on_node if name_of(process) not in ("slurmd", "slurmstepd")])
 
     def start_node(self, name: str) -> None:
         """Start a node's slurmd and wait until the controller says that the node accepts jobs.
@@ -241,7 +243,7 @@ class VirtualSlurm:
         self._until(f"slurmd.{name}", lambda: dict(self.nodes()).get(name) in ("idle", "mixed", "allocated"))
 
     def _start_daemon(self, node: str) -> None:
-        if not any(node_of(each, self.directory) == node for each in self._running("slurmd")):
+        if not any(node_of(process, self.directory) == node for process in self._running("slurmd")):
             arguments = ("slurmd", "-D", "-N", node, "-f", str(self.conf))
             self._start(f"slurmd.{node}", *arguments, HPCRL_VIRTUAL_NODE=node)
 
@@ -251,7 +253,7 @@ class VirtualSlurm:
             raise UsageError(f"{self.directory}: no node {name!r}; {suggestion(name, nodes)}")
 
     def _running(self, program: str) -> list[psutil.Process]:
-        return [each for each in self.processes() if name_of(each) == program]
+        return [process for process in self.processes() if name_of(process) == program]
 
     def processes(self) -> list[psutil.Process]:
         """Return every process of this cluster: daemons, step daemons and processes of jobs."""

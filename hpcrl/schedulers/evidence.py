@@ -95,7 +95,7 @@ class Evidence:
                     elif asked:
                         last = dict(zip(SAMPLE_COLUMNS, frame.payload["table"][-1], strict=True))
                         used = [last[name] for name in ("cgroup_memory", "pss", "rss") if last[name] > 0]
-                        share = max([share, *(each / asked for each in used[:1])])
+                        share = max([share, *(amount / asked for amount in used[:1])])
             except (
                 RecordError,
                 OSError,
@@ -113,12 +113,12 @@ class Evidence:
 def _completed_by_record(directory: Path) -> set[str]:
     from hpcrl.formats.record import RecordError, read_frames
 
-    found = set()
+    cells = set()
     for path in (directory / RECORDS).glob("*.r0.rec"):
         try:
             for frame in read_frames(path, frozenset({"footer"})):
                 if frame.payload.get("outcome") == OUTCOME_COMPLETED:
-                    found.add(path.name.partition(".")[0])
+                    cells.add(path.name.partition(".")[0])
         except (RecordError, OSError, KeyError, TypeError, ValueError, RecursionError):
             continue
-    return found
+    return cells

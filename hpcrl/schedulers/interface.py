@@ -91,8 +91,8 @@ def at_work(name: str) -> AtWork:
 def by_scheduler(made: Iterable[Submission]) -> dict[str, list[Submission]]:
     """Group submissions by the names of their schedulers."""
     groups: dict[str, list[Submission]] = {}
-    for each in made:
-        groups.setdefault(each.executor, []).append(each)
+    for submission in made:
+        groups.setdefault(submission.executor, []).append(submission)
     return groups
 
 

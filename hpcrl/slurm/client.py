@@ -210,9 +210,9 @@ class Slurm:
             refused = _REFUSALS.search(message) and not _IN_DOUBT.search(message)
             raise (Refused if refused else Unconfirmed)(message)
         lines = done.out.split()
-        if not lines or not (found := _PARSABLE.match(lines[-1])):
+        if not lines or not (match := _PARSABLE.match(lines[-1])):
             raise Unconfirmed(f"sbatch printed no job id: {_words(done)}")
-        return found[1]
+        return match[1]
 
     def test_only(self, script: Path, cwd: Path) -> str | None:
         """Ask the scheduler whether it would accept a script; return its objection, or None. Nothing is submitted."""
@@ -231,8 +231,8 @@ class Slurm:
         if not names:
             queued, _ = self._queue(over) if over else ((), None)
             jobs: dict[str, dict[str, Tasks]] = {}
-            for name, indices, found in queued:
-                jobs.setdefault(name, {}).setdefault(found.job_id, {}).update(dict.fromkeys(indices, found))
+            for name, indices, task in queued:
+                jobs.setdefault(name, {}).setdefault(task.job_id, {}).update(dict.fromkeys(indices, task))
             return View(jobs)
         with ThreadPoolExecutor(2) as pool:
             queue = pool.submit(self._queue, [*names, *over])
@@ -240,21 +240,21 @@ class Slurm:
             queued, queue_problem = queue.result()
             accounted, accounting_problem, unaccounted = accounting.result()
         jobs = {}
-        for name, indices, found in accounted:
+        for name, indices, task in accounted:
             # Slurm has lost a task that is live in accounting but not in the queue.
-            if found.state not in _LIVE or queue_problem:
-                tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
-                tasks |= dict.fromkeys(indices, found)
-        for name, indices, found in queued:
-            tasks = jobs.setdefault(name, {}).setdefault(found.job_id, {})
-            if found.state in _LIVE:
-                tasks |= dict.fromkeys(indices, found)
+            if task.state not in _LIVE or queue_problem:
+                tasks = jobs.setdefault(name, {}).setdefault(task.job_id, {})
+                tasks |= dict.fromkeys(indices, task)
+        for name, indices, task in queued:
+            tasks = jobs.setdefault(name, {}).setdefault(task.job_id, {})
+            if task.state in _LIVE:
+                tasks |= dict.fromkeys(indices, task)
             else:
-                tasks |= {index: found for index in indices if index not in tasks}
+                tasks |= {index: task for index in indices if index not in tasks}
         return View(jobs, queue_problem, accounting_problem, unaccounted)
 
     def _queue(self, names: Sequence[str]) -> tuple[list[_Alike], str | None]:
-        found: list[_Alike] = []
+        groups: list[_Alike] = []
         for some in _portions(names):
             # 0: complete lists of array indices; otherwise squeue cuts them at 64 characters.
             words = ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "-t", "all", "-o", "%i|%T|%r|%N|%j", f"--name={some}"]
@@ -263,11 +263,11 @@ class Slurm:
                 return [], problem
             for (job_id, rest), indices in _alike(out).items():
                 state, reason, nodes, name = [*rest.split("|", 3), "", "", ""][:4]
-                found.append((name, indices, JobState(job_id, state, reason=reason, nodes=nodes or None)))
-        return found, None
+                groups.append((name, indices, JobState(job_id, state, reason=reason, nodes=nodes or None)))
+        return groups, None
 
     def _accounting(self, names: Sequence[str], since: float) -> tuple[list[_Alike], str | None, bool]:
-        found: list[_Alike] = []
+        groups: list[_Alike] = []
         days = max(0, int((time.time() - since) / 86_400)) + 2
         for some in _portions(names):
             out, problem = self._asked(
@@ -286,8 +286,8 @@ class Slurm:
                 state, exit_code, seconds, _, nodes, name = fields
                 elapsed = float(seconds) if seconds.isdigit() else None
                 state = (state.split() or ["UNKNOWN"])[0]
-                found.append((name, indices, JobState(job_id, state, exit_code, elapsed, None, nodes)))
-        return found, None, False
+                groups.append((name, indices, JobState(job_id, state, exit_code, elapsed, None, nodes)))
+        return groups, None, False
 
     def _asked(self, program: str, words: Sequence[str]) -> tuple[str, str | None]:
         """Return a command's output, or why there is none."""
@@ -308,7 +308,7 @@ class Slurm:
 
     def own_jobs(self, prefix: str, days: int = 30) -> tuple[list[OtherJob], list[str]]:
         """Return this user's jobs, queued or accounted, whose token has this prefix, and the commands that did not answer."""
-        found: dict[str, OtherJob] = {}
+        jobs: dict[str, OtherJob] = {}
         out, queue = self._asked("squeue", ["squeue", "-h", "--me", "-t", "all", "-o", "%A|%F|%T|%Z|%j"])
         rows = [(line.split("|", 4), True) for line in out.splitlines()]
         out, accounting = self._asked(
@@ -319,9 +319,9 @@ class Slurm:
             if len(fields) == 5 and f".{prefix}" in fields[4]:
                 job_id = fields[1].partition("_")[0]
                 live = queued and fields[2] in _LIVE
-                before = found.get(job_id)
-                found[job_id] = OtherJob(job_id, fields[4], fields[3], live or bool(before and before.live))
-        return list(found.values()), [text for text in (queue, accounting) if text]
+                before = jobs.get(job_id)
+                jobs[job_id] = OtherJob(job_id, fields[4], fields[3], live or bool(before and before.live))
+        return list(jobs.values()), [text for text in (queue, accounting) if text]
 
     def queued_tasks(self, qos: str | None) -> int | None:
         """Count this user's array tasks that wait or run, in one QOS or in all; None if squeue does not answer."""
@@ -338,30 +338,30 @@ class Slurm:
         wanted = ",".join(dict.fromkeys(job_ids))
         fields = "JobID,Partition,TotalCPU,MaxRSS,ConsumedEnergyRaw,NodeList"
         out, _ = self._asked("sacct", ["sacct", "-n", "-P", "--noconvert", "-o", fields, "-j", wanted])
-        found: dict[str, Usage] = {}
+        usages: dict[str, Usage] = {}
         for line in out.splitlines():
             job, partition, cpu, memory, energy, nodes = (line.split("|") + [""] * 6)[:6]
             key, _, step = job.partition(".")
             if not step and partition:  # the job itself; without a partition accounting does not have the whole job yet
-                found[key] = Usage(_cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
-            elif step and key in found and memory:
-                peak = max(found[key].memory_peak or 0.0, float(memory.rstrip("K")) * (1024 if "K" in memory else 1))
-                found[key] = replace(found[key], memory_peak=peak)
-        return found
+                usages[key] = Usage(_cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
+            elif step and key in usages and memory:
+                peak = max(usages[key].memory_peak or 0.0, float(memory.rstrip("K")) * (1024 if "K" in memory else 1))
+                usages[key] = replace(usages[key], memory_peak=peak)
+        return usages
 
     def out_of_memory(self, job_ids: Sequence[str]) -> set[str]:
         """Return the array tasks (``JOBID_INDEX``) with a step that Slurm ended because it exceeded its memory.
 
         The task itself may be FAILED: only its step says why.
         """
-        found = set()
+        tasks = set()
         for some in _portions(job_ids):
             out, _ = self._asked("sacct", ["sacct", "-n", "-P", "-o", "JobID,State", "-j", some])
             for line in out.splitlines():
                 key, _, state = line.partition("|")
                 if state.startswith("OUT_OF_MEMORY"):
-                    found.add(key.partition(".")[0])
-        return found
+                    tasks.add(key.partition(".")[0])
+        return tasks
 
     def cancel(self, keys: Sequence[str]) -> None:
         """Cancel jobs (``JOBID``) or array tasks (``JOBID_INDEX``). It is not an error if one has ended meanwhile.
@@ -424,15 +424,15 @@ def _portions(names: Iterable[str]) -> Iterator[str]:
 
 def _alike(out: str) -> dict[tuple[str, str], list[int]]:
     """Group the lines of squeue or sacct that differ only in array indices: (job id, rest of the line) -> indices."""
-    found: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
     for line in out.splitlines():
         key, _, rest = line.partition("|")
         job_id, _, index = key.partition("_")
         if index.isdecimal() and job_id.isdecimal():  # most lines of sacct
-            found.setdefault((job_id, rest), []).append(int(index))
+            groups.setdefault((job_id, rest), []).append(int(index))
         elif (several := _indices(key))[1]:
-            found.setdefault((several[0], rest), []).extend(several[1])
-    return found
+            groups.setdefault((several[0], rest), []).extend(several[1])
+    return groups
 
 
 def _indices(text: str) -> tuple[str, Sequence[int]]:

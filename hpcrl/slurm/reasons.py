@@ -66,9 +66,9 @@ def explain(reason: str) -> str:
     whose = "your account" if word.startswith("Assoc") else "the QOS"
     if _MINUTES.match(word):
         return f"{word}: the budget of {whose} is used up: ask for more time, or plan with another account or QOS"
-    if found := _MAXIMUM.match(word):
-        shared = "all of its users together" if found[2] == "Grp" else "you"
-        return f"{word}: {whose} allows no more {_what(found[3])} to {shared} at once; it starts when others end"
+    if match := _MAXIMUM.match(word):
+        shared = "all of its users together" if match[2] == "Grp" else "you"
+        return f"{word}: {whose} allows no more {_what(match[3])} to {shared} at once; it starts when others end"
     return reason
 
 

@@ -93,10 +93,10 @@ def _exit(status: TaskStatus) -> str:
 
 def _room(directory: Path) -> str:
     try:
-        found = os.statvfs(directory)
+        disk = os.statvfs(directory)
     except OSError:
         return "the plan directory cannot be read now"
-    if found.f_bavail * found.f_frsize < 1 << 20 or (found.f_files and not found.f_favail):
+    if disk.f_bavail * disk.f_frsize < 1 << 20 or (disk.f_files and not disk.f_favail):
         return "the file system of the plan is full now: free some space, then submit again"
     return "was it killed, or was the disk or your quota full at that time?"
 

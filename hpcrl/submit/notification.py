@@ -37,9 +37,9 @@ def summary(directory: Path, slurm: Slurm) -> dict[str, Any]:
         "cells": sum(status.counts().values()),
         "counts": status.counts(),
         "causes": status.causes(),
-        "stages": {stage: each.state for stage, each in status.stages.items() if stage != "notify"},
+        "stages": {stage: task.state for stage, task in status.stages.items() if stage != "notify"},
         "notes": status.notes,
-        "report": str(found) if (found := directory.resolve() / "report/report.html").is_file() else None,
+        "report": str(page) if (page := directory.resolve() / "report/report.html").is_file() else None,
     }
 
 
@@ -66,8 +66,8 @@ def no_such_command(plan: Plan, directory: Path) -> str | None:
     if not target or isinstance(target, str):
         return None
     name = str(target[0])
-    found = shutil.which(str(directory / name)) if "/" in name else shutil.which(name)
-    return None if found else name
+    program = shutil.which(str(directory / name)) if "/" in name else shutil.which(name)
+    return None if program else name
 
 
 def retries_follow(directory: Path, slurm: Slurm) -> bool:

@@ -62,9 +62,11 @@ class Selection:
         self._rules = plan.study.retry
         self._tried: Counter[tuple[str, str]] = Counter()
         if choice.retry:
-            for each in ledger.submissions():
-                if each.state == "submitted" and each.cause != "first" and each.job in known.ids:
-                    self._tried.update((known.ids[each.job][task], each.cause) for task, _ in each.entries)
+            for submission in ledger.submissions():
+                if submission.state == "submitted" and submission.cause != "first" and submission.job in known.ids:
+                    self._tried.update(
+                        (known.ids[submission.job][task], submission.cause) for task, _ in submission.entries
+                    )
         self._last: dict[str, int] = {}
         progress = known.progress
         for attempt in sorted({*progress.begun, *progress.ended}):
@@ -137,11 +139,11 @@ def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: B
         if most is None:
             continue
         before = sum(
-            _hours(jobs[each.job], name, each.time) * len(each.entries)
-            for each in ledger.submissions()
-            if each.job in jobs and each.state not in ("refused", "gone")
+            _hours(jobs[submission.job], name, submission.time) * len(submission.entries)
+            for submission in ledger.submissions()
+            if submission.job in jobs and submission.state not in ("refused", "gone")
         )
-        asked = before + sum(_hours(each.job, name, each.ask.time) * len(each.tasks) for each in wanted)
+        asked = before + sum(_hours(part.job, name, part.ask.time) * len(part.tasks) for part in wanted)
         if asked > most + 1e-9:
             words = name.replace("_", "-")
             so_far = f" ({amount(before)} of them for attempts so far)" if before else ""

@@ -22,7 +22,11 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, say: Say) -> list[Subm
     The caller holds the lease, so no other process works on an intent now.
     """
     groups = by_scheduler(ledger.submissions())
-    return [each for name, made in groups.items() for each in at_work(name).settle(directory, ledger, slurm, made, say)]
+    return [
+        submission
+        for name, made in groups.items()
+        for submission in at_work(name).settle(directory, ledger, slurm, made, say)
+    ]
 
 
 def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, say: Say) -> Ledger:
@@ -57,16 +61,16 @@ def open_ledger(directory: Path, plan: Plan, slurm: Slurm | None, here: bool, sa
     for broken in damaged:
         kept = broken.rename(broken.with_name(f"{broken.name}.damaged"))
         say(f"{broken}: is damaged; Slurm has no live job of it, so it is left out (kept as {kept.name})")
-    for each in known:
-        if not (directory / SUBMISSIONS / each.token).exists():
-            write_submission(directory, each)  # it was renamed, and its cells look for it
+    for submission in known:
+        if not (directory / SUBMISSIONS / submission.token).exists():
+            write_submission(directory, submission)  # it was renamed, and its cells look for it
     before = Path(known[-1].directory) if known else directory
     copied = _stands_elsewhere(directory, before)
     if copied and not here:
         raise HpcrlError(f"{directory}: is a copy of {before}, and that plan was submitted: {_GO_ON}")
     ledger = Ledger(directory, create=True)
-    for each in known:
-        ledger.adopt(each)
+    for submission in known:
+        ledger.adopt(submission)
     if copied:
         ledger.leave_to(str(before))
     if known:
@@ -81,7 +85,7 @@ def _check_damaged(directory: Path, path: Path, slurm: Slurm | None) -> None:
         HpcrlError: a job runs, or Slurm does not answer.
     """
     what = f"{path}: is damaged, and the ledger that knew its cells is lost"
-    here = (name for name, each in schedulers().items() if each.here)
+    here = (name for name, scheduler in schedulers().items() if scheduler.here)
     if slurm is None or any(f'"{name}"'.encode() in path.read_bytes() for name in here):
         raise HpcrlError(
             f"{what}: make sure that none of its cells runs any more (ps, squeue), remove the file, and run `hpcrl submit` again"
@@ -98,7 +102,7 @@ def _check_damaged(directory: Path, path: Path, slurm: Slurm | None) -> None:
         job_id
         for name in names
         for job_id, tasks in view.jobs.get(name, {}).items()
-        if any(each.state in RUNNING | WAITING for each in tasks.values())
+        if any(task.state in RUNNING | WAITING for task in tasks.values())
     ]
     if live:
         raise HpcrlError(
@@ -165,8 +169,8 @@ def _check_slurm(directory: Path, plan: Plan, slurm: Slurm, say: Say) -> None:
         say(f"{note}: therefore hpcrl could not check whether this plan was submitted before")
     if jobs:
         place = str(directory.resolve())
-        where = sorted({each.directory for each in jobs if each.directory} - {place})
-        live = sum(each.live for each in jobs)
+        where = sorted({job.directory for job in jobs if job.directory} - {place})
+        live = sum(job.live for job in jobs)
         told = f"{directory}: no submission is known here, but Slurm has {count(len(jobs), 'job')} of this plan (live: {live}), submitted"
         if where:
             raise HpcrlError(f"{told} from {', '.join(where)}: continue there, or run all cells here too with --here")

@@ -96,8 +96,8 @@ class PlanStatus:
             for name, detail in self.details.items()
             if detail.reason
         }
-        found = units | explained if explained else units
-        return [found.get(name, _NEVER) for name in self.names]
+        statuses = units | explained if explained else units
+        return [statuses.get(name, _NEVER) for name in self.names]
 
     def counts(self) -> dict[str, int]:
         return dict(self._counts.most_common())
@@ -148,22 +148,24 @@ class PlanStatus:
 
     def live(self) -> bool:
         """Tell whether any cell or stage still waits or runs, or may do so."""
-        states = {*self._counts, *(each.state for each in self.stages.values())}
+        states = {*self._counts, *(stage.state for stage in self.stages.values())}
         return bool(states & (LIVE | UNSETTLED))
 
     def stuck(self) -> bool:
         """Tell whether everything live waits for something that does not happen by itself."""
         live = [
-            each for each in [*self.statuses, *self.stages.values()] if each.state in LIVE or each.state in UNSETTLED
+            status
+            for status in [*self.statuses, *self.stages.values()]
+            if status.state in LIVE or status.state in UNSETTLED
         ]
-        held = [each for each in live if _is_held(each)]
-        waits = [each for each in live if each.slurm and each.slurm.reason == "Dependency"]
+        held = [status for status in live if _is_held(status)]
+        waits = [status for status in live if status.slurm and status.slurm.reason == "Dependency"]
         return bool(held) and len(held) + len(waits) == len(live)
 
     def causes(self) -> dict[str, int]:
         """Count failed stages and cells by cause, the most frequent first."""
         failed: list[tuple[str | None, TaskStatus]] = []
-        failed += [(None, each) for each in self.stages.values() if is_failure(each.state)]
+        failed += [(None, status) for status in self.stages.values() if is_failure(status.state)]
         if self.failures:
             cells = zip(self.names, self.statuses, strict=True)
             failed += [(name, status) for name, status in cells if status.state in self.failures]
@@ -174,7 +176,7 @@ class PlanStatus:
         waiting = UNSETTLED | {"PENDING"}
         if not waiting & set(self._counts):
             return {}
-        reasons = Counter({each: count for each, count in self._reasons.items() if each[0] in waiting})
+        reasons = Counter({key: count for key, count in self._reasons.items() if key[0] in waiting})
         return {f"{state}: {reason}": count for (state, reason), count in reasons.most_common(5) if reason}
 
     def places(self, only_failed: bool, where: Sequence[str]) -> list[int]:
@@ -188,15 +190,15 @@ class PlanStatus:
         for key, value in map(_pair, where):
             wanted.setdefault(key, set()).add(value)
         failed = set(self.failed()) if only_failed else None
-        found, known = [], set()
+        places, known = [], set()
         for place, cell in enumerate(read_cells(self.directory) if wanted else ()):
             values = {**cell.resources, **cell.config}
             known |= set(values)
             if all(key in values and str(values[key]) in some for key, some in wanted.items()):
-                found.append(place)
+                places.append(place)
         if unknown := [key for key in wanted if key not in known]:
             raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
-        every = found if wanted else range(len(self.names))
+        every = places if wanted else range(len(self.names))
         return [place for place in every if failed is None or self.names[place] in failed]
 
     @cached_property
@@ -210,7 +212,7 @@ class PlanStatus:
         """Give each cell, or each named cell, as a line of JSON: its line of the plan with its state."""
         # Thousands of cells differ only in their places, so the rest is formatted once.
         known: dict[tuple[object, ...], list[str]] = {}
-        details = {name: each.progress for name, each in self.details.items() if each.progress}
+        details = {name: detail.progress for name, detail in self.details.items() if detail.progress}
         cells = zip(self.names, self.statuses, strict=True)
         with open_of_stranger(self.directory / self.plan.cells_file) as file:
             for job in self.plan.cell_jobs():
@@ -311,8 +313,8 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
 
 
 def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
-    states = {state for state in {each.state for each in known.units.values()} if state in RUNNING or is_failure(state)}
-    telling = (each for each in known.units.items() if each[1].state in states and each[0] not in known.ids)
+    states = {state for state in {task.state for task in known.units.values()} if state in RUNNING or is_failure(state)}
+    telling = (unit for unit in known.units.items() if unit[1].state in states and unit[0] not in known.ids)
     chosen = dict(islice(telling, DETAILS)) if states else {}
     details = _from_records(directory, chosen) if chosen else {}
     scripts = {job.name: job.script for job in plan.jobs}
@@ -428,21 +430,21 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             refuse_copy(directory, ledger, "cancel there")
             settle(directory, ledger, slurm, say)
             known = survey(directory, plan, ledger, slurm)
-            if not known.answered and any(each.state == UNKNOWN for each in known.units.values()):
+            if not known.answered and any(task.state == UNKNOWN for task in known.units.values()):
                 raise HpcrlError(
                     f"{'; '.join(known.notes)}: nothing was cancelled; run `hpcrl cancel` again when Slurm answers"
                 )
             live = {
-                name: each for name, each in known.units.items() if each.state in LIVE and (not cells or name in chosen)
+                name: task for name, task in known.units.items() if task.state in LIVE and (not cells or name in chosen)
             }
             by_token: dict[str, list[int]] = {}
             by_name: dict[str, dict[str, TaskStatus]] = {}
-            for name, each in live.items():
-                if each.submission is None:  # it was lost with the ledger
-                    end(read_holder(directory, name, each.attempt))
+            for name, status in live.items():
+                if status.submission is None:  # it was lost with the ledger
+                    end(read_holder(directory, name, status.attempt))
                     continue
-                by_token.setdefault(each.submission.token, []).append(each.index)
-                by_name.setdefault(each.submission.executor, {})[name] = each
+                by_token.setdefault(status.submission.token, []).append(status.index)
+                by_name.setdefault(status.submission.executor, {})[name] = status
             for token, indices in by_token.items():
                 ledger.cancel(token, indices)
             for scheduler, made in by_scheduler(ledger.taken()).items():

@@ -163,19 +163,22 @@ class _Submitting:
         self._release(known)
         chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
         selected = Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
-        cells = [each for job in self._plan.cell_jobs() for each in selected.of(job)]
+        cells = [part for job in self._plan.cell_jobs() for part in selected.of(job)]
         check_budget(self._plan, self._ledger, cells, budget)
         before, after = self._stages(known, bool(cells), before=True), self._stages(known, bool(cells))
         done, waiting = at_work(self._executor).hand_over(self._desk, known.units, before, cells, after)
-        tasks = sum(len(each.tasks) for each in cells) - waiting
+        tasks = sum(len(part.tasks) for part in cells) - waiting
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
 
     def _release(self, known: Survey) -> None:
         """Release cells whose first start failed on a node (the fence lets them run only once), and remove tasks of completed cells."""
         held = [
-            each.key
-            for each in known.units.values()
-            if each.state in LIVE and each.slurm and word_of(each.slurm.reason or "") == LAUNCH_FAILED and each.key
+            status.key
+            for status in known.units.values()
+            if status.state in LIVE
+            and status.slurm
+            and word_of(status.slurm.reason or "") == LAUNCH_FAILED
+            and status.key
         ]
         if held:
             self._say(f"released {count(len(held), 'task')} that Slurm held because the start had failed on a node")

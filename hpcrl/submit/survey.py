@@ -70,22 +70,22 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         if progress.outcome(unit, newest[unit][0]) != OUTCOME_COMPLETED
         for _, made, _ in several
     }
-    ours = [each for each in submissions if each.state != ELSEWHERE]
+    ours = [submission for submission in submissions if submission.state != ELSEWHERE]
     view = look(
         slurm,
         ledger,
-        [each for each in ours if each.token in asked],
-        [each for each in ours if each.token not in asked],
+        [submission for submission in ours if submission.token in asked],
+        [submission for submission in ours if submission.token not in asked],
     )
     judge = Judge(Evidence(directory, ledger, progress, view, slurm), list(asked.values()))
     units: dict[str, TaskStatus] = {}
-    for (unit, found), outcome in zip(newest.items(), outcomes, strict=True):
+    for (unit, candidate), outcome in zip(newest.items(), outcomes, strict=True):
         if outcome == OUTCOME_COMPLETED:
-            units[unit] = new_status((COMPLETED, *found, None, None))
+            units[unit] = new_status((COMPLETED, *candidate, None, None))
         elif unit in rivals:
-            units[unit] = judge.best(unit, outcome, [found, *rivals[unit]])
+            units[unit] = judge.best(unit, outcome, [candidate, *rivals[unit]])
         else:
-            units[unit] = judge.of(unit, outcome, *found)
+            units[unit] = judge.of(unit, outcome, *candidate)
     _add_forgotten(directory, units, newest, progress, ids)
     for unit, outcome in progress.byhand.items():
         if outcome == OUTCOME_COMPLETED and (unit not in units or units[unit].state not in {COMPLETED, *LIVE}):
@@ -101,8 +101,8 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
             "(column notes of the dataset's cells says why)"
         )
     notes += [
-        f"the local queue (process {each}) is stopped: it starts and ends nothing until `kill -CONT {each}`"
-        for each in stopped_queues(directory)
+        f"the local queue (process {pid}) is stopped: it starts and ends nothing until `kill -CONT {pid}`"
+        for pid in stopped_queues(directory)
     ]
     return Survey(units, progress, notes, not view.notes(), ids, _held(submissions, view, units, ids))
 
@@ -130,7 +130,7 @@ def _held(
     ids: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """Return the tasks of completed cells that wait for ever, for example because a node failed after the cell's end."""
-    found = []
+    attempts = []
     for made in submissions:
         for tasks in view.jobs.get(made.name, {}).values():
             for index, state in tasks.items():
@@ -138,9 +138,9 @@ def _held(
                     continue
                 entries = made.entries[index * made.cells_per_task : (index + 1) * made.cells_per_task]
                 cells = [units.get(ids[made.job][task]) for task, _ in entries]
-                if all(each is not None and each.state == COMPLETED for each in cells):
-                    found.append(made.attempt(index, state.job_id))
-    return found
+                if all(cell is not None and cell.state == COMPLETED for cell in cells):
+                    attempts.append(made.attempt(index, state.job_id))
+    return attempts
 
 
 def _add_forgotten(
@@ -173,9 +173,9 @@ def _newest(
     """Return the submission that grants the newest attempt of each unit and, if there are several, the others."""
     newest: dict[str, Candidate] = {}
     rivals: dict[str, list[Candidate]] = {}
-    for each in submissions:
-        names = ids[each.job]
-        granted = {names[task]: (attempt, each, index) for index, task, attempt in each.places()}
+    for submission in submissions:
+        names = ids[submission.job]
+        granted = {names[task]: (attempt, submission, index) for index, task, attempt in submission.places()}
         for unit in granted.keys() & newest.keys():
             before, now = newest[unit], granted[unit]
             if now[0] < before[0]:
@@ -191,7 +191,7 @@ def _newest(
 def _unit_ids(directory: Path, plan: Plan, submissions: Sequence[Submission]) -> dict[str, Sequence[str]]:
     """Return the cell of each task by job, with the jobs of older generations of the plan."""
     ids: dict[str, Sequence[str]] = {}
-    wanted = {each.job for each in submissions} - {job.name for job in plan.jobs}
+    wanted = {submission.job for submission in submissions} - {job.name for job in plan.jobs}
     jobs: list[tuple[Plan, Job]] = [(plan, job) for job in plan.jobs]
     jobs += [find_job(directory, name) for name in sorted(wanted)]
     by_file: dict[str, list[str]] = {}

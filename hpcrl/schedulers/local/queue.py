@@ -156,9 +156,9 @@ class _Draining:
         self._tokens = frozenset(tokens)
         # This queue does not run submissions that were given up as lost meanwhile.
         mine = {token for token in tokens if ledger.take_up(token, os.getpid())}
-        self._submissions = [each for each in ledger.submissions() if each.token in mine]
+        self._submissions = [submission for submission in ledger.submissions() if submission.token in mine]
         # The plan may get a new generation while this one runs: its jobs stay where they are.
-        self._jobs = {each.job: find_job(directory, each.job)[1] for each in self._submissions}
+        self._jobs = {submission.job: find_job(directory, submission.job)[1] for submission in self._submissions}
         self._warning = _warning(plan)
         self._at_once = 1 if "sequential" in plan.chain else plan.study.max_parallel or len(machine.cores)
         self._running: list[_Running] = []
@@ -168,7 +168,9 @@ class _Draining:
             states = self._run_stage(stage)
             if stage == "environments":
                 states += self._wait_for_others(stage)
-            elif stage == "cells" and any(self._jobs[each.job].stage != "cells" for each in self._submissions):
+            elif stage == "cells" and any(
+                self._jobs[submission.job].stage != "cells" for submission in self._submissions
+            ):
                 self._wait_for_others(stage)  # the stages that follow are for all cells
             if stage in ("environments", "collect") and any(state != "COMPLETED" for state in states):
                 # The message is sent whether or not the rest succeeded.
@@ -178,48 +180,48 @@ class _Draining:
     def _wait_for_others(self, stage: str) -> list[str]:
         """Wait until other queues of the plan have run their part of a stage; return the states of that part."""
         states = []
-        for each in self._notes.submissions():
-            if not each.scheduler.here or each.state != "submitted" or each.token in self._tokens:
+        for submission in self._notes.submissions():
+            if not submission.scheduler.here or submission.state != "submitted" or submission.token in self._tokens:
                 continue
-            if find_job(self._directory, each.job)[1].stage != stage:
+            if find_job(self._directory, submission.job)[1].stage != stage:
                 continue
             waited = False
-            while len(ended := self._ended_of(each)) < len(each.entries) and read_queues(self._directory).get(
-                each.token
-            ):
+            while len(ended := self._ended_of(submission)) < len(submission.entries) and read_queues(
+                self._directory
+            ).get(submission.token):
                 waited = True
                 time.sleep(OTHERS_SECONDS)
                 self._process.beat()
             if waited:  # parts that had ended before were checked when this was submitted
-                states += ended if len(ended) == len(each.entries) else ["LOST"]
+                states += ended if len(ended) == len(submission.entries) else ["LOST"]
         return states
 
     def _ended_of(self, submission: Submission) -> list[str]:
         tasks = self._notes.tasks()
-        return [each.state for each in tasks if each.token == submission.token and each.ended is not None]
+        return [task.state for task in tasks if task.token == submission.token and task.ended is not None]
 
     def _give_up(self, stages: Sequence[str]) -> None:
-        for each in [each for each in self._submissions if self._jobs[each.job].stage in stages]:
-            self._submissions.remove(each)
-            for index in _indices(each):
-                self._notes.end(each.token, index, "CANCELLED", None)
+        for submission in [candidate for candidate in self._submissions if self._jobs[candidate.job].stage in stages]:
+            self._submissions.remove(submission)
+            for index in _indices(submission):
+                self._notes.end(submission.token, index, "CANCELLED", None)
 
     def _run_stage(self, stage: str) -> list[str]:
         """Run a stage's tasks, wave after wave; return their final states."""
-        mine = [each for each in self._submissions if self._jobs[each.job].stage == stage]
-        waves = sorted({self._jobs[each.job].wave for each in mine})
+        mine = [submission for submission in self._submissions if self._jobs[submission.job].stage == stage]
+        waves = sorted({self._jobs[submission.job].wave for submission in mine})
         return [
             state
             for wave in waves
-            for state in self._run_all([each for each in mine if self._jobs[each.job].wave == wave])
+            for state in self._run_all([submission for submission in mine if self._jobs[submission.job].wave == wave])
         ]
 
     def _run_all(self, submissions: Sequence[Submission]) -> list[str]:
         """Run the tasks of submissions, as many at once as the cores allow; return their final states."""
-        queue = [(each, index) for each in submissions for index in _indices(each)]
+        queue = [(made, index) for made in submissions for index in _indices(made)]
         states: list[str] = []
         while queue or self._running:
-            cancelled = {(each.token, each.task) for each in self._notes.tasks() if each.state == "CANCELLING"}
+            cancelled = {(note.token, note.task) for note in self._notes.tasks() if note.state == "CANCELLING"}
             for submission, task in [entry for entry in queue if (entry[0].token, entry[1]) in cancelled]:
                 queue.remove((submission, task))
                 self._notes.end(submission.token, task, "CANCELLED", None)
@@ -228,7 +230,9 @@ class _Draining:
                 with self._process.turn() as held:
                     if held is not None:
                         states += self._start_some(queue, held)
-                        self._process.runs([(each.process.pid, each.cores, each.gpus) for each in self._running])
+                        self._process.runs(
+                            [(running.process.pid, running.cores, running.gpus) for running in self._running]
+                        )
             time.sleep(POLL_SECONDS)
             self._process.beat()
             states += self._ended(cancelled)
@@ -257,19 +261,19 @@ class _Draining:
     def _ended(self, cancelled: Collection[tuple[str, int]]) -> list[str]:
         """Send signals to the tasks that must end, and return the states of those that have ended."""
         states = []
-        for each in list(self._running):
-            _signal(each, (each.submission.token, each.task) in cancelled)
-            code = each.process.poll()
+        for task in list(self._running):
+            _signal(task, (task.submission.token, task.task) in cancelled)
+            code = task.process.poll()
             if code is None:
                 continue
-            self._running.remove(each)
-            self._machine.give_back(each)
+            self._running.remove(task)
+            self._machine.give_back(task)
             state = "COMPLETED" if code == 0 else "FAILED"
-            if "cancel" in each.signals:
+            if "cancel" in task.signals:
                 state = "CANCELLED"
-            elif "limit" in each.signals or ("time" in each.signals and code != 0):
+            elif "limit" in task.signals or ("time" in task.signals and code != 0):
                 state = "TIMEOUT"
-            self._notes.end(each.submission.token, each.task, state, code)
+            self._notes.end(task.submission.token, task.task, state, code)
             states.append(state)
         return states
 
@@ -345,6 +349,6 @@ def _kill(pid: int) -> None:
     below = descendants(pid)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
-    for each in below:
+    for child in below:
         with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)

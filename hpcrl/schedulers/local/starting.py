@@ -31,28 +31,30 @@ _WAITS = JobState("", "PENDING")
 
 def look(slurm: Slurm, ledger: Ledger, made: Sequence[Submission], over: Sequence[Submission] = ()) -> View:
     """Read the ledger, where the local queues note what begins and ends. Their jobs have no id."""
-    tasks: dict[str, Tasks] = {each.token: dict.fromkeys(range(len(each.entries)), _WAITS) for each in made}
+    tasks: dict[str, Tasks] = {
+        submission.token: dict.fromkeys(range(len(submission.entries)), _WAITS) for submission in made
+    }
     for entry in ledger.local_tasks() if made else ():
         if entry.token in tasks:
             code = None if entry.exit_code is None else f"{entry.exit_code}:0"
             elapsed = entry.ended - entry.started if entry.ended and entry.started else None
             tasks[entry.token][entry.task] = JobState("", entry.state, code, elapsed)
-    return View({each.name: {"": tasks[each.token]} for each in made})
+    return View({submission.name: {"": tasks[submission.token]} for submission in made})
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submission], say: Say) -> Sequence[Submission]:
     """Find out whether a local queue has each intent, when no process is starting one."""
-    for each in made:
-        if each.state != "intent":
+    for submission in made:
+        if submission.state != "intent":
             continue
-        if _starts_here(each):
-            say(f"waiting for the local queue of {each.job} to start")
-            while _starts_here(each):
+        if _starts_here(submission):
+            say(f"waiting for the local queue of {submission.job} to start")
+            while _starts_here(submission):
                 time.sleep(_POLL_SECONDS)
-        if each.token in read_queues(directory):
-            ledger.submitted(each.token)
-        elif each.host == os.uname().nodename:
-            ledger.gone(each.token, "the process that submitted it ended before the local queue had it")
+        if submission.token in read_queues(directory):
+            ledger.submitted(submission.token)
+        elif submission.host == os.uname().nodename:
+            ledger.gone(submission.token, "the process that submitted it ended before the local queue had it")
     return []
 
 
@@ -77,13 +79,13 @@ def hand_over(
         return [], 0
     if running := orphans(desk.directory):
         desk.say(f"cells of an ended local queue that still run: {running}; new cells start on the other cores")
-    made = [desk.intend(each) for each in wanted]
-    seconds = sum((each.ask.time or each.job.asked.time) * len(each.tasks) for each in wanted)
-    start_queue(desk.directory, [each.token for each in made], minutes=int(seconds / 60) + 60)
-    number = sum(len(each.tasks) for each in wanted if each.job.stage == "cells")
+    made = [desk.intend(part) for part in wanted]
+    seconds = sum((part.ask.time or part.job.asked.time) * len(part.tasks) for part in wanted)
+    start_queue(desk.directory, [submission.token for submission in made], minutes=int(seconds / 60) + 60)
+    number = sum(len(part.tasks) for part in wanted if part.job.stage == "cells")
     desk.report(number, number, "")
-    process = {each.token: " ".join(each.job_ids) for each in desk.ledger.submissions()}
-    return [(each.job, process[each.token]) for each in made], 0
+    process = {submission.token: " ".join(submission.job_ids) for submission in desk.ledger.submissions()}
+    return [(submission.job, process[submission.token]) for submission in made], 0
 
 
 def start_queue(directory: Path, tokens: Sequence[str], minutes: int) -> None:
@@ -119,9 +121,9 @@ def cancel(
 ) -> None:
     """Ask the queues to end tasks, and the cells themselves whose queue has ended."""
     queues = read_queues(directory)
-    for name, each in units.items():
-        if each.submission is None:
+    for name, status in units.items():
+        if status.submission is None:
             continue
-        ledger.local_cancel(each.submission.token, each.index)
-        if not queues.get(each.submission.token):
-            end(read_holder(directory, name, each.attempt))
+        ledger.local_cancel(status.submission.token, status.index)
+        if not queues.get(status.submission.token):
+            end(read_holder(directory, name, status.attempt))

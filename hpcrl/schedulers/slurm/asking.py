@@ -29,13 +29,15 @@ _POLL_SECONDS = 1.0
 
 def look(slurm: Slurm, ledger: Ledger, made: Sequence[Submission], over: Sequence[Submission] = ()) -> View:
     """Ask squeue and sacct for some submissions, and squeue also for those that should be over."""
-    names = [each.name for each in made]
-    return slurm.look(names, min((each.at for each in made), default=0.0), [each.name for each in over])
+    names = [submission.name for submission in made]
+    return slurm.look(
+        names, min((submission.at for submission in made), default=0.0), [submission.name for submission in over]
+    )
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submission], say: Say) -> Sequence[Submission]:
     """Ask Slurm for the names of intents; return those that stay unconfirmed because Slurm did not answer."""
-    open_intents = [each for each in made if each.state in ("intent", "gone")]
+    open_intents = [intent for intent in made if intent.state in ("intent", "gone")]
     if not open_intents:
         return []
     quiet = 0.0
@@ -49,27 +51,29 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submiss
     while True:
         view = look(slurm, ledger, open_intents)
         left = []
-        for each in open_intents:
-            ids = _ids(directory, each, view)
+        for submission in open_intents:
+            ids = _ids(directory, submission, view)
             if ids:
-                ledger.submitted(each.token, *ids)
-                if each.state == "gone" or len(ids) > 1:
-                    say(f"{each.name}: Slurm has {count(len(ids), 'job')} of this name; each cell still runs once")
+                ledger.submitted(submission.token, *ids)
+                if submission.state == "gone" or len(ids) > 1:
+                    say(
+                        f"{submission.name}: Slurm has {count(len(ids), 'job')} of this name; each cell still runs once"
+                    )
             else:
-                left.append(each)
+                left.append(submission)
         open_intents = left
-        intents = [each for each in open_intents if each.state == "intent"]
+        intents = [intent for intent in open_intents if intent.state == "intent"]
         if not intents:
             return []
         if view.queue or (view.accounting and not view.unaccounted):
             for text in view.notes():
                 say(text)
             return intents
-        if any(_under_way(directory, each, once) for each in intents):
+        if any(_under_way(directory, intent, once) for intent in intents):
             quiet = 0.0
         elif quiet >= SETTLE_SECONDS:
-            for each in intents:
-                ledger.gone(each.token, "sbatch did not hand it to Slurm")
+            for submission in intents:
+                ledger.gone(submission.token, "sbatch did not hand it to Slurm")
             return []
         once(f"asking Slurm for {count(len(intents), 'job')} that sbatch did not confirm")
         time.sleep(_POLL_SECONDS)
@@ -78,8 +82,8 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submiss
 
 def _ids(directory: Path, submission: Submission, view: View) -> Sequence[str]:
     """Return the ids under which Slurm has or had a submission; a cell of it may have recorded one."""
-    if found := view.jobs.get(submission.name):
-        return sorted(found, key=int)
+    if jobs := view.jobs.get(submission.name):
+        return sorted(jobs, key=int)
     try:
         plan, job = find_job(directory, submission.job)
         if job.stage != "cells":
@@ -122,10 +126,10 @@ def cancel(
     Raises:
         HpcrlError: Slurm does not answer.
     """
-    keys = [each.key for each in units.values() if each.key]
+    keys = [status.key for status in units.values() if status.key]
     if every:  # one argument per whole array: thousands of keys do not fit on a command line
         ids = {key.partition("_")[0] for key in keys}
-        for found in look(slurm, ledger, every).jobs.values():
-            ids |= {job_id for job_id, tasks in found.items() if any(each.state in LIVE for each in tasks.values())}
+        for jobs in look(slurm, ledger, every).jobs.values():
+            ids |= {job_id for job_id, tasks in jobs.items() if any(task.state in LIVE for task in tasks.values())}
         keys = sorted(ids)
     slurm.cancel(keys)

@@ -41,7 +41,9 @@ def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
 class _Judge:
     def __init__(self, evidence: Evidence, made: Sequence[Submission]) -> None:
         self._evidence = evidence
-        self._jobs = {each.token: list(evidence.view.jobs.get(each.name, {}).values()) for each in made}
+        self._jobs = {
+            submission.token: list(evidence.view.jobs.get(submission.name, {}).values()) for submission in made
+        }
         self._tasks = {token: _merged(jobs) for token, jobs in self._jobs.items()}
 
     def of(self, unit: str, own: str | None, attempt: int, submission: Submission, index: int) -> TaskStatus:
@@ -127,8 +129,8 @@ class _Judge:
     @cached_property
     def _starved(self) -> set[str]:
         """The array tasks with a step that ran out of memory, according to Slurm. It is asked when a task failed without an error."""
-        states = [each for jobs in self._jobs.values() for tasks in jobs for each in tasks.values()]
-        return self._evidence.slurm.out_of_memory(sorted({each.job_id for each in states if each.state == FAILED}))
+        states = [task for jobs in self._jobs.values() for tasks in jobs for task in tasks.values()]
+        return self._evidence.slurm.out_of_memory(sorted({task.job_id for task in states if task.state == FAILED}))
 
 
 def _merged(jobs: Sequence[Tasks]) -> Tasks:
@@ -137,5 +139,5 @@ def _merged(jobs: Sequence[Tasks]) -> Tasks:
         return jobs[0]
     merged: Tasks = {}
     for tasks in jobs:
-        merged |= {index: found for index, found in tasks.items() if index not in merged or found.state in LIVE}
+        merged |= {index: task for index, task in tasks.items() if index not in merged or task.state in LIVE}
     return merged

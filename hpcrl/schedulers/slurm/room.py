@@ -27,14 +27,14 @@ class Room:
 
     def parts(self, cells: Sequence[Wanted], reserved: Sequence[Job]) -> Iterator[Wanted]:
         """Give as many of the cells as fit, in arrays that the site accepts, and leave room for the following stages."""
-        for each in cells:
+        for wanted in cells:
             start = 0
-            while start < len(each.tasks):
-                room = min(self._array, self._free(each.job.qos, reserved))
+            while start < len(wanted.tasks):
+                room = min(self._array, self._free(wanted.job.qos, reserved))
                 if room <= 0:
                     return
-                step = room * each.job.cells_per_task
-                yield Wanted(each.job, each.ask, each.tasks[start : start + step])
+                step = room * wanted.job.cells_per_task
+                yield Wanted(wanted.job, wanted.ask, wanted.tasks[start : start + step])
                 start += step
 
     def _free(self, qos: str | None, reserved: Sequence[Job]) -> int:

@@ -54,7 +54,7 @@ class _Sending:
         previous: list[str] = []
         room = Room(self._plan, self._slurm)
         later = list(after)
-        total = sum(len(each.tasks) for each in cells)
+        total = sum(len(wanted.tasks) for wanted in cells)
         sent = 0
 
         def send(wanted: Wanted, extra: Sequence[str] = ()) -> None:
@@ -65,27 +65,27 @@ class _Sending:
             room.take(wanted)
             done.append((wanted.job.name, job_id))
 
-        for each in before:
-            send(each)
-        for part in room.parts(cells, reserved=[each.job for each in later]):
+        for stage in before:
+            send(stage)
+        for part in room.parts(cells, reserved=[wanted.job for wanted in later]):
             send(part)
             sent += len(part.tasks)
             self._desk.report(sent, total, part.job.name)
         if sent < total:
             self._feed(send, ids, sent)
         else:
-            for each in later:
-                send(each)
+            for stage in later:
+                send(stage)
         return done, total - sent
 
     def _feed(self, send: Callable[[Wanted, Sequence[str]], None], ids: Mapping[str, list[str]], sent: int) -> None:
         """Submit a job at the end of this part that submits the next."""
-        live = [job_id for found in ids.values() for job_id in found]
+        live = [job_id for job_ids in ids.values() for job_id in job_ids]
         feeder = next((job for job in self._plan.jobs if job.stage == "feed"), None)
         if feeder is None or not live:
             self._say("the queue has no room for the rest: run `hpcrl submit` again when jobs have ended")
             return
-        number = 1 + sum(each.job == feeder.name for each in self._ledger.submissions())
+        number = 1 + sum(submission.job == feeder.name for submission in self._ledger.submissions())
         wait = [] if sent else ["--begin=now+5minutes"]  # the queue is full of other jobs
         send(Wanted(feeder, Ask(), [(0, number)]), [f"--dependency=afterany:{':'.join(live[-50:])}", *wait])
 
@@ -114,9 +114,9 @@ class _Sending:
                 raise HpcrlError(f"{job.script}: sbatch refused it: {error}") from None
             except Unconfirmed as error:
                 self._say(f"{job.script}: sbatch did not say whether the job was taken ({error})")
-                ours = [each for each in self._ledger.submissions() if each.executor == made.executor]
+                ours = [submission for submission in self._ledger.submissions() if submission.executor == made.executor]
                 unsettled = settle(self._directory, self._ledger, self._slurm, ours, self._say)
-                now = next(each for each in self._ledger.submissions() if each.token == made.token)
+                now = next(submission for submission in self._ledger.submissions() if submission.token == made.token)
                 if now.state == "submitted":
                     return now.job_ids[0]
                 if unsettled or attempt == _TRIES:
@@ -156,20 +156,20 @@ class _Sending:
 
 def _live_ids(units: Mapping[str, TaskStatus]) -> dict[str, list[str]]:
     """Return, by job of the plan, the Slurm ids under which some of its tasks still wait or run."""
-    found: dict[str, set[str]] = {}
+    by_job: dict[str, set[str]] = {}
     for status in units.values():
         if status.state in LIVE and status.slurm and status.submission:
-            found.setdefault(status.submission.job, set()).add(status.slurm.job_id)
-    return {name: sorted(ids, key=int) for name, ids in found.items()}
+            by_job.setdefault(status.submission.job, set()).add(status.slurm.job_id)
+    return {name: sorted(ids, key=int) for name, ids in by_job.items()}
 
 
 def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Sequence[str]) -> list[str]:
     """Return sbatch's options that make a job wait for what its stage needs."""
-    stages = {each.name: each.stage for each in plan.jobs}
-    earlier = {each.name for each in plan.cell_jobs() if each.wave < job.wave}
+    stages = {other.name: other.stage for other in plan.jobs}
+    earlier = {other.name for other in plan.cell_jobs() if other.wave < job.wave}
 
     def of_stage(stage: str) -> list[str]:
-        return [job_id for name, found in ids.items() if stages.get(name, "cells") == stage for job_id in found]
+        return [job_id for name, job_ids in ids.items() if stages.get(name, "cells") == stage for job_id in job_ids]
 
     rules: list[str] = []
     if job.stage == "cells":
@@ -177,7 +177,7 @@ def _dependency(plan: Plan, job: Job, ids: Mapping[str, list[str]], previous: Se
         rules += [f"afterok:{job_id}" for job_id in built]
         if "sequential" in plan.chain:
             rules += [f"afterany:{job_id}" for job_id in previous if job_id not in built]
-        rules += [f"afterany:{job_id}" for name, found in ids.items() if name in earlier for job_id in found]
+        rules += [f"afterany:{job_id}" for name, job_ids in ids.items() if name in earlier for job_id in job_ids]
     elif job.stage == "collect":
         rules += [f"afterany:{job_id}" for job_id in of_stage("cells")]
     elif job.stage == "report":
