@@ -133,9 +133,9 @@ def plan(
     )
     directory = Path(output)
     before = read_before(directory) if extend else None
-    library = Library([Path(each) for each in path])
+    library = Library([Path(folder) for folder in path])
     name = None if study is None else str(study)
-    completed = completed_cells([Path(each) for each in reuse])
+    completed = completed_cells([Path(place) for place in reuse])
     files = make_plan(library, str(cluster), name, choices, before, completed)
     made = files.plan
     if strict and made.unplaced:
@@ -236,22 +236,22 @@ def follow(directory: Place) -> Iterator[PlanStatus]:
     """
     silent = time.monotonic()
     while True:
-        found = status(directory)
-        yield found
-        if not found.live() or found.stuck():
+        latest = status(directory)
+        yield latest
+        if not latest.live() or latest.stuck():
             return
-        if found.survey.answered:
+        if latest.survey.answered:
             silent = time.monotonic()
         elif time.monotonic() - silent > SILENT_SECONDS:
             raise HpcrlError(
-                f"{found.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs continue without this process: try again later"
+                f"{latest.survey.notes[0]}: no answer for {SILENT_SECONDS / 60:.0f} minutes; the jobs continue without this process: try again later"
             )
-        time.sleep(found.plan.cluster.poll_seconds)
+        time.sleep(latest.plan.cluster.poll_seconds)
 
 
 def _last(directory: Path) -> PlanStatus:
-    *_, found = follow(directory)
-    return found
+    *_, last = follow(directory)
+    return last
 
 
 def wait(
@@ -280,9 +280,9 @@ def wait(
     place = Path(directory)
     with Following(place, lambda: _send(place, say)) if retry else nullcontext() as following:
         while True:
-            found = watch(place)
+            latest = watch(place)
             if not waiting and not retry:
-                return found
+                return latest
             # Cells that the user chose are submitted once; waiting cells and retries are submitted until none is left.
             done = submit(
                 place,
@@ -294,7 +294,7 @@ def wait(
                 say=say,
             )
             if not done.jobs:
-                return found
+                return latest
             if following:
                 following.more_follows()
             waiting = done.waiting
@@ -382,7 +382,7 @@ def collect(
     from hpcrl.collect import merge
     from hpcrl.slurm.client import Slurm
 
-    places = [Path(each) for each in plans]
+    places = [Path(directory) for directory in plans]
     if check:
         return merge.check(places, Path(dataset))
     return merge.collect(places, Path(dataset), Slurm(), progress, processes, say)
@@ -418,11 +418,11 @@ def report(
     from hpcrl.spec.library import Library
 
     older = None if baseline is None else Path(baseline)
-    library = Library([Path(each) for each in path])
+    library = Library([Path(folder) for folder in path])
     costs = None if usability is None else Path(usability)
     return write_report(
         Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs,
-        tuple(Path(each) for each in videos), lambda file, plan, video: play_anywhere(file, plan, 1, 0, video),
+        tuple(Path(clip) for clip in videos), lambda file, plan, video: play_anywhere(file, plan, 1, 0, video),
     )  # fmt: skip
 
 
@@ -435,12 +435,12 @@ def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:
     """
     if asked != "auto" and asked not in schedulers():
         raise UsageError(f"no scheduler {asked!r}; {suggestion(asked, schedulers())}")
-    found = plan.cluster.scheduler if asked == "auto" else schedulers()[asked]
-    if found.command and not shutil.which(found.command):
+    scheduler = plan.cluster.scheduler if asked == "auto" else schedulers()[asked]
+    if scheduler.command and not shutil.which(scheduler.command):
         raise HpcrlError(
-            f"the plan is for {plan.cluster.title}, but there is no {found.command} here: copy {directory} to a login node, or use --executor local"
+            f"the plan is for {plan.cluster.title}, but there is no {scheduler.command} here: copy {directory} to a login node, or use --executor local"
         )
-    return found
+    return scheduler
 
 
 def _not_built(plan: Plan, directory: Path, cells: Sequence[str] = ()) -> str | None:
@@ -457,9 +457,9 @@ def _not_built(plan: Plan, directory: Path, cells: Sequence[str] = ()) -> str | 
     unused: set[str] = set()
     if cells:
         every = list(read_cells(directory, plan))
-        chosen = {each.environment for each in every if each.id.startswith(tuple(cells))}
-        unused = {each.environment for each in every} - chosen
-    needed = [each for each in plan.environments if each.key not in unused]
+        chosen = {cell.environment for cell in every if cell.id.startswith(tuple(cells))}
+        unused = {cell.environment for cell in every} - chosen
+    needed = [environment for environment in plan.environments if environment.key not in unused]
     if not (keys := not_built(needed, plan.cluster.environments)):
         return None
     return (

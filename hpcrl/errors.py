@@ -66,7 +66,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if close := difflib.get_close_matches(name, names, n=3, cutoff=0.55):
         # Two letters that changed places are the likeliest slip: `plna` is `plan`, not `play`.
-        return f"did you mean {min(close, key=lambda each: sorted(each) != sorted(name))!r}?"
+        return f"did you mean {min(close, key=lambda candidate: sorted(candidate) != sorted(name))!r}?"
     if not names:
         return "there are none"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -38,7 +38,7 @@ def read_requirements(text: str) -> list[Requirement]:
 
 def without_hashes(text: str) -> str:
     """Return a requirements file without its hashes, because pip refuses a file where only some pins have hashes."""
-    return "".join(f"{each.pin}\n" for each in read_requirements(text))
+    return "".join(f"{requirement.pin}\n" for requirement in read_requirements(text))
 
 
 def name_of(pin: str) -> str:
@@ -60,7 +60,7 @@ def with_hashes(pins: Sequence[str], known: Mapping[str, Sequence[str]]) -> list
 
 def unhashed(requirements: Iterable[Requirement]) -> list[str]:
     """Return the pins without a hash."""
-    return [each.pin for each in requirements if not each.hashes]
+    return [requirement.pin for requirement in requirements if not requirement.hashes]
 
 
 def unchecked(environment: str, missing: Sequence[str]) -> str | None:

@@ -37,8 +37,8 @@ class Profiler:
 
 
 PROFILERS = {
-    each.name: each
-    for each in (
+    profiler.name: profiler
+    for profiler in (
         Profiler("cprofile", "cProfile", "s", "snakeviz {}"),
         Profiler("py-spy", "py-spy", "samples", "speedscope.app", "py-spy", python_only=False),
         Profiler("memray", "memray", "B", "memray flamegraph {}", "memray"),
@@ -76,8 +76,8 @@ def python_command(words: Sequence[str]) -> PythonCommand | None:
         if _WITH_VALUE.fullmatch(word):
             place += 2
             continue
-        if not word.startswith("--") and (found := re.fullmatch(r"-([^cmWX]*)([cm])(.*)", word, re.DOTALL)):
-            before, kind, value = found.groups()
+        if not word.startswith("--") and (match := re.fullmatch(r"-([^cmWX]*)([cm])(.*)", word, re.DOTALL)):
+            before, kind, value = match.groups()
             rest = ([value] if value else []) + list(words[place + 1 :])
             if not rest:
                 return None
@@ -90,7 +90,7 @@ def python_command(words: Sequence[str]) -> PythonCommand | None:
 def command_fault(profiler: Profiler, words: Sequence[str]) -> str | None:
     """Say why a profiler cannot look at a command line; None if it can, or if a placeholder is the program."""
     if not profiler.commands:
-        others = " or ".join(each.name for each in PROFILERS.values() if each.commands)
+        others = " or ".join(other.name for other in PROFILERS.values() if other.commands)
         return f"{profiler.name} is for built-in training: use {others} for a command"
     if profiler.python_only and "{" not in words[0] and python_command(words) is None:
         return (

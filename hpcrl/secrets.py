@@ -53,12 +53,12 @@ def secret_among(words: Sequence[str]) -> str | None:
     """
     for place, word in enumerate(words):
         after = words[place + 1] if place + 1 < len(words) else ""
-        if (found := _secret_in(word, after)) is not None:
-            return found
+        if (secret := _secret_in(word, after)) is not None:
+            return secret
         if parts := word.split():
             inner = [part.strip("\"';()") for part in parts]
-            if len(inner) > 1 and (found := secret_among(inner)) is not None:
-                return found
+            if len(inner) > 1 and (secret := secret_among(inner)) is not None:
+                return secret
     return None
 
 

@@ -85,9 +85,9 @@ def read_surroundings(value: Any) -> Surroundings | None:
         raise UsageError("the plan's environment: expected a name or a mapping: make the plan again")
     path, container = value.get("path"), value.get("container")
     modules, options = value.get("modules", ()), value.get("options", ())
-    lists = [each for each in (modules, options) if isinstance(each, list | tuple)]
-    texts = [each for each in (path, container) if each is not None]
-    if len(lists) < 2 or not all(isinstance(each, str) for each in [*texts, *modules, *options]):
+    lists = [values for values in (modules, options) if isinstance(values, list | tuple)]
+    texts = [text for text in (path, container) if text is not None]
+    if len(lists) < 2 or not all(isinstance(text, str) for text in [*texts, *modules, *options]):
         raise UsageError("the plan's environment: a value has a wrong type: make the plan again")
     return Surroundings(path, tuple(modules), container, tuple(options))
 
@@ -123,9 +123,9 @@ def describe(how: Surroundings) -> dict[str, Any]:
     if how.container and "://" not in how.container:
         try:
             image = expanded(how.container)
-            found = image.stat()
-            facts |= {"size": found.st_size, "modified": round(found.st_mtime, 3)}
-            if image.is_file() and found.st_size <= _MOST_HASHED:
+            status = image.stat()
+            facts |= {"size": status.st_size, "modified": round(status.st_mtime, 3)}
+            if image.is_file() and status.st_size <= _MOST_HASHED:
                 facts["sha256"] = hashlib.sha256(image.read_bytes()).hexdigest()
         except (OSError, UsageError):  # the start of the command reports it
             pass
@@ -151,16 +151,16 @@ def enter(
     """
     if wrong := fault(how):
         raise UsageError(wrong)
-    words, found = list(command), dict(variables)
-    if own := found.pop(PYTHONPATH, ""):
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, [found.get("PYTHONPATH", ""), own]))
+    words, environment = list(command), dict(variables)
+    if own := environment.pop(PYTHONPATH, ""):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH", ""), own]))
     if how.path:
-        _activate(expanded(how.path), found)
+        _activate(expanded(how.path), environment)
     elif how.modules:
-        found = _loaded(how.modules, found)
+        environment = _loaded(how.modules, environment)
     elif how.container:
-        words = _contained(how, words, found, start, directories, gpus)
-    return words, found
+        words = _contained(how, words, environment, start, directories, gpus)
+    return words, environment
 
 
 def _activate(place: Path, variables: dict[str, str]) -> None:
@@ -192,8 +192,8 @@ def _loaded(modules: Sequence[str], variables: Mapping[str, str]) -> dict[str, s
                 f"{' '.join(lines[-3:]) or 'module load said nothing'}"
             )
         text = os.fsdecode(file.read_bytes())
-    found = dict(each.split("=", 1) for each in text.split("\0") if "=" in each)
-    return {name: value for name, value in found.items() if name not in ("_", "SHLVL", "OLDPWD")}
+    environment = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+    return {name: value for name, value in environment.items() if name not in ("_", "SHLVL", "OLDPWD")}
 
 
 def _contained(
@@ -206,7 +206,7 @@ def _contained(
 ) -> list[str]:
     assert how.container is not None
     path = variables.get("PATH", os.defpath)
-    program = next((found for name in _LAUNCHERS if (found := shutil.which(name, path=path))), None)
+    program = next((launcher for name in _LAUNCHERS if (launcher := shutil.which(name, path=path))), None)
     if program is None:
         raise UsageError(
             f"environment: {how.container}: neither apptainer nor singularity found on {os.uname().nodename}: load the "
