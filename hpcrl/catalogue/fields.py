@@ -51,7 +51,7 @@ class Rule:
             return isinstance(value, str) and value in self.choices
         if self.kind == "integers":
             numbers = whole_numbers(value)
-            return bool(numbers) and all(self._in_range(each, int) for each in numbers)
+            return bool(numbers) and all(self._in_range(entry, int) for entry in numbers)
         return self._in_range(value, int if self.kind == "integer" else (int, float))
 
     def _in_range(self, value: Any, kind: Any) -> bool:
@@ -92,12 +92,12 @@ def choice(default: str, *others: str) -> Any:
 
 def names(settings: type[Any]) -> list[str]:
     """Return the names of a Settings dataclass."""
-    return [each.name for each in fields(settings)]
+    return [setting.name for setting in fields(settings)]
 
 
 def fault(settings: type[Any], name: str, value: Any) -> str | None:
     """Say what is wrong with the value of one known field; None if it is valid."""
-    declared: Field[Any] = next(each for each in fields(settings) if each.name == name)
+    declared: Field[Any] = next(setting for setting in fields(settings) if setting.name == name)
     rule: Rule = declared.metadata["rule"]
     if rule.admits(value):
         return None
@@ -127,6 +127,6 @@ def check(owner: str, settings: type[Settings], values: Mapping[str, Any], what:
         unknown = wrong.startswith(f"no {what}")
         raise UsageError(f"{owner}: {wrong}" if unknown else f"{owner}: {name}: {wrong}")
     declared: type[Any] = settings
-    kinds = {each.name: each.metadata["rule"].kind for each in fields(declared)}
+    kinds = {setting.name: setting.metadata["rule"].kind for setting in fields(declared)}
     lists = {name: whole_numbers(value) for name, value in values.items() if kinds[name] == "integers"}
     return settings(**{**values, **lists})

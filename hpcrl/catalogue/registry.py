@@ -130,14 +130,14 @@ def schedulers() -> dict[str, Scheduler]:
 
 def modes() -> list[str]:
     """Return the execution modes of all frameworks."""
-    return sorted({mode for each in frameworks().values() for mode in each.modes})
+    return sorted({mode for framework in frameworks().values() for mode in framework.modes})
 
 
 def is_out_of_memory(text: str) -> bool:
     """Tell whether an error's text is a framework's message for a failed allocation."""
-    return any(words in text.lower() for each in frameworks().values() for words in each.out_of_memory)
+    return any(words in text.lower() for framework in frameworks().values() for words in framework.out_of_memory)
 
 
 def _entries(package: ModuleType) -> list[tuple[str, Any]]:
-    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return [(name, importlib.import_module(f"{package.__name__}.{name}")) for name in names]

@@ -93,7 +93,7 @@ def _below(data: Any, key: str | None, name: str) -> Any:
 def _leaves(node: Any, path: tuple[str | int, ...]) -> list[tuple[tuple[str | int, ...], Any]]:
     if isinstance(node, dict) and node:
         return [leaf for key, value in node.items() for leaf in _leaves(value, (*path, key))]
-    if isinstance(node, list) and any(isinstance(each, dict | list) for each in node):
+    if isinstance(node, list) and any(isinstance(child, dict | list) for child in node):
         return [leaf for index, value in enumerate(node) for leaf in _leaves(value, (*path, index))]
     return [(path, ", ".join(map(str, node)) if isinstance(node, list) else node)]
 

@@ -53,7 +53,7 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
     # Records that were left out do not harm a dataset, but a check must report them.
     code = int(only_check and bool(done.quarantined))
     if as_json:
-        echo_json({**vars(done), "quarantined": [each.entry for each in done.quarantined]})
+        echo_json({**vars(done), "quarantined": [refusal.entry for refusal in done.quarantined]})
         return code
     for line in _told(done.quarantined, "" if only_check else f": {output / QUARANTINE} lists them all"):
         echo(line, err=True)
@@ -80,8 +80,8 @@ def command(plans: tuple[Path, ...], output: Path, processes: int | None, only_c
 def _told(quarantined: Sequence[Refusal], where: str) -> Iterator[str]:
     """Give one line for each reason. Reasons that differ only in numbers, names and values count as one."""
     alike: dict[str, list[Refusal]] = {}
-    for each in quarantined:
-        alike.setdefault(_VARYING.sub("", each.reason)[:80], []).append(each)
+    for refusal in quarantined:
+        alike.setdefault(_VARYING.sub("", refusal.reason)[:80], []).append(refusal)
     groups = sorted(alike.values(), key=len, reverse=True)
     for first, *others in groups[:MOST_REASONS]:
         more = f" (and {count(len(others), 'similar record')})" if others else ""

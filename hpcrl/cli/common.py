@@ -102,7 +102,7 @@ def _unwrapped(widths: Sequence[int], room: int) -> set[int]:
     kept: set[int] = set()
     for index in sorted(range(len(widths)), key=lambda index: widths[index]):
         others = len(widths) - len(kept) - 1
-        taken = sum(widths[each] + 2 for each in (*kept, index))
+        taken = sum(widths[column] + 2 for column in (*kept, index))
         if taken + _WRAPPED * others > room:
             break
         kept.add(index)

@@ -47,8 +47,8 @@ def cell_ids(context: click.Context, parameter: click.Parameter, begun: str) -> 
     from hpcrl.formats.plan import read_cells
 
     try:
-        found = (cell.id for cell in read_cells(_plan_of_line()))
-        return list(islice((name for name in found if name.startswith(begun)), _MOST_CELLS))
+        names = (cell.id for cell in read_cells(_plan_of_line()))
+        return list(islice((name for name in names if name.startswith(begun)), _MOST_CELLS))
     except HpcrlError:
         return []
 

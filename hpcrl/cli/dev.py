@@ -82,7 +82,7 @@ def status(directory: Path) -> int:
     if not virtual.processes():
         echo(f"{directory}: no private Slurm runs here")
         return 1
-    print_table(["node", "state"], [list(each) for each in virtual.nodes()])
+    print_table(["node", "state"], [list(node) for node in virtual.nodes()])
     return 0
 
 
@@ -117,7 +117,7 @@ def fault(
         raise UsageError(f"the fault for {program} is missing: see hpcrl dev slurm fault --help")
     counts = Counter(call.command for call in faults.calls())
     echo("calls so far: " + (", ".join(f"{name} {number}" for name, number in sorted(counts.items())) or "none"))
-    rows = [[each.command, each.kind, each.value, each.times, each.skip] for each in faults.active()]
+    rows = [[entry.command, entry.kind, entry.value, entry.times, entry.skip] for entry in faults.active()]
     print_table(["command", "fault", "value", "times", "skip"], rows)
 
 

@@ -268,21 +268,24 @@ def measure_(
         raise UsageError("expected names of environments, or --plan PLAN")
     if plan is not None:
         opened = read_plan(plan)
-        asked = [(each, opened.cluster.environments, f"--plan {plan}") for each in opened.environments]
+        asked = [(environment, opened.cluster.environments, f"--plan {plan}") for environment in opened.environments]
     else:
         rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
-        asked = [(*each, _words(name, flavour, horovod)) for name, each in rendered.items()]
-    built = [(each, _built_at(each, site, words), tuple(site.get("setup", ()))) for each, site, words in asked]
+        asked = [(*pair, _words(name, flavour, horovod)) for name, pair in rendered.items()]
+    built = [
+        (environment, _built_at(environment, site, words), tuple(site.get("setup", ())))
+        for environment, site, words in asked
+    ]
     for environment, _, _ in built:
         check_measurable(environment)
     check_writable(output)
-    found = [
+    results = [
         run
         for environment, path, setup in built
         for run in measure(environment, path, repeats, setup, lambda text: echo(text, err=True))
     ]
-    runs = [each for each in found if isinstance(each, Measurement)]
-    failures = [each for each in found if isinstance(each, Failure)]
+    runs = [result for result in results if isinstance(result, Measurement)]
+    failures = [result for result in results if isinstance(result, Failure)]
     measured = Usability(full_version(__version__), hardware(), runs, failures)
     write_usability(output, measured)
     if as_json:

@@ -140,7 +140,7 @@ def command(
                 "totals": plan.totals,
                 "notes": planned.notes,
                 "reused": plan.reused,
-                "unplaced": [vars(each) for each in plan.unplaced],
+                "unplaced": [vars(unplaced) for unplaced in plan.unplaced],
             }
         )
         return
@@ -184,12 +184,12 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
     if plan.unplaced:
         echo(f"{count(totals['unplaced'], 'cell')} {'has' if totals['unplaced'] == 1 else 'have'} no place here:")
         grouped: dict[tuple[str, str | None], list[Any]] = {}
-        for each in plan.unplaced:
-            grouped.setdefault((each.reason, each.nearest), []).append(each)
+        for unplaced in plan.unplaced:
+            grouped.setdefault((unplaced.reason, unplaced.nearest), []).append(unplaced)
         for (reason, nearest), group in grouped.items():
-            names = "; ".join(label(each.config, plan.study.axes) or "all" for each in group[:4])
+            names = "; ".join(label(unplaced.config, plan.study.axes) or "all" for unplaced in group[:4])
             names += " ..." if len(group) > 4 else ""
-            echo(f"  {sum(each.cells for each in group)} ({names}): {reason}")
+            echo(f"  {sum(unplaced.cells for unplaced in group)} ({names}): {reason}")
             echo(f"      nearest: {nearest or 'none'}")
 
 
@@ -200,12 +200,12 @@ def diff(first: Path, second: Path) -> int:
     """Show how two plans differ: cells, environments, scripts. Exit code 1 if they differ."""
     from hpcrl.plan.diff import diff_plans
 
-    found = diff_plans(first, second)
-    for sign, names in (("-", found.only_in_first), ("+", found.only_in_second)):
+    difference = diff_plans(first, second)
+    for sign, names in (("-", difference.only_in_first), ("+", difference.only_in_second)):
         for name in names:
             echo(f"{sign} cell {name}")
-    for line in (*found.environments, *found.scripts):
+    for line in (*difference.environments, *difference.scripts):
         echo(line)
-    if not found:
+    if not difference:
         echo("The plans run the same cells from the same scripts.")
-    return 1 if found else 0
+    return 1 if difference else 0

@@ -38,17 +38,17 @@ def command(plan: Path, cell: str | None, top: int, form: str | None, output: Pa
 
     if cell is None and not plan.exists():  # hpcrl profile CELL, of the plan here
         cell, plan = str(plan), DEFAULT_PLAN
-    found = profiles_of(plan, cell)
+    profiles = profiles_of(plan, cell)
     if cell is None:
         if form:
             raise UsageError("--export: needs --cell: `hpcrl profile` lists the cells that have a profile")
-        _list(found, as_json)
+        _list(profiles, as_json)
         return
-    chosen = newest(found, plan, cell)
+    chosen = newest(profiles, plan, cell)
     if form:
         _export(chosen, form, output)
     elif as_json:
-        echo_json({**_line(chosen), "functions": [vars(each) for each in _functions(chosen)[:top]]})
+        echo_json({**_line(chosen), "functions": [vars(function) for function in _functions(chosen)[:top]]})
     else:
         _show(chosen, top)
 
@@ -66,7 +66,7 @@ def _line(each: CellProfile) -> dict[str, object]:
 
 
 def _list(found: list[CellProfile], as_json: bool) -> None:
-    lines = [_line(each) for each in found]
+    lines = [_line(profile) for profile in found]
     if as_json:
         echo_json(lines)
     elif lines:
@@ -93,8 +93,8 @@ def _show(chosen: CellProfile, top: int) -> None:
     if profile.total is not None:
         echo(f"{profile.total:.6g} {profile.unit} in all. The functions with the largest own values:")
     rows = [
-        [f"{each.own:.4g}", f"{each.total:.4g}", each.calls, each.name]
-        for each in sorted(read_functions(profile.functions), key=lambda each: -each.own)[:top]
+        [f"{function.own:.4g}", f"{function.total:.4g}", function.calls, function.name]
+        for function in sorted(read_functions(profile.functions), key=lambda each: -each.own)[:top]
     ]
     if rows:
         print_table([f"own ({profile.unit})", f"with callees ({profile.unit})", "calls", "function"], rows)

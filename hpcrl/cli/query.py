@@ -34,6 +34,6 @@ def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         for row in (columns, *rows):
-            writer.writerow([printable(each) if isinstance(each, str) else each for each in map(harmless, row)])
+            writer.writerow([printable(value) if isinstance(value, str) else value for value in map(harmless, row)])
     else:
         print_table(columns, rows)

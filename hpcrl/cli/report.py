@@ -95,18 +95,18 @@ def command(
         path=paths,
     )
     print_table(done.columns, done.rows)
-    worse = [each for each in done.changes if each.verdict == "regression"]
-    for each in worse:
-        echo(f"regression: {each}")
+    worse = [change for change in done.changes if change.verdict == "regression"]
+    for change in worse:
+        echo(f"regression: {change}")
     if baseline and not worse:
-        judged = [each for each in done.changes if each.verdict != "cannot be judged"]
+        judged = [change for change in done.changes if change.verdict != "cannot be judged"]
         echo(f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}.")
-    if unjudged := [each for each in done.changes if each.verdict == "cannot be judged"]:
-        reasons = Counter(each.why for each in unjudged)
+    if unjudged := [change for change in done.changes if change.verdict == "cannot be judged"]:
+        reasons = Counter(change.why for change in unjudged)
         told = "; ".join(f"{number} x {why}" for why, number in reasons.items())
         echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
     if done.claims:
-        judged_as = Counter(str(each.verdict) for each in done.claims)
+        judged_as = Counter(str(claim.verdict) for claim in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
     echo(f"Report: {done.html}")
     if done.trouble:
@@ -127,10 +127,11 @@ def _site(
 
     entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity)
     print_table(
-        ["study", "title", "report"], [[each.section.study, each.section.title, f"{each.place}/"] for each in entries]
+        ["study", "title", "report"],
+        [[entry.section.study, entry.section.title, f"{entry.place}/"] for entry in entries],
     )
     echo(f"Site: {site / 'index.html'}")
-    trouble = next((each.trouble for each in entries if each.trouble), "")
+    trouble = next((entry.trouble for entry in entries if entry.trouble), "")
     if trouble:
         say(trouble)
     return int(bool(trouble))

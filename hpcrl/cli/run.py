@@ -44,7 +44,7 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
     from hpcrl.surroundings import PYTHONPATH, expanded, fault
 
     opened = read_plan(plan)
-    found, job, _ = find_cell(plan, opened, cell)
+    chosen, job, _ = find_cell(plan, opened, cell)
     site = opened.cluster.environments
     surroundings = opened.study.surroundings
     trains_in = surroundings.path if surroundings and not opened.runs_command else None
@@ -59,7 +59,7 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
             raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
     if profile:
         own = expanded(surroundings.path) if surroundings and surroundings.path else None if surroundings else path
-        check_profiler(profile, opened, found, own)
+        check_profiler(profile, opened, chosen, own)
     environment = {
         **os.environ,
         **({PYTHONPATH: os.environ.get("PYTHONPATH", "")} if surroundings else {}),
@@ -69,12 +69,12 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
     }
     if trains_in or not surroundings:
         environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
-    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", found.id]
-    arguments += ["--ranks", found.asked.tasks, *(["--interval", interval] if interval else [])]
+    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", chosen.id]
+    arguments += ["--ranks", chosen.asked.tasks, *(["--interval", interval] if interval else [])]
     arguments += ["--profile", profile] if profile else []
-    echo(f"running {found.id} in {path}", err=True)
-    code = subprocess.run([str(each) for each in arguments], env=environment, check=False).returncode
+    echo(f"running {chosen.id} in {path}", err=True)
+    code = subprocess.run([str(argument) for argument in arguments], env=environment, check=False).returncode
     if code == 0:
         told = f"done; its record is in {plan / 'records'}: hpcrl collect {plan}"
-        echo(f"{told}; its profile: hpcrl profile {plan} --cell {found.id}" if profile else told, err=True)
+        echo(f"{told}; its profile: hpcrl profile {plan} --cell {chosen.id}" if profile else told, err=True)
     return code

@@ -52,7 +52,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
             _echo_json(status, chosen)
         else:
             shown = _interesting(status) if chosen is None else status.pick(chosen[:SHOWN])
-            print_table(["cell", "what", "state", "progress", "reason"], [_row(each, status) for each in shown])
+            print_table(["cell", "what", "state", "progress", "reason"], [_row(cell, status) for cell in shown])
             if chosen == []:
                 echo("no cell matches", err=True)
             if chosen is None:
@@ -70,7 +70,7 @@ def is_failed(status: PlanStatus, ended: bool = True) -> bool:
 
     if ended and status.live():
         return True
-    return bool(status.failures) or any(is_failure(each.state) for each in status.stages.values())
+    return bool(status.failures) or any(is_failure(stage.state) for stage in status.stages.values())
 
 
 def _interesting(status: PlanStatus) -> list[CellStatus]:
@@ -81,13 +81,13 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
     if not failures and not RUNNING & set(status.counts()):
         return status.pick(range(min(SHOWN, len(status.statuses))))
     ranks: list[list[int]] = [[], [], []]
-    for number, each in enumerate(status.statuses):
+    for number, task in enumerate(status.statuses):
         if len(ranks[0]) == SHOWN:
             break
-        found = ranks[0 if each.state in failures else 1 if each.state in RUNNING else 2]
-        if len(found) < SHOWN:
-            found.append(number)
-    return status.pick([number for found in ranks for number in found][:SHOWN])
+        rank = ranks[0 if task.state in failures else 1 if task.state in RUNNING else 2]
+        if len(rank) < SHOWN:
+            rank.append(number)
+    return status.pick([number for rank in ranks for number in rank][:SHOWN])
 
 
 def _row(each: CellStatus, status: PlanStatus) -> list[Any]:
@@ -120,7 +120,7 @@ def _echo_rest(status: PlanStatus, plan: Path) -> None:
 def _echo_end(status: PlanStatus, plan: Path) -> None:
     counts = status.counts()
     told = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
-    stages = "".join(f"; {stage} {each.state.lower()}" for stage, each in status.stages.items())
+    stages = "".join(f"; {stage} {task.state.lower()}" for stage, task in status.stages.items())
     echo(f"{count(sum(counts.values()), 'cell')}: {told}{stages}")
     causes = list(status.causes().items())
     for reason, number in [*causes[:CAUSES], *status.unsettled().items()]:
@@ -136,7 +136,7 @@ def _echo_json(status: PlanStatus, chosen: list[int] | None = None) -> None:
     facts = {
         "plan": status.plan.id,
         "counts": status.counts(),
-        "stages": {stage: each.state for stage, each in status.stages.items()},
+        "stages": {stage: task.state for stage, task in status.stages.items()},
         "causes": status.causes(),
         "notes": status.notes,
     }
@@ -176,9 +176,9 @@ def _live_screen() -> AbstractContextManager[Live | None]:
 
 def _line(status: PlanStatus) -> str:
     done = ", ".join(f"{number} {state.lower()}" for state, number in status.counts().items())
-    running = [(stage, each) for stage, each in status.stages.items() if each.state == "RUNNING"]
+    running = [(stage, task) for stage, task in status.stages.items() if task.state == "RUNNING"]
     return done + "".join(
-        f"; {stage} running" + (f" ({each.reason})" if each.reason else "") for stage, each in running
+        f"; {stage} running" + (f" ({task.reason})" if task.reason else "") for stage, task in running
     )
 
 
@@ -195,17 +195,17 @@ def _screen(status: PlanStatus) -> Any:
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("cell", "what", "state", "progress"):
         table.add_column(column)
-    for each in _interesting(status):
-        state = each.status.state
+    for cell in _interesting(status):
+        state = cell.status.state
         style = (
             "green" if state == COMPLETED else "red" if is_failure(state) else "cyan" if state == "RUNNING" else "dim"
         )
-        fraction = 1.0 if state == COMPLETED else each.progress[0] / max(1, each.progress[1]) if each.progress else 0.0
+        fraction = 1.0 if state == COMPLETED else cell.progress[0] / max(1, cell.progress[1]) if cell.progress else 0.0
         table.add_row(
-            Text(printable(each.cell.id)),
-            Text(printable(_what(each, status))),
+            Text(printable(cell.cell.id)),
+            Text(printable(_what(cell, status))),
             Text(state.lower(), style=style),
             ProgressBar(total=1.0, completed=fraction, width=30),
         )
-    stages = "  ".join(f"{stage}: {each.state.lower()}" for stage, each in status.stages.items())
+    stages = "  ".join(f"{stage}: {task.state.lower()}" for stage, task in status.stages.items())
     return Group(table, Text(printable(_line(status)), style="bold"), Text(printable(stages), style="dim"))

@@ -51,7 +51,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
     echo(f"{study.name}: {study.title}" + (f" (paper: {study.paper})" if study.paper else ""))
     for axis, values in study.axes.items():
         shown = (
-            ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else str(value)
+            ", ".join(f"{key} {setting}" for key, setting in value.items()) if isinstance(value, dict) else str(value)
             for value in values
         )
         echo(f"  {axis}: " + " | ".join(shown))
@@ -66,7 +66,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
         echo(f"  {key} = {text}")
     echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
-    trained = f"{', '.join(each.name for each in study.algorithms())} on {workload.environment}"
+    trained = f"{', '.join(algorithm.name for algorithm in study.algorithms())} on {workload.environment}"
     what = " ".join(workload.command) if workload.command else trained
     echo(f"  runs: {what}")
     asked = study.resources

@@ -102,7 +102,7 @@ def command(
                 "already": done.already,
                 "waiting": done.waiting,
                 "left": done.left,
-                "jobs": [list(each) for each in done.jobs],
+                "jobs": [list(job) for job in done.jobs],
             }
         )
     else:

@@ -43,7 +43,7 @@ def show(name: str, paths: tuple[Path, ...]) -> None:
     from hpcrl.spec.library import Library
 
     known = Library(paths).files("templates", ".j2")
-    found = known.get(name.removesuffix(".j2"))
-    if found is None:
+    file = known.get(name.removesuffix(".j2"))
+    if file is None:
         raise UsageError(f"no template {name!r}; {suggestion(name, known)}")
-    echo(found.read_text(), nl=False)
+    echo(file.read_text(), nl=False)

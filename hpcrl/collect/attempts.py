@@ -121,22 +121,24 @@ def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[Attemp
     found_ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
     usage = slurm.usage(sorted(found_ids, key=int))
     jobs = {job.name: job for job in plan.cell_jobs()}
-    found: dict[AttemptKey, Accounted] = {}
-    for each in submissions:
-        job = jobs.get(each.job) or find_job(directory, each.job)[1]
+    attempts: dict[AttemptKey, Accounted] = {}
+    for submission in submissions:
+        job = jobs.get(submission.job) or find_job(directory, submission.job)[1]
         if job.stage != "cells":
             continue
         cells = list(read_cells(directory, job))
-        by_id = view.jobs.get(each.name) or {job_id: {} for job_id in each.job_ids}
-        alone = each.cells_per_task == 1  # else Slurm's figures are totals of several cells
-        for index, task, attempt in each.places():
+        by_id = view.jobs.get(submission.name) or {job_id: {} for job_id in submission.job_ids}
+        alone = submission.cells_per_task == 1  # else Slurm's figures are totals of several cells
+        for index, task, attempt in submission.places():
             cell = cells[task]
             for job_id, tasks in by_id.items():
-                name = each.attempt(index, job_id)
+                name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, "UNKNOWN")
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
-                found[cell.id, name] = Accounted(cell, job, state, each, attempt, name if job_id else None, used)
-    return found
+                attempts[cell.id, name] = Accounted(
+                    cell, job, state, submission, attempt, name if job_id else None, used
+                )
+    return attempts
 
 
 def attempt_rows(
@@ -154,8 +156,8 @@ def attempt_rows(
         newest: the newest restart of each attempt of these cells (:func:`newest_restarts`).
     """
     by_attempt: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in records:
-        by_attempt.setdefault(attempt_of(each), []).append(each)
+    for record in records:
+        by_attempt.setdefault(attempt_of(record), []).append(record)
     rows = []
     charges = _charges(plan)
     for (name, attempt), group in by_attempt.items():
@@ -186,16 +188,16 @@ def rows_without_records(
     """Return one row for each attempt that was submitted, no longer waits, and left no record."""
     rows = []
     charges = _charges(plan)
-    recorded = {(name, found.attempt) for name, base in newest if (found := accounted.get((name, base)))}
-    for (name, base), found in accounted.items():
+    recorded = {(name, known.attempt) for name, base in newest if (known := accounted.get((name, base)))}
+    for (name, base), known in accounted.items():
         # The fence lets one submission run an attempt: if another one has its record, this one did nothing.
         if (
             (name, base) not in newest
-            and found.submission.state != ELSEWHERE
-            and found.state.state not in WAITING
-            and (name, found.attempt) not in recorded
+            and known.submission.state != ELSEWHERE
+            and known.state.state not in WAITING
+            and (name, known.attempt) not in recorded
         ):
-            rows.append(_row_without_record(plan, base, charges, found))
+            rows.append(_row_without_record(plan, base, charges, known))
     return rows
 
 
@@ -205,8 +207,8 @@ def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) ->
     An attempt without a record has no start time. Starts by hand come last.
     """
     base, restart = _split(row["attempt"])
-    found = accounted.get((row["cell"], base))
-    number = found.submission.number if found else sys.maxsize
+    known = accounted.get((row["cell"], base))
+    number = known.submission.number if known else sys.maxsize
     return row["cell"], number, restart, row["started"] or 0.0
 
 
@@ -229,7 +231,7 @@ def _row_of_records(
     first = group[0]
     head, footer = first["header"], first["footer"] or {}
     outcome, reason = _outcome(group, found.state if found else None, last)
-    wall = max(each["wall_time"] for each in group)
+    wall = max(record["wall_time"] for record in group)
     if plan.study.search:  # the cell drew hyperparameters when it started
         drawn = head.get("drawn") or {}
         known = {
@@ -286,29 +288,29 @@ def _reported_score(study: StudyFacts, record: Mapping[str, Any]) -> dict[str, f
 
 def _over_records(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the values that are computed from all records of an attempt."""
-    parts = [{**(each["footer"] or {}), **each["header"], **each} for each in group]
-    found = {}
+    parts = [{**(record["footer"] or {}), **record["header"], **record} for record in group]
+    folded = {}
     for column, (fold, name) in _FOLDED.items():
         if values := [value for part in parts if (value := part.get(name)) is not None]:
-            found[column] = fold(values)
-    return found | _whole_usage(parts, found)
+            folded[column] = fold(values)
+    return folded | _whole_usage(parts, folded)
 
 
 def _whole_usage(parts: list[dict[str, Any]], sampled: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the ranks' kernel counters, which replace those of the samples; None for one known to be too small."""
-    found: dict[str, Any] = {}
+    usage: dict[str, Any] = {}
     own = [part.get("own_cpu_seconds") for part in parts]
     unreaped = any(part.get("unreaped") for part in parts)
     if all(seconds is not None for seconds in own):
-        found["cpu_seconds"] = sum(own)
+        usage["cpu_seconds"] = sum(own)
     elif unreaped:
-        found["cpu_seconds"] = None
+        usage["cpu_seconds"] = None
     switches = [part.get("own_context_switches") for part in parts]
     if all(number is not None for number in switches):
-        found["context_switches"] = sum(switches)
+        usage["context_switches"] = sum(switches)
     peaks = [sampled.get("memory_peak"), *(part.get("largest_process") for part in parts)]
-    found["memory_peak"] = max((float(peak) for peak in peaks if peak is not None), default=None)
-    return found
+    usage["memory_peak"] = max((float(peak) for peak in peaks if peak is not None), default=None)
+    return usage
 
 
 @lru_cache  # records of one plan mostly have the same values
@@ -322,16 +324,16 @@ def _code(text: str) -> dict[str, Any]:
 
 def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the calibration, that of the slowest node if there are several."""
-    known = [each for each in (_facts(each["calibration"]) for each in group) if each]
-    names = [name for name in CALIBRATION if any(name in each for each in known)]
-    return {f"calibration_{name}": min(each[name] for each in known if name in each) for name in names}
+    known = [facts for facts in (_facts(record["calibration"]) for record in group) if facts]
+    names = [name for name in CALIBRATION if any(name in facts for facts in known)]
+    return {f"calibration_{name}": min(facts[name] for facts in known if name in facts) for name in names}
 
 
 def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]:
-    texts = [text for each in group for text in each["notes"]]
-    ranks = [each["header"]["rank"] for each in group]
+    texts = [text for record in group for text in record["notes"]]
+    ranks = [record["header"]["rank"] for record in group]
     texts += [f"rank {rank} left more than one record" for rank in sorted(set(ranks)) if ranks.count(rank) > 1]
-    started = min(each["header"]["started"] for each in group)
+    started = min(record["header"]["started"] for record in group)
     if found and started < found.submission.at - EARLY_SECONDS:
         late = found.submission.at - started
         texts.append(
@@ -397,18 +399,18 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
 
 def _charges(plan: Plan) -> Charges:
     """Return what the site counts and charges for an hour of a cell, by what cells ask for."""
-    found: dict[str, dict[str, Any]] = {}
+    charges: dict[str, dict[str, Any]] = {}
     unit = plan.totals.get("billing_unit")
     for job in plan.jobs:
         if job.stage != "cells":
             continue
         hours = job.count * job.asked.time / 3600
         rate = {"charge_rate": job.billed / hours, "charge_unit": unit} if unit else {}
-        found[_asked(job.resources)] = {
+        charges[_asked(job.resources)] = {
             "charged_cores": round(job.core_hours / hours, 3),
             **rate,
         }  # plans have six decimals
-    return found
+    return charges
 
 
 def _asked(resources: Mapping[str, Any]) -> str:
@@ -433,9 +435,9 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
     """Decide the outcome of an attempt. If Slurm ended the job, its state decides; otherwise the worst that any rank recorded."""
     if last and state is not None and state.state in _OUTCOME:
         return _OUTCOME[state.state], f"the scheduler says {state.state}"
-    ended = [each for each in group if each["footer"]]
+    ended = [record for record in group if record["footer"]]
     # A rank that fails ends the others: the first failure is the cause, the others are its consequences.
-    failures = [each for each in ended if each["footer"]["outcome"] in _FAILURES]
+    failures = [record for record in ended if record["footer"]["outcome"] in _FAILURES]
     if failures:
         # The other ranks may notice that one was killed before its footer is written.
         first = min(

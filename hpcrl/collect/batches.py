@@ -30,14 +30,16 @@ def merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str,
         except Exception:
             # A record has a fault that no check knows. Each record is tried alone, and only those that fail are left out.
             refused: dict[str, str] = {}
-            for each in batch:
+            for record in batch:
                 try:
-                    refused |= _write_batch(dataset, number, [each], cells)
+                    refused |= _write_batch(dataset, number, [record], cells)
                 except OSError:
                     raise
                 except Exception as error:
-                    refused[each.name] = unforeseen(error)
-            return refused | _write_batch(dataset, number, [each for each in batch if each.name not in refused], cells)
+                    refused[record.name] = unforeseen(error)
+            return refused | _write_batch(
+                dataset, number, [record for record in batch if record.name not in refused], cells
+            )
 
 
 def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
@@ -47,26 +49,26 @@ def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     texts: dict[str, tuple[Any, str]] = {}  # the latest value of each kind of provenance, because nearly all are equal
     named = ("plan", "cell", "record", *PROVENANCE)
     kept = []
-    for each in batch:
+    for record in batch:
         try:
-            data = read_found(each, cells, reader)
+            data = read_found(record, cells, reader)
             for name in PROVENANCE:
                 value = data.header.pop(name, None)
                 if name not in texts or texts[name][0] != value:
                     texts[name] = value, provenance_text(name, value)
         except RecordError as error:
-            refused[each.name] = str(error)
+            refused[record.name] = str(error)
         except Exception as error:
-            refused[each.name] = unforeseen(error)
+            refused[record.name] = unforeseen(error)
         else:
             read.append(data)
-            kept.append((each.plan, data.header["cell"], each.file_name, *(texts[name][1] for name in PROVENANCE)))
+            kept.append((record.plan, data.header["cell"], record.file_name, *(texts[name][1] for name in PROVENANCE)))
     samples = Samples.of(read)
     words = {name: [row[place] for row in kept] for place, name in enumerate(named)}
     words["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
     for table, content in tables(read, samples):
         write_part(part_file(dataset, table, number), content)
-    columns = [column(words[each.name], each.type) for each in SUMMARY_SCHEMA]
+    columns = [column(words[field.name], field.type) for field in SUMMARY_SCHEMA]
     write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
     return refused
 

@@ -82,9 +82,9 @@ def _rows(
         newest = newest_restarts(map(attempt_of, records))
     else:  # a cell of very many attempts: they are read twice, so that a few are in memory at once
         keys = sorted(
-            (*attempt_of(each), place)
+            (*attempt_of(record), place)
             for some in _slices(places)
-            for each, place in zip(summaries.records(some), some.to_pylist(), strict=True)
+            for record, place in zip(summaries.records(some), some.to_pylist(), strict=True)
         )
         newest = newest_restarts((cell, attempt) for cell, attempt, _ in keys)
         chunks = (summaries.records(some) for some in _whole_attempts(keys))
@@ -101,17 +101,19 @@ def _rows(
     numbers: list[int] = []
     latest: list[bool] = []
     for _, group in groupby(((ages[place][0], extra[place]) for place in order), key=lambda pair: pair[0]):
-        are_extra = [each for _, each in group]
-        last = max((number for number, each in enumerate(are_extra) if not each), default=len(are_extra) - 1)
+        are_extra = [flag for _, flag in group]
+        last = max((number for number, flag in enumerate(are_extra) if not flag), default=len(are_extra) - 1)
         numbers += range(1, len(are_extra) + 1)
         latest += [number == last for number in range(len(are_extra))]
     table = pa.concat_tables(tables).unify_dictionaries()
     del tables, ages, extra
     counted: dict[str, list[Any]] = {"attempt_number": numbers, "latest": latest}
     places, taken = column(order, pa.int64()), []
-    for each in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice
-        taken.append(column(counted[each.name], each.type) if each.name in counted else table[each.name].take(places))
-        table = table.drop_columns(each.name)
+    for field in SCHEMAS["cells"]:  # one by one, so that only one is in memory twice
+        taken.append(
+            column(counted[field.name], field.type) if field.name in counted else table[field.name].take(places)
+        )
+        table = table.drop_columns(field.name)
     pa.default_memory_pool().release_unused()
     return pa.Table.from_arrays(taken, schema=SCHEMAS["cells"])
 
@@ -134,13 +136,13 @@ def _whole_attempts(keys: Sequence[tuple[str, str, int]]) -> Iterator[pa.Array]:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     columns = []
-    for each in SCHEMAS["cells"]:
-        values = [row.get(each.name) for row in rows]
+    for field in SCHEMAS["cells"]:
+        values = [row.get(field.name) for row in rows]
         try:
-            columns.append(column(values, each.type))
+            columns.append(column(values, field.type))
         except OverflowError:  # a sum over ranks with values near 2^62
             fitting = [value if type(value) is int and abs(value) < 2**63 else None for value in values]
-            columns.append(column(fitting, each.type))
+            columns.append(column(fitting, field.type))
     return pa.Table.from_arrays(columns, schema=SCHEMAS["cells"])
 
 
@@ -165,8 +167,8 @@ def _by_cell(
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
     places, cells = places.take(order), keys["cell"].take(order).to_pylist()
     attempts: dict[str, list[AttemptKey]] = {}
-    for name, each in accounted.items():
-        attempts.setdefault(each.cell.id, []).append(name)
+    for name, known in accounted.items():
+        attempts.setdefault(known.cell.id, []).append(name)
     every = sorted({*cells, *attempts})
     first = 0
     while first < len(every):

@@ -76,7 +76,7 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
     }
     columns["episode"] = _measured(np.where(kinds == _TRAIN, within, np.nan), schema.field("episode").type)
     columns["kind"] = words(kinds, ["train", "evaluation", "value"])
-    columns["name"] = words(np.concatenate([np.zeros(0, np.int64), *(each for *_, each in parts)]), list(names))
+    columns["name"] = words(np.concatenate([np.zeros(0, np.int64), *(indices for *_, indices in parts)]), list(names))
     return np.repeat(np.array([number for number, *_ in parts], np.int64), counts), columns
 
 
@@ -94,14 +94,16 @@ def _phase_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.A
 
 
 def _profile_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.Array]]:
-    found = [(number, data.profile) for number, data in enumerate(records) if data.profile]
+    profiles = [(number, data.profile) for number, data in enumerate(records) if data.profile]
     schema = SCHEMAS["profiles"]
     columns = {
-        field.name: column([each.get("size" if field.name == "bytes" else field.name) for _, each in found], field.type)
+        field.name: column(
+            [profile.get("size" if field.name == "bytes" else field.name) for _, profile in profiles], field.type
+        )
         for field in schema
         if field.name not in _KEYS
     }
-    return np.array([number for number, _ in found], np.int64), columns
+    return np.array([number for number, _ in profiles], np.int64), columns
 
 
 def _measured(values: Array, kind: pa.DataType) -> pa.Array:

@@ -72,11 +72,11 @@ def find(opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]) ->
 
     Copies of a plan directory have two files for one record. If one continues the other, the longer one counts.
     """
-    found: dict[str, dict[str, Found]] = {}
+    records: dict[str, dict[str, Found]] = {}
     odd: list[Refusal] = []
     for directory, plan in opened:
         folder = str(directory / RECORDS)
-        own = found.setdefault(plan.id, {})
+        own = records.setdefault(plan.id, {})
         try:
             names = sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX))  # noqa: PTH208, of 100,000 files
         except FileNotFoundError:
@@ -88,20 +88,20 @@ def find(opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]) ->
                 about = os.lstat(f"{folder}/{name}")
             except FileNotFoundError:
                 continue
-            each = Found(plan.id, folder, name, about.st_size, about.st_mtime_ns)
+            record = Found(plan.id, folder, name, about.st_size, about.st_mtime_ns)
             if not stat.S_ISREG(about.st_mode):
-                odd.append(Refusal(*each[:3], f"is {_kind(about.st_mode)}, not a regular file", "strange"))
+                odd.append(Refusal(*record[:3], f"is {_kind(about.st_mode)}, not a regular file", "strange"))
                 continue
-            other = own.setdefault(name, each)
-            if other is not each:
-                shorter, longer = (each, other) if each.size <= other.size else (other, each)
+            other = own.setdefault(name, record)
+            if other is not record:
+                shorter, longer = (record, other) if record.size <= other.size else (other, record)
                 if _goes_on(shorter, longer):
                     own[name] = longer
                 else:
                     reason = f"differs from {other.file}, which has the same name: one of them was changed by hand"
-                    odd.append(Refusal(*each[:3], reason, "conflict"))
-    every = [each for own in found.values() for each in own.values()]
-    fresh = [each for each in every if known.get(each.name, [None, None])[:2] != [each.size, each.time]]
+                    odd.append(Refusal(*record[:3], reason, "conflict"))
+    every = [record for own in records.values() for record in own.values()]
+    fresh = [record for record in every if known.get(record.name, [None, None])[:2] != [record.size, record.time]]
     return fresh, len(every) - len(fresh), odd
 
 

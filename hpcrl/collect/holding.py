@@ -51,8 +51,8 @@ def _index(dataset: Path) -> dict[str, Any]:
     if (dataset / INDEX).exists():
         return read_index(dataset)
     # Without an index there may be what a killed process left, but nothing else.
-    for each in dataset.iterdir() if dataset.exists() else ():
-        if each.name not in _NAMES and not each.name.startswith((f".{INDEX}.", f".{QUARANTINE}.")):
+    for entry in dataset.iterdir() if dataset.exists() else ():
+        if entry.name not in _NAMES and not entry.name.startswith((f".{INDEX}.", f".{QUARANTINE}.")):
             raise UsageError(f"{dataset}: exists and is not a dataset: choose another directory with -o")
     return {"format": "hpcrl-dataset", "version": VERSION, "parts": 0, "studies": {}, "records": {}}
 

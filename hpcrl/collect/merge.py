@@ -95,11 +95,13 @@ def _collect(
     fresh, done.unchanged, conflicts = find(opened, index["records"])
     # Conflicts, and entries that are not files, were just searched again for these plans.
     here = {plan.id for _, plan in opened}
-    known_bad = {each.record: each for each in _read_quarantine(dataset) if not (each.kind and each.plan in here)}
+    known_bad = {
+        refusal.record: refusal for refusal in _read_quarantine(dataset) if not (refusal.kind and refusal.plan in here)
+    }
     bad: list[Refusal] = []
     reasons: dict[str, str] = {}  # one copy of each: most records of a kind have the same
     try:
-        _forget(dataset, index, {each.name for each in fresh})
+        _forget(dataset, index, {record.name for record in fresh})
         cells = _cells(opened)
         batches, total, seen = deque(_batches(fresh)), len(fresh), 0
         del fresh  # here and below: the memory of 100,000 records counts
@@ -112,12 +114,12 @@ def _collect(
             for number, refused in zip(numbers, run(list(zip(numbers, batches, strict=True))), strict=True):
                 batch = batches.popleft()
                 known = {}
-                for each in batch:
-                    name = each.name
-                    known[name] = [each.size, each.time, None if name in refused else number]
+                for record in batch:
+                    name = record.name
+                    known[name] = [record.size, record.time, None if name in refused else number]
                     known_bad.pop(name, None)
                     if name in refused:
-                        bad.append(Refusal(*each[:3], reasons.setdefault(refused[name], refused[name])))
+                        bad.append(Refusal(*record[:3], reasons.setdefault(refused[name], refused[name])))
                 lines.append(_inside(known).encode())
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
@@ -137,7 +139,7 @@ def _collect(
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
         done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
-        done.outcomes = {each["values"]: each["counts"] for each in pc.value_counts(latest).to_pylist()}
+        done.outcomes = {entry["values"]: entry["counts"] for entry in pc.value_counts(latest).to_pylist()}
         del rows, latest
         pa.default_memory_pool().release_unused()
         write_atomically(dataset / QUARANTINE, _quarantine_text(done.quarantined))
@@ -162,16 +164,16 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
     cells = _ids(_cells(opened))
     reader = Reader()
     fresh, done.unchanged, conflicts = find(opened, known)
-    for each in fresh:
+    for record in fresh:
         try:
-            header = read_found(each, cells, reader).header
+            header = read_found(record, cells, reader).header
             for name in PROVENANCE:
                 provenance_text(name, header.get(name))
             done.merged += 1
         except RecordError as error:
-            done.quarantined.append(Refusal(*each[:3], str(error)))
+            done.quarantined.append(Refusal(*record[:3], str(error)))
         except Exception as error:
-            done.quarantined.append(Refusal(*each[:3], unforeseen(error)))
+            done.quarantined.append(Refusal(*record[:3], unforeseen(error)))
     done.quarantined += conflicts
     return done
 
@@ -183,22 +185,22 @@ def _inside(facts: dict[str, Any]) -> str:
 
 def _quarantine_text(quarantined: list[Refusal]) -> Iterator[bytes]:
     yield b"[\n"
-    for number, each in enumerate(quarantined):
-        yield b",\n" * bool(number) + json.dumps(each.entry).encode()
+    for number, refusal in enumerate(quarantined):
+        yield b",\n" * bool(number) + json.dumps(refusal.entry).encode()
     yield b"\n]\n"
 
 
 def _index_text(index: dict[str, Any], records: list[bytes]) -> Iterator[bytes]:
     """Give the text of the index; each of `records` has the records of some batches, and may be empty."""
     yield f'{{{_inside(index)}, "records": {{'.encode()
-    for number, each in enumerate(filter(None, records)):
-        yield b", " * bool(number) + each
+    for number, batch in enumerate(filter(None, records)):
+        yield b", " * bool(number) + batch
     yield b"}}\n"
 
 
 def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     """Open each plan once; the order of the plans changes nothing."""
-    directories = {each.resolve(): each for each in plans}
+    directories = {path.resolve(): path for path in plans}
     opened = [(directory, read_plan(directory)) for directory in directories.values()]
     for directory, plan in opened:
         check_cells(directory, plan)
@@ -220,12 +222,12 @@ def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
 def _batches(fresh: list[Found]) -> Iterator[list[Found]]:
     batch: list[Found] = []
     size = 0
-    for each in fresh:
-        if batch and (len(batch) == BATCH_RECORDS or size + each.size > BATCH_BYTES):
+    for record in fresh:
+        if batch and (len(batch) == BATCH_RECORDS or size + record.size > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(each)
-        size += each.size
+        batch.append(record)
+        size += record.size
     if batch:
         yield batch
 
@@ -239,14 +241,14 @@ def _read_quarantine(dataset: Path) -> list[Refusal]:
     try:
         with open_of_stranger(path) as file:
             entries = json.load(file)
-        for each in entries:
-            if not all(type(each[name]) is str for name in ("record", "file", "reason")):
+        for entry in entries:
+            if not all(type(entry[name]) is str for name in ("record", "file", "reason")):
                 raise ValueError("an entry is not text")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
-    return [Refusal.of(each) for each in entries]
+    return [Refusal.of(entry) for entry in entries]
 
 
 def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:

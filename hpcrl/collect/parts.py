@@ -34,7 +34,8 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     table = pq.ParquetFile(path).read(use_threads=False)  # each thread would keep memory of its own
     known = set(table.column_names)
     columns = [
-        table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
+        table[field.name].cast(field.type) if field.name in known else pa.nulls(len(table), field.type)
+        for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
 

@@ -41,7 +41,7 @@ def profiles_of(directory: Path, cell: str | None = None) -> list[CellProfile]:
     """
     plan = read_plan(directory)
     wanted = None if cell is None else find_cell(directory, plan, cell, older=True)[0].id
-    found = []
+    profiles = []
     reader = Reader()
     for path in _records(directory, wanted):
         try:
@@ -55,10 +55,10 @@ def profiles_of(directory: Path, cell: str | None = None) -> list[CellProfile]:
         profile = Profile(**facts)
         file = None if profile.file is None else directory / PROFILES / profile.file
         path_here = file if file is not None and file.is_file() and not file.is_symlink() else None
-        found.append(
+        profiles.append(
             CellProfile(head["cell"], head["attempt"], head["node"], head["rank"], head["started"], profile, path_here)
         )
-    return sorted(found, key=lambda each: (each.cell, each.started, each.rank))
+    return sorted(profiles, key=lambda each: (each.cell, each.started, each.rank))
 
 
 def newest(profiles: list[CellProfile], directory: Path, cell: str) -> CellProfile:
@@ -73,7 +73,7 @@ def newest(profiles: list[CellProfile], directory: Path, cell: str) -> CellProfi
             f"`{KEY}: cprofile`"
         )
     last = profiles[-1].attempt
-    return next(each for each in profiles if each.attempt == last)
+    return next(profile for profile in profiles if profile.attempt == last)
 
 
 def content_of(profile: CellProfile) -> bytes:

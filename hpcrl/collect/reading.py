@@ -205,11 +205,11 @@ class Reader:
 
     def _of(self, kind: str, layout: Layout, version: int) -> _Places:
         key = layout, _width(kind, version)
-        if (found := self._places.get(key)) is None:
+        if (places := self._places.get(key)) is None:
             if len(self._places) >= _MOST_PLACES:
                 self._places.clear()
-            found = self._places[key] = _places_of(kind, *key)
-        return found
+            places = self._places[key] = _places_of(kind, *key)
+        return places
 
 
 class _Lists:
@@ -296,14 +296,14 @@ def _places_of(kind: str, layout: Layout, width: int) -> _Places:
 
 def _lists_of(layout: Layout, table: str) -> dict[str, tuple[int, int]]:
     """Return the place of each list column of a frame of samples, and its number of values per row; `table` has as many rows."""
-    found = {}
+    lists = {}
     rows = layout.arrays[table][1][0]
     for place, (name, (dtype, shape)) in enumerate(layout.arrays.items()):
         if name in SAMPLE_LISTS:
             if dtype != np.float32 or len(shape) != 2 or shape[0] != rows:
                 raise RecordError(f"has samples without a proper column {name!r}")
-            found[name] = place, shape[1]
-    return found
+            lists[name] = place, shape[1]
+    return lists
 
 
 def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != _FLOAT:
             raise RecordError(f"has {kind} without a proper column {name!r}")
         columns.append(array)
-    if len({len(each) for each in columns}) > 1:
+    if len({len(column) for column in columns}) > 1:
         raise RecordError(f"has {kind} with columns of different lengths")
     return np.stack(columns, axis=1)
 
@@ -373,12 +373,12 @@ def _phases(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _profile(footer: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a footer says of the profile of its rank; None if there is none."""
     _check("footer", footer, {"profile": FACTS})
-    if (found := footer.get("profile")) is None:
+    if (profile := footer.get("profile")) is None:
         return None
-    _check("profile", found, _PROFILE)
-    if not found.get("profiler") or not is_plain_name(found.get("file") or "x"):
+    _check("profile", profile, _PROFILE)
+    if not profile.get("profiler") or not is_plain_name(profile.get("file") or "x"):
         raise RecordError("has a wrong profile: expected the names of a profiler and of a file")
-    return {name: found[name] for name in _PROFILE if name in found}
+    return {name: profile[name] for name in _PROFILE if name in profile}
 
 
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,11 +44,11 @@ class Samples:
 def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str, Any]]:
     """Return the summary of each record as plain values; unknown values are left out."""
     statistics, strayed = _statistics(samples)
-    found = []
+    rows = []
     for number, data in enumerate(records):
         head = data.header
         episodes, returns = data.column("episodes", "step"), data.column("evaluations", "value")
-        found.append(
+        rows.append(
             {
                 "header": {name: head[name] for name in _KEPT if head.get(name) is not None},
                 "footer": data.footer,
@@ -61,7 +61,7 @@ def summaries(records: Sequence[RecordData], samples: Samples) -> list[dict[str,
                 **{name: value for name, values in statistics.items() if (value := values[number]) == value},
             }
         )
-    return found
+    return rows
 
 
 def _steps(number: float) -> int | None:
@@ -74,17 +74,17 @@ def _statistics(samples: Samples) -> tuple[dict[str, list[float]], list[float]]:
     counts, columns = samples.counts, samples.columns
     filled = counts > 0
     starts = (np.cumsum(counts) - counts)[filled]
-    found = {name: np.full(len(counts), np.nan) for name in (*_MEANS, *_PEAKS)}
+    statistics = {name: np.full(len(counts), np.nan) for name in (*_MEANS, *_PEAKS)}
     strayed = np.zeros(len(counts))
     if filled.any():
         for name in _MEANS:
-            found[name][filled] = _means(columns[name], starts)
+            statistics[name][filled] = _means(columns[name], starts)
         for name in _PEAKS:
-            found[name][filled] = _peaks(columns[name], starts)
+            statistics[name][filled] = _peaks(columns[name], starts)
         with np.errstate(invalid="ignore"):  # infinite values count as missing
             apart = columns["unix_time"] - columns["time"]
         strayed[filled] = np.nan_to_num(_peaks(apart, starts) + _peaks(-apart, starts))
-    return {name: values.tolist() for name, values in found.items()}, strayed.tolist()
+    return {name: values.tolist() for name, values in statistics.items()}, strayed.tolist()
 
 
 def _means(values: Array, starts: Array) -> Array:
@@ -102,11 +102,11 @@ def _peaks(values: Array, starts: Array) -> Array:
 def _notes(data: RecordData, strayed: float) -> list[str]:
     """Return the notes of this record."""
     node, footer = data.header["node"], data.footer or {}
-    found = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
+    notes = [f"{node}: {text}" for text in dict.fromkeys(data.events)]
     if lost := footer.get("lost_frames"):
-        found.append(f"{node}: {lost} frames could not be written and are lost")
+        notes.append(f"{node}: {lost} frames could not be written and are lost")
     if malformed := footer.get("malformed_values"):
-        found.append(f"{node}: {malformed} reported values had a wrong form and were left out")
+        notes.append(f"{node}: {malformed} reported values had a wrong form and were left out")
     if strayed > CLOCK_SECONDS:
-        found.append(f"{node}: its wall clock was set by {strayed:.1f} s during the attempt")
-    return found
+        notes.append(f"{node}: its wall clock was set by {strayed:.1f} s during the attempt")
+    return notes

@@ -65,11 +65,11 @@ class Values:
     def rows(self) -> NDArray[np.float64]:
         """Return (values, 4): step, time, value and NaN for a length."""
         sizes = np.frombuffer(self._sizes, np.int64)
-        found = np.full((len(self._numbers), 4), np.nan)
-        found[:, 0] = np.repeat(np.frombuffer(self._steps), sizes)
-        found[:, 1] = np.repeat(np.frombuffer(self._times), sizes)
-        found[:, 2] = np.frombuffer(self._numbers)
-        return found
+        rows = np.full((len(self._numbers), 4), np.nan)
+        rows[:, 0] = np.repeat(np.frombuffer(self._steps), sizes)
+        rows[:, 1] = np.repeat(np.frombuffer(self._times), sizes)
+        rows[:, 2] = np.frombuffer(self._numbers)
+        return rows
 
     def places(self) -> NDArray[np.int32]:
         """Return (values,): the place of each value's name in `names`."""
@@ -77,13 +77,13 @@ class Values:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries as they were reported."""
-        names, place, found = list(self.names), 0, []
+        names, place, entries = list(self.names), 0, []
         for time, step, size in zip(self._times, self._steps, self._sizes, strict=True):
             within = range(place, place + size)
             place += size
-            values = {names[self._places[each]]: self._numbers[each] for each in within}
-            found.append({"time": time, "step": int(step) if step == step else None, "values": values})
-        return found
+            values = {names[self._places[index]]: self._numbers[index] for index in within}
+            entries.append({"time": time, "step": int(step) if step == step else None, "values": values})
+        return entries
 
 
 def checked_number(value: Any) -> float:

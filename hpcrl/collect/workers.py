@@ -78,7 +78,7 @@ def use_system_memory() -> None:
 
 
 def _merged(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> Refused:
-    large = any(each.size > _LARGE for each in batch)
+    large = any(record.size > _LARGE for record in batch)
     if large:
         pa.default_memory_pool().release_unused()  # what the batches before it needed
     refused = merge_batch(dataset, number, batch, cells)
@@ -111,8 +111,8 @@ def _answer(process: subprocess.Popen[bytes], batch: Batch) -> Refused:
         ) from None
     if error is not None:
         raise error
-    found: Refused = refused
-    return found
+    result: Refused = refused
+    return result
 
 
 # --- in a process that reads

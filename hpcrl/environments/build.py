@@ -84,11 +84,11 @@ def not_built(environments: Sequence[Environment], site: Mapping[str, Any]) -> l
         root = root_of(site)
     except UsageError:
         return []
-    nearest = next(each for each in (root.absolute(), *root.absolute().parents) if each.exists())
+    nearest = next(folder for folder in (root.absolute(), *root.absolute().parents) if folder.exists())
     if nearest == Path(nearest.anchor):
         return []  # on a file system that only the nodes have
     owners = tuple(site.get("owners", ()))
-    return [each.key for each in environments if not is_built(root / each.key, owners)]
+    return [environment.key for environment in environments if not is_built(root / environment.key, owners)]
 
 
 def build_all(environments: Sequence[Environment], site: Mapping[str, Any], report: Report) -> list[Built]:
@@ -110,7 +110,7 @@ def build_all(environments: Sequence[Environment], site: Mapping[str, Any], repo
         ) from None
     sysconfig.get_config_vars()  # filled at its first use, which is not thread-safe
     with ThreadPoolExecutor(max_workers=2) as pool:
-        futures = [pool.submit(_build, each, root, site, report) for each in environments]
+        futures = [pool.submit(_build, environment, root, site, report) for environment in environments]
         return [future.result() for future in futures]
 
 

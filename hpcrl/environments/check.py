@@ -61,7 +61,7 @@ def import_modules(
     Raises:
         HpcrlError: a version differs, or a module does not import.
     """
-    pins = [each.pin for each in read_requirements(environment.requirements)]
+    pins = [requirement.pin for requirement in read_requirements(environment.requirements)]
     out = call(
         [path / "bin/python", "-c", _IMPORT, json.dumps(pins), *modules],
         setup,
@@ -93,10 +93,10 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
         return Checked(versions, {})
     arguments = [environment.framework, "horovod" if environment.horovod else "none", environment.flavour]
     failed = f"{path}: was built, but does not train"
-    found = run_inside(path, setup, "hpcrl.rl.smoke", arguments, {"TF_CPP_MIN_LOG_LEVEL": "2"}, failed)
-    if not found["modes"]["eager"].startswith("trains"):
-        raise HpcrlError(f"{path}: was built, but its eager mode {found['modes']['eager']}")
+    result = run_inside(path, setup, "hpcrl.rl.smoke", arguments, {"TF_CPP_MIN_LOG_LEVEL": "2"}, failed)
+    if not result["modes"]["eager"].startswith("trains"):
+        raise HpcrlError(f"{path}: was built, but its eager mode {result['modes']['eager']}")
     remark = None
     if environment.flavour == "cuda":
-        remark = f"on {found['gpu']}" if found["gpu"] else "on the CPU only: there is no GPU here"
-    return Checked(versions, found["modes"], found["collective"], remark)
+        remark = f"on {result['gpu']}" if result["gpu"] else "on the CPU only: there is no GPU here"
+    return Checked(versions, result["modes"], result["collective"], remark)

@@ -40,7 +40,7 @@ def call(
     Raises:
         HpcrlError: it is missing, fails or takes more than `most_seconds`; the message begins with `failed` and has the lines that show the cause.
     """
-    words = [str(each) for each in arguments]
+    words = [str(argument) for argument in arguments]
     name = Path(words[0]).name
     if setup:
         words = ["bash", "-c", "\n".join([*setup, 'exec "$@"']), "bash", *words]

@@ -62,7 +62,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
     cuda = environment.flavour == "cuda"
     wanted = (compiler, "cmake", "mpicxx", *(["nvcc"] if cuda else []))
     tools = {name: _version(name, setup, extra) for name in wanted}
-    missing = [name for name, found in tools.items() if found is None]
+    missing = [name for name, version in tools.items() if version is None]
     if environment.settings.get("HOROVOD_WITH_MPI") != "1" and "mpicxx" in missing:
         missing.remove("mpicxx")
     if missing:
@@ -76,7 +76,7 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
     content = [here, environment.build, environment.settings, versions, environment.python, platform.machine(), tools]
     digest = hashlib.sha256(json.dumps([*content, _COMPILER], sort_keys=True).encode()).hexdigest()[:16]
     kept = root / "wheels" / digest
-    if not (found := list(kept.glob("*.whl"))):
+    if not (wheels := list(kept.glob("*.whl"))):
         kept.parent.mkdir(exist_ok=True)
         with TemporaryDirectory(dir=kept.parent, prefix=f".{digest}-") as place:
             build = Path(place)
@@ -101,35 +101,35 @@ def wheel(environment: Environment, path: Path, root: Path, versions: dict[str, 
                 (build / "out").rename(kept)
             except OSError:  # another builder was faster
                 shutil.rmtree(build / "out")
-        found = list(kept.glob("*.whl"))
-    return found[0]
+        wheels = list(kept.glob("*.whl"))
+    return wheels[0]
 
 
 def _check_cuda(environment: Environment, nvcc: str) -> None:
     wanted = re.search(r"^nvidia-cuda-runtime[a-z0-9-]*===?(\d+)\.", environment.requirements, re.MULTILINE)
-    found = re.search(r"release (\d+)\.", nvcc)
-    if wanted and found and wanted[1] != found[1]:
+    release = re.search(r"release (\d+)\.", nvcc)
+    if wanted and release and wanted[1] != release[1]:
         raise HpcrlError(
-            f"{environment.key}: expected nvcc of CUDA {wanted[1]}, as its packages, got CUDA {found[1]}: load the "
+            f"{environment.key}: expected nvcc of CUDA {wanted[1]}, as its packages, got CUDA {release[1]}: load the "
             f"site's module of CUDA {wanted[1]}, or name it in the profile's environments.setup"
         )
 
 
 def _cuda(environment: Environment, path: Path, setup: Sequence[str], extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which the build finds nvcc's toolkit and, if the environment has it, NCCL."""
-    found = {"NVCC_APPEND_FLAGS": "-std=c++17"}
+    values = {"NVCC_APPEND_FLAGS": "-std=c++17"}
     # nvcc may be a script or a link; its own output names its toolkit.
     said = call(["sh", "-c", "nvcc --dryrun -x cu /dev/null 2>&1; true"], setup, extra)
     here = re.search(r"_HERE_=(.+)", said)
     if home := os.environ.get("CUDA_HOME") or (str(Path(here[1]).parent) if here else None):
-        found |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
+        values |= dict.fromkeys(("CUDA_HOME", "CUDAToolkit_ROOT", "HOROVOD_CUDA_HOME"), home)
     nccl = path / f"lib/python{environment.python}/site-packages/nvidia/nccl"
     if (nccl / "lib/libnccl.so.2").exists() and "HOROVOD_NCCL_HOME" not in os.environ:
         link = nccl / "lib/libnccl.so"  # the linker needs it, and the package does not contain it
         if not link.exists():
             link.symlink_to("libnccl.so.2")
-        found |= {"HOROVOD_NCCL_HOME": str(nccl), "HOROVOD_NCCL_LINK": "SHARED"}
-    return found
+        values |= {"HOROVOD_NCCL_HOME": str(nccl), "HOROVOD_NCCL_LINK": "SHARED"}
+    return values
 
 
 def _version(program: str, setup: Sequence[str], extra: dict[str, str]) -> str | None:

@@ -44,12 +44,12 @@ def run_inside(
             [path / "bin/python", "-m", module, *arguments], setup, whole, failed=failed, most_seconds=most_seconds
         )
     try:
-        found = json.loads(out.splitlines()[-1])
+        result = json.loads(out.splitlines()[-1])
     except (ValueError, IndexError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        result = None
+    if not isinstance(result, dict):
         raise HpcrlError(f"{failed}: expected a JSON object in the last line of its output, got {last_of(out)}")
-    return found
+    return result
 
 
 def last_of(out: str) -> str:

@@ -32,7 +32,7 @@ def lock_environment(spec: SoftwareEnvironment, known: Mapping[str, Sequence[str
     Raises:
         HpcrlError: the index lacks a pin or its file for the environment's Python, or the file cannot be written.
     """
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for flavour, chosen in spec.flavours.items():
         pins = spec.pins(flavour, horovod=True)
         if spec.horovod and spec.horovod.build:
@@ -40,20 +40,20 @@ def lock_environment(spec: SoftwareEnvironment, known: Mapping[str, Sequence[str
         asked = ask_index(pins, spec.python, chosen.find_links)
         for pin in pins:
             name = name_of(pin)
-            found.setdefault(name, set(known.get(name, ()))).update(asked.get(name, ()))
-    if missing := [name for name, hashes in found.items() if not hashes]:
+            digests.setdefault(name, set(known.get(name, ()))).update(asked.get(name, ()))
+    if missing := [name for name, hashes in digests.items() if not hashes]:
         raise HpcrlError(
             f"{spec.name}: the package index has no file of {', '.join(missing)} for Python {spec.python} on Linux: "
             "nothing was written; pin another version"
         )
     try:
         file.parent.mkdir(exist_ok=True)
-        write_atomically(file, to_text(spec.name, found))
+        write_atomically(file, to_text(spec.name, digests))
     except OSError as error:
         raise HpcrlError(
             f"{file}: cannot be written: {error.strerror}: copy envs/{spec.name}.yaml to your own envs/"
         ) from None
-    return len(found)
+    return len(digests)
 
 
 def ask_index(pins: Sequence[str], python: str, find_links: Sequence[str]) -> dict[str, set[str]]:
@@ -94,13 +94,13 @@ def _ask(pins: Sequence[str], python: str, links: Sequence[str]) -> dict[str, se
         words += ["--python-version", python, "--format", "pylock.toml", "-o", answer, *find_links_options(links), file]
         call(words, failed="cannot get hashes from the package index")
         packages = tomllib.loads(answer.read_text(encoding="utf-8"))["packages"]
-    return {name_of(f"{each['name']}=={each['version']}"): set(_hashes(each, python)) for each in packages}
+    return {name_of(f"{package['name']}=={package['version']}"): set(_hashes(package, python)) for package in packages}
 
 
 def _hashes(package: Mapping[str, Any], python: str) -> Iterator[str]:
-    wheels = [each for each in package.get("wheels", ()) if fits(_file_name(each), python)]
-    for each in wheels or ([package["sdist"]] if "sdist" in package else []):
-        if digest := each.get("hashes", {}).get("sha256"):
+    wheels = [wheel for wheel in package.get("wheels", ()) if fits(_file_name(wheel), python)]
+    for file in wheels or ([package["sdist"]] if "sdist" in package else []):
+        if digest := file.get("hashes", {}).get("sha256"):
             yield digest
 
 
@@ -115,9 +115,9 @@ def fits(wheel: str, python: str) -> bool:
         return False
     pythons, abis, platforms = (tag.split(".") for tag in tags)
     minor = int(python.partition(".")[2])
-    fitting = {f"cp3{minor}", "py3", *(f"py3{each}" for each in range(minor + 1))}
+    fitting = {f"cp3{minor}", "py3", *(f"py3{number}" for number in range(minor + 1))}
     if "abi3" in abis or "none" in abis:
-        fitting |= {f"cp3{each}" for each in range(2, minor + 1)}
+        fitting |= {f"cp3{number}" for number in range(2, minor + 1)}
     return bool(fitting & set(pythons)) and any(_runs_on(platform) for platform in platforms)
 
 

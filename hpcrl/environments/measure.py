@@ -66,14 +66,14 @@ def measure(
                 import_seconds, version = _import(path, framework.name, setup)
                 wrong = f"{execution} mode cannot be measured"
                 arguments = (framework.name, execution, environment.flavour)
-                found = run_inside(path, setup, "hpcrl.rl.usability", arguments, given, wrong, _MOST_SECONDS)
+                result = run_inside(path, setup, "hpcrl.rl.usability", arguments, given, wrong, _MOST_SECONDS)
                 known: dict[str, Any] = {
                     "framework": framework.name,
                     "version": version,
                     "environment": environment.key,
                 }
                 known |= {"execution": execution, "size": size, "build_seconds": build_seconds}
-                run: Measurement | Failure = _checked({**found, **known, "import_seconds": import_seconds}, wrong)
+                run: Measurement | Failure = _checked({**result, **known, "import_seconds": import_seconds}, wrong)
             except HpcrlError as error:
                 failed.add(execution)
                 say(f"{environment.key}: {error}")
@@ -94,17 +94,17 @@ def size_of(path: Path) -> int:
     files: dict[tuple[int, int], int] = {}
     for directory, _, names in os.walk(path):
         for name in names:
-            found = os.lstat(f"{directory}/{name}")
-            files[found.st_dev, found.st_ino] = found.st_size
+            about = os.lstat(f"{directory}/{name}")
+            files[about.st_dev, about.st_ino] = about.st_size
     return sum(files.values())
 
 
 def _build_seconds(path: Path) -> float | None:
     try:
-        found = json.loads((path / MARKER).read_text(encoding="utf-8")).get("build_seconds")
+        seconds = json.loads((path / MARKER).read_text(encoding="utf-8")).get("build_seconds")
     except (OSError, ValueError, AttributeError):
         raise HpcrlError(f"{path / MARKER}: cannot be read: build the environment again") from None
-    return float(found) if isinstance(found, int | float) else None
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _import(path: Path, module: str, setup: Sequence[str]) -> tuple[float, str]:

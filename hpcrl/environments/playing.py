@@ -64,11 +64,11 @@ def _python(directory: Path, cell: str) -> Path | None:
     """Return the Python of a cell's software environment; None if it is not on this machine."""
     plan = read_plan(directory)
     try:
-        found, job, _ = find_cell(directory, plan, cell, older=True)
+        chosen, job, _ = find_cell(directory, plan, cell, older=True)
         if (surroundings := plan.study.surroundings) and surroundings.path:
             path = expanded(surroundings.path)
         else:
-            path = root_of(plan.cluster.environments) / str(job.environment or found.environment)
+            path = root_of(plan.cluster.environments) / str(job.environment or chosen.environment)
             if not is_built(path, plan.cluster.environments.get("owners", ())):
                 return None
     except UsageError:

@@ -20,11 +20,11 @@ def check_owner(path: Path, owners: Sequence[str] = ()) -> None:
     Raises:
         HpcrlError: it belongs to another user, or everybody may write to it.
     """
-    found = path.lstat()
-    if found.st_uid not in {os.getuid(), 0, *_uids(owners)}:
-        why = f"belongs to {_name(found.st_uid)}"
+    about = path.lstat()
+    if about.st_uid not in {os.getuid(), 0, *_uids(owners)}:
+        why = f"belongs to {_name(about.st_uid)}"
         more = ", or let the profile's environments.owners name its owner if you trust them"
-    elif found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode):
+    elif about.st_mode & stat.S_IWOTH and not stat.S_ISLNK(about.st_mode):
         why, more = "everybody may write to it", ", or ask its owner to run chmod o-w on it"
     else:
         return
@@ -34,13 +34,13 @@ def check_owner(path: Path, owners: Sequence[str] = ()) -> None:
 
 
 def _uids(owners: Sequence[str]) -> set[int]:
-    found = set()
+    uids = set()
     for name in owners:
         try:
-            found.add(pwd.getpwnam(name).pw_uid)
+            uids.add(pwd.getpwnam(name).pw_uid)
         except KeyError:
             continue  # no such user on this machine
-    return found
+    return uids
 
 
 def _name(uid: int) -> str:

@@ -57,14 +57,14 @@ def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
         rows: attempts with the columns of `with_groups`.
     """
     done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), ["what", "where", *_USED]]
-    found: dict[str, list[tuple[str, _Waste]]] = {}
+    wastes: dict[str, list[tuple[str, _Waste]]] = {}
     every = 0
     for (what, where), group in done.groupby(["what", "where"], sort=True):
         every += 1
         for waste in _wasted(group):
-            found.setdefault(waste.kind, []).append((f"{what} ({where})", waste))
+            wastes.setdefault(waste.kind, []).append((f"{what} ({where})", waste))
     texts = _TEXTS if trains else _TEXTS | _OF_COMMANDS
-    return [_sentence(kind, texts[kind], found[kind], every) for kind in texts if kind in found]
+    return [_sentence(kind, texts[kind], wastes[kind], every) for kind in texts if kind in wastes]
 
 
 def _sentence(kind: str, text: str, found: list[tuple[str, _Waste]], every: int) -> str:

@@ -37,7 +37,7 @@ def axes(rows: pd.DataFrame) -> pd.DataFrame:
 
 def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:
     """Return the axes with at least `fewest` values that are all numbers, those with the most values first."""
-    found = [
+    names = [
         str(name)
         for name in table.columns
         if pd.api.types.is_numeric_dtype(table[name])
@@ -45,7 +45,7 @@ def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:
         and table[name].notna().all()
         and table[name].nunique() >= fewest
     ]
-    return sorted(found, key=lambda name: -table[name].nunique())
+    return sorted(names, key=lambda name: -table[name].nunique())
 
 
 def values(column: pd.Series[Any]) -> list[str]:

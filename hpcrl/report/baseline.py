@@ -70,7 +70,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
         if key not in before:
             continue
         for column, (name, more_is_better) in MEASURES.items():
-            over, under = (_values(each, column) for each in (group, before[key]))
+            over, under = (_values(rows, column) for rows in (group, before[key]))
             if len(over) == 0 or len(under) == 0 or not (over.any() and under.any()):
                 continue
             estimate = _score_change(over, under) if more_is_better else _relative(over, under)
@@ -81,23 +81,23 @@ def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
 
 def judge(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
-    tested = [each for each in changes if each.estimate.p is not None]
-    stands = holm([each.estimate.p for each in tested if each.estimate.p is not None])
-    judged = [replace(each, why="one seed") for each in changes if each.estimate.p is None]
-    for each, stand in zip(tested, stands, strict=True):
-        if each.measure == MEASURES["final_score"][0] and least_p(*each.runs) > (1 - CONFIDENCE) / len(tested):
+    tested = [change for change in changes if change.estimate.p is not None]
+    stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
+    judged = [replace(change, why="one seed") for change in changes if change.estimate.p is None]
+    for change, stand in zip(tested, stands, strict=True):
+        if change.measure == MEASURES["final_score"][0] and least_p(*change.runs) > (1 - CONFIDENCE) / len(tested):
             needed = runs_needed(len(tested))
             why = (
                 f"at least {needed} seeds are needed for {len(tested)} comparisons"
                 if needed
                 else "too many comparisons"
             )
-            judged.append(replace(each, why=why))
-        elif not stand or abs(each.estimate.value) < SMALL:
-            judged.append(replace(each, verdict=NOTHING_SHOWN))
+            judged.append(replace(change, why=why))
+        elif not stand or abs(change.estimate.value) < SMALL:
+            judged.append(replace(change, verdict=NOTHING_SHOWN))
         else:
-            better = (each.estimate.value > 0) == each.more_is_better
-            judged.append(replace(each, verdict=IMPROVEMENT if better else REGRESSION))
+            better = (change.estimate.value > 0) == change.more_is_better
+            judged.append(replace(change, verdict=IMPROVEMENT if better else REGRESSION))
     order = (REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED)
     return sorted(judged, key=lambda change: order.index(change.verdict))
 
@@ -114,10 +114,10 @@ def _relative(over: Values, under: Values) -> Estimate:
     """Return the relative change of positive values."""
     if min(over.min(), under.min()) <= 0:  # such as compile times of cells without compiling
         return Estimate(float(over.mean() / under.mean()) - 1, None, None)
-    found = ratio(over, under)
-    if found.low is None or found.high is None:
-        return replace(found, value=found.value - 1)
-    return replace(found, value=found.value - 1, low=found.low - 1, high=found.high - 1)
+    estimate = ratio(over, under)
+    if estimate.low is None or estimate.high is None:
+        return replace(estimate, value=estimate.value - 1)
+    return replace(estimate, value=estimate.value - 1, low=estimate.low - 1, high=estimate.high - 1)
 
 
 def _score_change(over: Values, under: Values) -> Estimate:

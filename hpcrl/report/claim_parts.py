@@ -59,7 +59,7 @@ def counted(configuration: Configuration, test: Reaches | Fails, runs: Runs, goa
 
 def _binomial(hits: int, total: int) -> float:
     """Return P(X >= hits) for as many tosses of a fair coin."""
-    return sum(math.comb(total, each) for each in range(hits, total + 1)) / 2**total
+    return sum(math.comb(total, number) for number in range(hits, total + 1)) / 2**total
 
 
 def _least_share(hits: int, total: int) -> float:
@@ -78,10 +78,10 @@ def compared(
         kind: kind of the claim; it decides which of the two is named first.
         paper: the paper's ratio, which is shown beside ours.
     """
-    groups = [_measured(each, measure, runs) for each in (low, high)]
-    if missing := next((each for each in groups if isinstance(each, str)), None):
+    groups = [_measured(configuration, measure, runs) for configuration in (low, high)]
+    if missing := next((group for group in groups if isinstance(group, str)), None):
         return Part(missing)
-    under, over = (each for each in groups if not isinstance(each, str))
+    under, over = (group for group in groups if not isinstance(group, str))
     names = [runs.name(low), runs.name(high)]
     if measure == "final_score" or min(under.min(), over.min()) <= 0:
         return _ranked([under, over], names)
@@ -103,18 +103,18 @@ def compared(
 
 def same(one: Configuration, other: Configuration, test: Same, measure: Measure, runs: Runs) -> Part:
     """Test whether two configurations differ by no more than the claim's margin."""
-    groups = [_measured(each, measure, runs) for each in (one, other)]
+    groups = [_measured(configuration, measure, runs) for configuration in (one, other)]
     names = [runs.name(one), runs.name(other)]
-    if missing := next((each for each in groups if isinstance(each, str)), None):
+    if missing := next((group for group in groups if isinstance(group, str)), None):
         return Part(missing)
-    first, second = (each for each in groups if not isinstance(each, str))
+    first, second = (group for group in groups if not isinstance(group, str))
     if min(first.min(), second.min()) <= 0:
         return Part(f"{names[0]} or {names[1]} has a value that is not positive")
     if min(len(first), len(second)) < 2:
         return Part(f"{names[0]} or {names[1]} has one run, which is not enough for a test")
-    found = same_ratio(first, second, 1 + test.within / 100)
-    text = f"{names[0]} has {_spread(found)} times that of {names[1]}{_partly(one, other, measure, runs)}"
-    return _placed(f"{text}, and a factor below {1 + test.within / 100:.4g} counts as none", found)
+    position = same_ratio(first, second, 1 + test.within / 100)
+    text = f"{names[0]} has {_spread(position)} times that of {names[1]}{_partly(one, other, measure, runs)}"
+    return _placed(f"{text}, and a factor below {1 + test.within / 100:.4g} counts as none", position)
 
 
 def inside(configuration: Configuration, test: Within, measure: Measure, runs: Runs) -> Part:
@@ -129,13 +129,13 @@ def inside(configuration: Configuration, test: Within, measure: Measure, runs: R
             least = math.ceil(-math.log2(LEVEL))
             told = f"{name} has a median of {median(values).value:.4g}"
             return Part(f"{told}, but {count(len(values), 'run')} cannot show its range: the minimum is {least}")
-        found = median_within(values, test.low, test.high)
-        return _placed(f"{name} has a median of {_spread(found)}{claimed}", found)
+        position = median_within(values, test.low, test.high)
+        return _placed(f"{name} has a median of {_spread(position)}{claimed}", position)
     if len(values) < 2:
         return Part(f"{name} has {values[0]:.3g}, but one run is not enough for a test")
-    found = mean_within(values, test.low, test.high)
+    position = mean_within(values, test.low, test.high)
     selected = _partly(configuration, configuration, measure, runs)
-    return _placed(f"{name} has {_spread(found)}{selected}{claimed}", found)
+    return _placed(f"{name} has {_spread(position)}{selected}{claimed}", position)
 
 
 def _placed(text: str, found: Position) -> Part:

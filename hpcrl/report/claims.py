@@ -85,11 +85,11 @@ class _Reading:
     left: tuple[Part, ...]
 
     def text(self) -> str:
-        missing = listed(dict.fromkeys(each.text for each in self.left))
+        missing = listed(dict.fromkeys(part.text for part in self.left))
         return " ".join([*self.numbers(self.asked), *([f"Not tested: {missing}."] if missing else [])])
 
     def numbers(self, parts: Sequence[Part]) -> list[str]:
-        return [f"{self.title}: {listed(each.text for each in parts)}."] if parts else []
+        return [f"{self.title}: {listed(part.text for part in parts)}."] if parts else []
 
 
 def verdicts(
@@ -123,7 +123,7 @@ def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) ->
         rows: attempts of one study with the columns of `with_groups` and `with_integrals`, and `shared`.
         goal: the study's goal; evaluations that reach it are recorded as such.
     """
-    found = []
+    judged = []
     busy = not_alone(rows)
     parts = [(str(cluster), part, False) for cluster, part in rows.groupby("cluster", sort=True)]
     parts.append((", ".join(cluster for cluster, _, _ in parts), rows, True))
@@ -135,10 +135,10 @@ def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) ->
             read = _reading(claim, runs, goal)
             said = (claim.id, claim.text, claim.quote or "", claim.where, claim.note or "")
             numbers = (len(read.asked), len(read.asked) + len(read.left))
-            found.append(
+            judged.append(
                 Verdict(study, cluster, *said, read.word, *numbers, read.text(), _beside(claim, runs, goal, read))
             )
-    return found
+    return judged
 
 
 def _reading(claim: Claim, runs: Runs, goal: float | None, measure: Measure | None = None) -> _Reading:
@@ -152,19 +152,19 @@ def _reading(claim: Claim, runs: Runs, goal: float | None, measure: Measure | No
         return _Reading("cannot be tested here", "", (), (Part(test.why),))
     if isinstance(test, Reaches | Fails):
         title = "Runs that reached the goal" if isinstance(test, Reaches) else "Runs that ended with a result"
-        parts = [counted(each, test, runs, goal) for each in _configurations(test, runs)]
+        parts = [counted(configuration, test, runs, goal) for configuration in _configurations(test, runs)]
     else:
         chosen = measure or test.measure
         title = capitalised(MEASURES[chosen][1])
         if isinstance(test, Within):
-            parts = [inside(each, test, chosen, runs) for each in _configurations(test, runs)]
+            parts = [inside(configuration, test, chosen, runs) for configuration in _configurations(test, runs)]
         elif isinstance(test, Same):
             parts = [same(one, other, test, chosen, runs) for one, other in runs.claims.pairs(test)]
         else:
             paper = test.ratio if isinstance(test, Differs) else None
             parts = [compared(low, high, chosen, runs, test.kind, paper) for low, high in runs.claims.pairs(test)]
-    asked = tuple(each for each in parts if each.p is not None)
-    left = tuple(each for each in parts if each.p is None)
+    asked = tuple(part for part in parts if part.p is not None)
+    left = tuple(part for part in parts if part.p is None)
     word = _word(asked, bool(left) and isinstance(test, Extreme | Ranking))
     if word == "no difference shown" and isinstance(test, Same | Within):
         word = "not shown"
@@ -176,15 +176,15 @@ def _configurations(test: Reaches | Fails | Within, runs: Runs) -> list[Configur
 
 
 def _word(asked: Sequence[Part], incomplete: bool) -> Word:
-    tests = [each.p for each in asked if each.p is not None]
-    if any(stands and not each.as_said for each, stands in zip(asked, holm(tests), strict=True)):
+    tests = [part.p for part in asked if part.p is not None]
+    if any(stands and not part.as_said for part, stands in zip(asked, holm(tests), strict=True)):
         return "contradicted"
     if incomplete or not asked:
         return "cannot be tested here"
-    shown = all(each.as_said and p <= LEVEL for each, p in zip(asked, tests, strict=True))
+    shown = all(part.as_said and p <= LEVEL for part, p in zip(asked, tests, strict=True))
     if not shown:
         return "no difference shown"
-    return "agrees" if all(each.as_large for each in asked) else "agrees in direction"
+    return "agrees" if all(part.as_large for part in asked) else "agrees in direction"
 
 
 def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> str:
@@ -205,7 +205,7 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
         own = claim.instead
         names.append(f"{MEASURES[own][1]} for the machine's")
     read = _reading(claim, Runs(runs.claims, runs.rows, runs.busy, replaced, {**runs.clusters, **platforms}), goal, own)
-    further = [each for each in read.asked if each not in first.asked]
+    further = [part for part in read.asked if part not in first.asked]
     if not names or not further:
         return ""
     return " ".join([f"With substitutes ({'; '.join(names)}): {read.word}.", *read.numbers(further)])
@@ -213,7 +213,7 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
 
 def _substitutes(claim: Claim, runs: Runs) -> dict[str, tuple[str]]:
     """Return clusters of the dataset for the platforms of a claim that were not run; none if there are too few."""
-    named = dict.fromkeys(name for _, each in selections(claim.shown_by) for name in each.cluster or ())
+    named = dict.fromkeys(name for _, selection in selections(claim.shown_by) for name in selection.cluster or ())
     missing = [name for name in named if not runs.on(name).any()]
     taken = {cluster for name in named for cluster in runs.clusters[name]}
     own = runs.rows["cluster"].astype(str).str.partition(" (")[0]
@@ -226,7 +226,7 @@ def _substitutes(claim: Claim, runs: Runs) -> dict[str, tuple[str]]:
 def _places(claim: Claim, runs: Runs) -> set[str]:
     test = claim.shown_by
     if isinstance(test, Reaches | Fails | Within):
-        return {each.place for each in _configurations(test, runs)}
+        return {configuration.place for configuration in _configurations(test, runs)}
     if isinstance(test, Untestable):
         return set()
-    return {each.place for pair in runs.claims.pairs(test) for each in pair}
+    return {configuration.place for pair in runs.claims.pairs(test) for configuration in pair}

@@ -53,14 +53,14 @@ def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score
     one_cluster = len({line.cluster for line in compared}) == 1
     names = columns(score)
     keep = [index for index in _used(texts) if not (one_cluster and names[index] == "cluster")]
-    found = {}
+    axis_values = {}
     one_each = rows.drop_duplicates(list(KEYS))
     places = dict(zip(zip(*(one_each[key] for key in KEYS), strict=True), one_each.index, strict=True))
     first = [places[line.study, line.cluster, line.what, line.where] for line in compared]
     for name in axes.columns:
         if 1 < len(values(axes[name])) <= _MOST_VALUES:
-            found[str(name)] = [text_of(value) for value in axes.loc[first, name]]
-    return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], found)
+            axis_values[str(name)] = [text_of(value) for value in axes.loc[first, name]]
+    return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], axis_values)
 
 
 def for_terminal(compared: list[Line], trains: bool = True) -> tuple[list[str], list[list[str]]]:

@@ -99,23 +99,23 @@ def banded(
     groups = named.groupby(_NAMES, sort=True)
     points = min(points, max(20, 4_000 // max(1, groups.ngroups)))  # with many lines, more points do not help
     for group_key, group in groups:
-        found = []
+        curves = []
         for _, seed in group.groupby(keys, sort=True):
             x, y = series(seed)
             good = np.isfinite(x) & np.isfinite(y)
             if good.sum() > 1:
-                found.append((x[good], y[good]))
-        if not found:
+                curves.append((x[good], y[good]))
+        if not curves:
             continue
-        start, end = max(x[0] for x, _ in found), min(x[-1] for x, _ in found)
+        start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
         if end <= start:
             continue
         grid = np.linspace(start, end, points)
-        values = np.sort(np.array([np.interp(grid, x, y) for x, y in found]), axis=0)
-        cut, level = interval_of_median(len(found))
+        values = np.sort(np.array([np.interp(grid, x, y) for x, y in curves]), axis=0)
+        cut, level = interval_of_median(len(curves))
         frame = pd.DataFrame(
-            {"x": grid, "median": np.median(values, 0), "low": values[cut], "high": values[len(found) - 1 - cut]}
-        ).assign(seeds=len(found), level=level)
+            {"x": grid, "median": np.median(values, 0), "low": values[cut], "high": values[len(curves) - 1 - cut]}
+        ).assign(seeds=len(curves), level=level)
         for name, value in zip(_NAMES, group_key, strict=True):
             frame[name] = str(value)
         out.append(frame)

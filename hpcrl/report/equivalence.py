@@ -64,12 +64,12 @@ def median_within(values: Values, low: float | None, high: float | None) -> Posi
     ordered, count = np.sort(values), len(values)
 
     def tail(hits: int) -> float:
-        return sum(math.comb(count, each) for each in range(hits, count + 1)) / 2**count
+        return sum(math.comb(count, number) for number in range(hits, count + 1)) / 2**count
 
     above = [0.0 if math.isinf(least) else tail(int((ordered > least).sum())), tail(int((ordered > most).sum()))]
     below = [0.0 if math.isinf(most) else tail(int((ordered < most).sum())), tail(int((ordered < least).sum()))]
     # The interval whose ends the sign test cannot exclude.
-    cut = max((each for each in range(count // 2 + 1) if tail(count - each) <= 1 - CONFIDENCE), default=-1)
+    cut = max((index for index in range(count // 2 + 1) if tail(count - index) <= 1 - CONFIDENCE), default=-1)
     ends = (-math.inf, math.inf) if cut < 0 else (float(ordered[cut]), float(ordered[count - 1 - cut]))
     return Position(float(np.median(ordered)), *ends, max(above[0], below[0]), min(above[1], below[1]))
 
@@ -79,7 +79,7 @@ def _placed(centre: float, error: float, freedom: float, low: float, high: float
     from scipy.special import stdtr, stdtrit  # imported here, because SciPy is slow to import
 
     half = float(stdtrit(freedom, CONFIDENCE)) * error
-    above_low, below_high = (float(stdtr(freedom, each / error)) for each in (centre - low, high - centre))
+    above_low, below_high = (float(stdtr(freedom, distance / error)) for distance in (centre - low, high - centre))
     inside = max(1 - above_low, 1 - below_high)
     return Position(
         math.exp(centre), math.exp(centre - half), math.exp(centre + half), inside, min(above_low, below_high)

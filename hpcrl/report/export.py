@@ -64,7 +64,7 @@ def _csv(dataset: Path, output: Path) -> int:
         table = load_table(dataset, name)
         for field in SCHEMAS[name]:
             if pa.types.is_list(field.type):
-                lists = [None if each is None else list(each) for each in table[field.name]]
+                lists = [None if value is None else list(value) for value in table[field.name]]
                 table[field.name] = pd.Series(lists, table.index, dtype=object)
         (output / f"{name}.csv").write_text(to_csv(table), encoding="utf-8")
     return len(SCHEMAS)
@@ -93,7 +93,7 @@ def _runs(dataset: Path) -> Iterator[tuple[dict[str, Any], list[_Point]]]:
     for plan, cell, attempt, kind, name, step, *numbers in zip(
         *(episodes[column].tolist() for column in columns), strict=True
     ):
-        point = _Point(kind, name, 0 if pd.isna(step) else int(step), *(float(each) for each in numbers))
+        point = _Point(kind, name, 0 if pd.isna(step) else int(step), *(float(number) for number in numbers))
         points.setdefault((plan, cell, attempt), []).append(point)
     for record in load_table(dataset, "cells").to_dict("records"):
         row = {str(name): value for name, value in record.items()}
@@ -109,13 +109,13 @@ def _openrlbenchmark(dataset: Path, output: Path) -> int:
     """Write one CSV for each run, with the names that CleanRL gives its metrics."""
     count = 0
     for row, points in _runs(dataset):
-        train = [each for each in points if each.kind in ("train", "value") and each.name == "return"]
+        train = [point for point in points if point.kind in ("train", "value") and point.name == "return"]
         table = pd.DataFrame(
             {
-                "global_step": [each.step for each in train],
-                "_runtime": [each.time for each in train],
-                "charts/episodic_return": [each.value for each in train],
-                "charts/episodic_length": [each.length for each in train],
+                "global_step": [point.step for point in train],
+                "_runtime": [point.time for point in train],
+                "charts/episodic_return": [point.value for point in train],
+                "charts/episodic_length": [point.length for point in train],
             }
         )
         config = json.loads(row["config"])
@@ -138,14 +138,14 @@ def _tensorboard(dataset: Path, output: Path) -> int:
         place = output / _name(row)
         place.mkdir(parents=True)
         file = EventFile(place / file_name(started, "dataset", row["attempt"]), started)
-        for time, each in sorted(
-            [*((each.time, each) for each in points), *((each[0], each) for each in samples.get(attempt, ()))],
+        for time, entry in sorted(
+            [*((point.time, point) for point in points), *((sample[0], sample) for sample in samples.get(attempt, ()))],
             key=lambda timed: timed[0],
         ):
-            if isinstance(each, _Point):
-                file.scalar(each.tag, time, each.value, each.step)
+            if isinstance(entry, _Point):
+                file.scalar(entry.tag, time, entry.value, entry.step)
             else:
-                file.machine(*each)
+                file.machine(*entry)
         wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
         file.phases(wall, dict(phases.get(attempt, ())))
         for name in _METRICS:
@@ -160,11 +160,11 @@ def _of_first_ranks(dataset: Path, table: str, columns: list[str]) -> dict[tuple
     """Return the rows of each attempt's first rank."""
     rows = load_table(dataset, table)
     rows = rows[rows["rank"] == 0]
-    found: dict[tuple[str, str, str], list[tuple[Any, ...]]] = {}
+    attempts: dict[tuple[str, str, str], list[tuple[Any, ...]]] = {}
     keys = zip(*(rows[name].tolist() for name in ("plan", "cell", "attempt")), strict=True)
     for key, values in zip(keys, zip(*(rows[name].tolist() for name in columns), strict=True), strict=True):
-        found.setdefault(key, []).append(values)
-    return found
+        attempts.setdefault(key, []).append(values)
+    return attempts
 
 
 def _mlflow(dataset: Path, where: str, report: Path | None = None, plans: Sequence[Path] = ()) -> int:
@@ -187,7 +187,7 @@ def _tracked(
         if row["outcome"] == "running":  # it may be sending its values itself
             continue
         metrics = {name: float(row[name]) for name in _METRICS if not pd.isna(row[name])}
-        curves = [(each.tag, each.value, each.time, each.step) for each in points]
+        curves = [(point.tag, point.value, point.time, point.step) for point in points]
         # An attempt that is not the cell's newest has left no agents.
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)

@@ -36,17 +36,17 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     part = done[(done["cluster"] == cluster) & (done["where"] == where)]
     place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
     scaled = [] if score.trains else in_words(_first_of_each_kind(series))
-    found = [
+    texts = [
         *(scaled or [_speed(part, place, column, score.trains)]),
         _modes(part, place) if score.trains else "",
         _scores(part, place, score),
         _memory(part, place),
     ]
-    return [text for text in found if text][:MOST]
+    return [text for text in texts if text][:MOST]
 
 
 def _first_of_each_kind(series: Sequence[Series]) -> list[Series]:
-    return list({each.kind: each for each in reversed(series)}.values())[::-1]
+    return list({curve.kind: curve for curve in reversed(series)}.values())[::-1]
 
 
 def _groups(part: pd.DataFrame, column: str) -> dict[str, Values]:

@@ -50,9 +50,9 @@ def _bars(frame: Frame, x: float, row: int, scale: float) -> Iterator[tuple[Fram
     if width < _LEAST:
         return
     yield frame, x, row, width
-    for each in sorted(frame.callees.values(), key=lambda each: -each.value):
-        yield from _bars(each, x, row + 1, scale)
-        x += each.value * scale
+    for callee in sorted(frame.callees.values(), key=lambda each: -each.value):
+        yield from _bars(callee, x, row + 1, scale)
+        x += callee.value * scale
 
 
 def _cut(name: str, width: float) -> str:

@@ -94,15 +94,15 @@ def _kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
         # The machine of an attempt without a record is not known.
         words = {kind: f" ({short[kind]})" if kind else " (unknown machine)" for kind in group["machine"].unique()}
         told |= dict(zip(group.index, group["machine"].map(words), strict=True))
-    return pd.Series([told.get(each, "") for each in rows.index], rows.index, dtype=str)
+    return pd.Series([told.get(index, "") for index in rows.index], rows.index, dtype=str)
 
 
 def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:
     """Return the positions of the rows of each value."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for place, value in enumerate(column):
-        found.setdefault(value, []).append(place)
-    return list(found.items())
+        places.setdefault(value, []).append(place)
+    return list(places.items())
 
 
 def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:

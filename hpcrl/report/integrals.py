@@ -35,18 +35,18 @@ def with_integrals(rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataF
     `machine_memory_range`: the maximum of the job's own or of the machine's memory, divided by the minimum. `time_per_step`: seconds.
     """
     returns = episodes[(episodes["name"] == "return") & (episodes["kind"] == "train")]
-    found = {"return": _by_run(since_training(rows, returns), "value")}
+    curves = {"return": _by_run(since_training(rows, returns), "value")}
     first = since_training(rows, samples[samples["rank"] == 0])
-    found |= {name: _by_run(first, column) for name, column in _SAMPLED.items()}
+    curves |= {name: _by_run(first, column) for name, column in _SAMPLED.items()}
     columns: dict[str, list[float]] = {}
     keys = list(rows[ATTEMPT].itertuples(index=False, name=None))
-    for name, series in found.items():
-        known = {key: integral(*each) for key, each in series.items()}
+    for name, series in curves.items():
+        known = {key: integral(*points) for key, points in series.items()}
         columns[f"{name}_integral"] = [known.get(key, (np.nan, np.nan))[0] for key in keys]
         columns[f"{name}_mean"] = [known.get(key, (np.nan, np.nan))[1] for key in keys]
-    for name, series in (("memory_range", _by_run(first, "pss")), ("machine_memory_range", found["machine_memory"])):
+    for name, series in (("memory_range", _by_run(first, "pss")), ("machine_memory_range", curves["machine_memory"])):
         columns[name] = [_range(series.get(key)) for key in keys]
-    cores = {key: _rate(*each) for key, each in _by_run(first, "cpu_seconds").items()}
+    cores = {key: _rate(*points) for key, points in _by_run(first, "cpu_seconds").items()}
     rows = rows.assign(**columns)
     step = (rows["training_time"] / rows["steps"].where(rows["steps"] > 0)).astype(float)
     return rows.assign(

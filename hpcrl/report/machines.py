@@ -56,12 +56,12 @@ def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
     Args:
         rows: attempts with the columns of `with_groups`, and `shared` (:func:`side_by_side`).
     """
-    found = pd.Series("", index=rows.index, dtype=object)
+    notes = pd.Series("", index=rows.index, dtype=object)
     own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * rows["nodes"].fillna(1))
     others = rows["machine_cpu_percent"] / 100 - own
-    found[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
-    found[rows["shared"]] = "two cells ran on one machine at the same time"
-    return found
+    notes[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
+    notes[rows["shared"]] = "two cells ran on one machine at the same time"
+    return notes
 
 
 def in_one_line(rows: pd.DataFrame) -> str:
@@ -87,7 +87,7 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         trains: whether to include the speed and the version of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
-    found = {}
+    machines = {}
     idle: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     known = rows[rows["hardware"].notna()]
     for row in known.drop_duplicates(
@@ -100,11 +100,11 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         speed = ", ".join(form.format(row[name]) for name, form in measured.items() if not pd.isna(row[name]))
         software = ", ".join(f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium")
         key = row["cluster"], row["environment"], machine
-        found[key] = {"speed": speed, "software": software}
+        machines[key] = {"speed": speed, "software": software}
         idle.setdefault(key, []).append((row["idle_cpu_percent"], row["idle_memory_percent"]))
     return [
         {"cluster": key[0], "environment": key[1], "machine": key[2], "idle": _idle(idle[key]), **said}
-        for key, said in sorted(found.items())
+        for key, said in sorted(machines.items())
     ]
 
 

@@ -109,7 +109,7 @@ def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame)
     sentences = [*_counted(under, rows, alone), *_costs(cells, named)]
     names = named["what"].str.removesuffix(f" {KEY} cprofile") + " · " + named["where"]
     updates = dispatched(named.assign(name=names, steps=under["steps"]), profiles)
-    return Profiled(sentences, [_row(each) for each in records], _drawn(records), updates)
+    return Profiled(sentences, [_row(record) for record in records], _drawn(records), updates)
 
 
 def _named(under: pd.DataFrame) -> pd.DataFrame:
@@ -117,10 +117,10 @@ def _named(under: pd.DataFrame) -> pd.DataFrame:
     alone = with_profiler(under).assign(latest=True)
     # Each attempt counts, not only the latest of its cell.
     groups = with_groups(alone.assign(cell=alone["cell"].astype(str) + " " + alone["attempt"].astype(str)))
-    found = under[[*_KEYS, "seed"]].copy()
+    named = under[[*_KEYS, "seed"]].copy()
     for name in ("what", "where"):
-        found[name] = groups[name].reindex(under.index)
-    return found
+        named[name] = groups[name].reindex(under.index)
+    return named
 
 
 def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
@@ -177,11 +177,11 @@ def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
         return f"The cost of {title} itself was not measured: no cell ran with and without it on the same machine."
     told = []
     for what, values in list(known.items())[:_MOST_COSTS]:
-        found = geometric_mean(np.array(values))
+        factor = geometric_mean(np.array(values))
         interval = ""
-        if found.low is not None and found.high is not None:
-            interval = f" (95 % interval {in_short(found.low)} to {in_short(found.high)})"
-        told.append(f"{in_short(found.value)} times{interval} with {what}, from {counted(len(values), 'pair')}")
+        if factor.low is not None and factor.high is not None:
+            interval = f" (95 % interval {in_short(factor.low)} to {in_short(factor.high)})"
+        told.append(f"{in_short(factor.value)} times{interval} with {what}, from {counted(len(values), 'pair')}")
     more = f"; and {len(known) - _MOST_COSTS} more configurations" if len(known) > _MOST_COSTS else ""
     return (
         f"{title} itself: with it, the time after the first step is, relative to that without it, {'; '.join(told)}{more}. A pair is two cells that differ in nothing "
@@ -191,20 +191,20 @@ def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
 
 def _drawn(records: Sequence[Mapping[Any, Any]]) -> list[Drawn]:
     """Draw the first rank's profile of the first seed of each configuration and profiler."""
-    found: dict[tuple[str, ...], Drawn] = {}
-    for each in records:
-        what = str(each["what"]).removesuffix(f" {KEY} {each['profiler']}")
-        key = str(each["profiler"]), what, str(each["where"])
-        if key in found or each["rank"] != 0 or not (each["functions"] or each["stacks"]):
+    drawn: dict[tuple[str, ...], Drawn] = {}
+    for record in records:
+        what = str(record["what"]).removesuffix(f" {KEY} {record['profiler']}")
+        key = str(record["profiler"]), what, str(record["where"])
+        if key in drawn or record["rank"] != 0 or not (record["functions"] or record["stacks"]):
             continue
-        if len(found) == MOST_DRAWN:
+        if len(drawn) == MOST_DRAWN:
             break
         title = PROFILERS[key[0]].title if key[0] in PROFILERS else key[0]
-        seed = "" if pd.isna(each["seed"]) else f", seed {int(each['seed'])}"
-        named = f"{title} of {what} on {each['where']}{seed}"
-        total = None if pd.isna(each["total"]) else float(each["total"])
-        svg = flame_graph(read_stacks(each["stacks"]), str(each["unit"]), named, total) if each["stacks"] else ""
-        functions = sorted(read_functions(each["functions"] or ""), key=lambda function: -function.own)[:MOST_TOLD]
+        seed = "" if pd.isna(record["seed"]) else f", seed {int(record['seed'])}"
+        named = f"{title} of {what} on {record['where']}{seed}"
+        total = None if pd.isna(record["total"]) else float(record["total"])
+        svg = flame_graph(read_stacks(record["stacks"]), str(record["unit"]), named, total) if record["stacks"] else ""
+        functions = sorted(read_functions(record["functions"] or ""), key=lambda function: -function.own)[:MOST_TOLD]
         rows = [
             [
                 function.name,
@@ -214,8 +214,8 @@ def _drawn(records: Sequence[Mapping[Any, Any]]) -> list[Drawn]:
             ]
             for function in functions
         ]
-        found[key] = Drawn(named, svg, rows, str(each["unit"]))
-    return list(found.values())
+        drawn[key] = Drawn(named, svg, rows, str(record["unit"]))
+    return list(drawn.values())
 
 
 def _row(each: Mapping[Any, Any]) -> list[str]:

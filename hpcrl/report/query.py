@@ -37,8 +37,8 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         if re.search(rf"\b{RUNS}\b", sql, re.IGNORECASE):
             connection.register(RUNS, load_table(dataset, RUNS))
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")
-        found = connection.execute(sql)
-        return [column[0] for column in found.description or ()], found.fetchall()
+        result = connection.execute(sql)
+        return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
         raise UsageError(f"the query failed: {' '.join(str(error).split())}") from None
     finally:
@@ -48,9 +48,9 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
 def as_json(value: Any) -> Any:
     """Return a value of a query's result for JSON: dates and times as ISO 8601, NaN and infinities as null."""
     if isinstance(value, dict):
-        return {str(key): as_json(each) for key, each in value.items()}
+        return {str(key): as_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(each) for each in value]
+        return [as_json(part) for part in value]
     if isinstance(value, Decimal):
         value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
     if isinstance(value, float):

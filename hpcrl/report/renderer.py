@@ -85,8 +85,8 @@ class Renderer:
             head = json.loads(output.readline() or "null")
             if head is None:
                 raise EOFError
-            found = output.read(int(head.get("size", 0)))
-            if len(found) < head.get("size", 0):
+            content = output.read(int(head.get("size", 0)))
+            if len(content) < head.get("size", 0):
                 raise EOFError
         except (OSError, EOFError):
             self._deaths += 1
@@ -95,7 +95,7 @@ class Renderer:
         self._deaths = 0
         if "error" in head:
             raise RendererError(f"cannot be drawn: {head['error']}")
-        return found
+        return content
 
     def _ask(self, request: dict[str, Any]) -> IO[bytes]:
         if self._child is None:
@@ -176,8 +176,8 @@ FORMATS: dict[str, Callable[[dict[str, Any]], bytes]] = {"png": to_png, "svg": t
 
 
 def _printed(spec: dict[str, Any], background: str) -> dict[str, Any]:
-    found: dict[str, Any] = escaped(spec)
-    return {**found, "config": {**found["config"], "background": background, "font": "DejaVu Sans"}}
+    safe: dict[str, Any] = escaped(spec)
+    return {**safe, "config": {**safe["config"], "background": background, "font": "DejaVu Sans"}}
 
 
 def escaped(value: Any) -> Any:
@@ -185,8 +185,8 @@ def escaped(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {escaped(name): escaped(each) for name, each in value.items()}
-    return [escaped(each) for each in value] if isinstance(value, list) else value
+        return {escaped(name): escaped(part) for name, part in value.items()}
+    return [escaped(part) for part in value] if isinstance(value, list) else value
 
 
 def _bundled() -> bytes:

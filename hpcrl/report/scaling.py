@@ -83,7 +83,7 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
     # Most studies have one number of cores, and some have thousands of configurations.
     table = table[table.groupby(["cluster", "unit", "gpu_type", *equal])["count"].transform("nunique") > 1]
     several_types = table.loc[table["unit"] == "GPU", "gpu_type"].nunique() > 1
-    found: list[Series] = []
+    series: list[Series] = []
     for _, group in table.groupby(["cluster", "unit", "gpu_type", *equal], sort=True):
         first = group.iloc[0]
         label = " ".join(
@@ -93,8 +93,8 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
             for kind, name, own in [*_strong(part, size), *_weak(part, size)]:
                 for shape, cells in _shapes(own):
                     if cells["count"].nunique() > 1:
-                        found.append(_series(kind, " ".join(filter(None, [label, name, way, shape])), cells))
-    return _coloured(sorted(found, key=lambda each: (each.kind, each.cluster, natural(each.label))))
+                        series.append(_series(kind, " ".join(filter(None, [label, name, way, shape])), cells))
+    return _coloured(sorted(series, key=lambda each: (each.kind, each.cluster, natural(each.label))))
 
 
 def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
@@ -107,35 +107,35 @@ def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
 
 def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
     """Return gain and cost of the maximum number of cores in words, for some series."""
-    several = len({each.cluster for each in series}) > 1
-    found = []
-    for each in series[:most]:
-        first, last = each.points[0], each.points[-1]
-        place = f" on {each.cluster}" if several else ""
-        named = f", {each.label}" if each.label else ""
-        text = f"{each.kind.capitalize()} scaling{named}{place}: {counted(last.count, each.unit)} "
-        if each.kind == "strong":
+    several = len({curve.cluster for curve in series}) > 1
+    sentences = []
+    for curve in series[:most]:
+        first, last = curve.points[0], curve.points[-1]
+        place = f" on {curve.cluster}" if several else ""
+        named = f", {curve.label}" if curve.label else ""
+        text = f"{curve.kind.capitalize()} scaling{named}{place}: {counted(last.count, curve.unit)} "
+        if curve.kind == "strong":
             text += f"are {_with(last.speed_up)} times as fast as {first.count}"
         else:
             text += f"do {_with(last.speed_up)} times the work of {first.count} in the same time"
         more = Estimate(last.cost.value / first.cost.value, None, None) if first.cost.value else None
-        cost = f"; a run costs {in_short(last.cost.value)} {each.cost_unit}" if more else ""
-        if more and each.kind == "strong":
+        cost = f"; a run costs {in_short(last.cost.value)} {curve.cost_unit}" if more else ""
+        if more and curve.kind == "strong":
             cost += f", {in_short(more.value)} times as much"
-        found.append(f"{text}, an efficiency of {100 * last.efficiency.value:.0f} %{cost}.")
-    return found
+        sentences.append(f"{text}, an efficiency of {100 * last.efficiency.value:.0f} %{cost}.")
+    return sentences
 
 
 def as_frame(series: Sequence[Series]) -> pd.DataFrame:
     """Return all points as plain numbers, one row each."""
     rows = []
-    for each in series:
-        for point in each.points:
+    for curve in series:
+        for point in curve.points:
             row: dict[str, object] = {
-                "scaling": each.kind,
-                "cluster": each.cluster,
-                "configuration": each.label,
-                "unit": each.unit,
+                "scaling": curve.kind,
+                "cluster": curve.cluster,
+                "configuration": curve.label,
+                "unit": curve.unit,
                 "count": point.count,
                 "runs": point.runs,
             }
@@ -143,7 +143,7 @@ def as_frame(series: Sequence[Series]) -> pd.DataFrame:
                 ("seconds", point.time), ("speed_up", point.speed_up), ("efficiency", point.efficiency), ("cost", point.cost),
             ):  # fmt: skip
                 row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-            rows.append(row | {"cost_unit": each.cost_unit})
+            rows.append(row | {"cost_unit": curve.cost_unit})
     return pd.DataFrame(rows)
 
 
@@ -209,11 +209,11 @@ def _strong(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str
 def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, pd.DataFrame]]:
     """Give the cells with equal work per core."""
     known = part[part["work"].notna()]
-    each = (known["work"] / known["count"]).sort_values(kind="stable")
+    shares = (known["work"] / known["count"]).sort_values(kind="stable")
     # A new group begins when the next share of work is too far from the first one of the group.
     first = math.nan
     groups: list[tuple[float, list[Any]]] = []
-    for index, share in each.items():
+    for index, share in shares.items():
         if not groups or share > first * (1 + _NEAR):
             first = share
             groups.append((share, []))
@@ -266,12 +266,12 @@ def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
 
 def _coloured(found: list[Series]) -> list[Series]:
     """Give each series a colour: its framework's if these differ, otherwise its own."""
-    looks = [(each.kind, each.cluster, each.unit, each.hex, each.dash) for each in found]
-    if all(each.colour for each in found) and len(set(looks)) == len(looks):
+    looks = [(curve.kind, curve.cluster, curve.unit, curve.hex, curve.dash) for curve in found]
+    if all(curve.colour for curve in found) and len(set(looks)) == len(looks):
         return found
-    names = {each: each.label or "all cells" for each in found}
-    hues = {kind: colours([names[each] for each in found if each.kind == kind]) for kind in ("strong", "weak")}
-    return [replace(each, colour=names[each], hex=hues[each.kind][names[each]], dash="") for each in found]
+    names = {curve: curve.label or "all cells" for curve in found}
+    hues = {kind: colours([names[curve] for curve in found if curve.kind == kind]) for kind in ("strong", "weak")}
+    return [replace(curve, colour=names[curve], hex=hues[curve.kind][names[curve]], dash="") for curve in found]
 
 
 def _times(group: pd.DataFrame) -> Values:

@@ -103,9 +103,9 @@ def search_of(cells: pd.DataFrame, episodes: pd.DataFrame, study: Mapping[str, A
     evaluations = _evaluations(cells, rows, episodes)
     trials["value"] = _values(rows, evaluations, episodes, objective)
     trials = trials.sort_values(["search", "trial"]).reset_index(drop=True)
-    found = Search(trials, evaluations, objective, direction == "maximize", parameters, [])
-    found.sentences.extend(_sentences(found, facts))
-    return Search(**{**vars(found), "importance": _importance(found)})
+    search = Search(trials, evaluations, objective, direction == "maximize", parameters, [])
+    search.sentences.extend(_sentences(search, facts))
+    return Search(**{**vars(search), "importance": _importance(search)})
 
 
 def _evaluations(cells: pd.DataFrame, rows: pd.DataFrame, episodes: pd.DataFrame) -> pd.DataFrame:
@@ -115,9 +115,9 @@ def _evaluations(cells: pd.DataFrame, rows: pd.DataFrame, episodes: pd.DataFrame
     """
     drawn = cells.merge(rows[["plan", "cell", "config"]], on=["plan", "cell", "config"])[["plan", "cell", "attempt"]]
     evaluations = episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
-    found = evaluations.merge(drawn, on=["plan", "cell", "attempt"]).sort_values(["cell", "step", "attempt"])
-    found = found.drop_duplicates(["plan", "cell", "step"], keep="last").rename(columns={"value": "return"})
-    return found[["cell", "step", "return"]]
+    joined = evaluations.merge(drawn, on=["plan", "cell", "attempt"]).sort_values(["cell", "step", "attempt"])
+    joined = joined.drop_duplicates(["plan", "cell", "step"], keep="last").rename(columns={"value": "return"})
+    return joined[["cell", "step", "return"]]
 
 
 def _values(rows: pd.DataFrame, evaluations: pd.DataFrame, episodes: pd.DataFrame, objective: str) -> pd.Series[float]:
@@ -161,7 +161,9 @@ def _sentences(search: Search, facts: Mapping[str, Any]) -> list[str]:
         if best is None:
             text += " None completed."
         else:
-            drawn = ", ".join(f"{each.replace('_', ' ')} {_shown(best[each])}" for each in search.parameters)
+            drawn = ", ".join(
+                f"{parameter.replace('_', ' ')} {_shown(best[parameter])}" for parameter in search.parameters
+            )
             text += (
                 f" The best one is trial {best['trial']} with {drawn}. Its {search.objective.replace('_', ' ')} was {best['value']:,.4g}, which is the best "
                 "of many and so better than it will be again: the comparison has its runs on other seeds."
@@ -186,15 +188,20 @@ def _importance(search: Search) -> pd.DataFrame:
         done = trials[trials["value"].notna()]
         if len(done) < _LEAST_TRIALS:
             continue
-        varied = [each for each in search.parameters if done[each].nunique() > 1]
+        varied = [parameter for parameter in search.parameters if done[parameter].nunique() > 1]
         study = optuna.create_study(direction="maximize" if search.maximised else "minimize")
-        kinds = {each: _distribution(done[each]) for each in varied}
+        kinds = {parameter: _distribution(done[parameter]) for parameter in varied}
         for _, row in done.iterrows():
-            drawn = {each: row[each].item() if hasattr(row[each], "item") else row[each] for each in varied}
+            drawn = {
+                parameter: row[parameter].item() if hasattr(row[parameter], "item") else row[parameter]
+                for parameter in varied
+            }
             study.add_trial(optuna.create_trial(params=drawn, distributions=kinds, value=float(row["value"])))
         if varied and done["value"].nunique() > 1:
             shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=varied)
-            rows += [{"search": name, "parameter": each, "importance": share} for each, share in shares.items()]
+            rows += [
+                {"search": name, "parameter": parameter, "importance": share} for parameter, share in shares.items()
+            ]
     return pd.DataFrame(rows)
 
 

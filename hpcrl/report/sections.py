@@ -205,8 +205,8 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 
 def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
     """Return the text of a column for each configuration, with its place if ranks average."""
-    found = set()
+    pairs = set()
     for row in rows[rows[column].notna()][["what", "parallelism", column]].drop_duplicates().to_dict("records"):
         who = f"{row['what']}, {display(row['parallelism'])}" if column == "collective" else row["what"]
-        found.add((str(who), str(row[column])))
-    return sorted(found)
+        pairs.add((str(who), str(row[column])))
+    return sorted(pairs)

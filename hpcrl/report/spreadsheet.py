@@ -24,8 +24,8 @@ def to_csv(table: pd.DataFrame) -> str:
     for name in table.columns:
         values = table[name]
         if values.dtype == object or isinstance(values.dtype, pd.StringDtype):
-            known = {each: harmless(each) for each in values if isinstance(each, str)}
-            if any(each is not new for each, new in known.items()):
+            known = {text: harmless(text) for text in values if isinstance(text, str)}
+            if any(text is not new for text, new in known.items()):
                 changed[name] = values.map(harmless)
-    found = table.assign(**changed) if changed else table
-    return str(found.rename(columns=harmless).to_csv(index=False))
+    result = table.assign(**changed) if changed else table
+    return str(result.rename(columns=harmless).to_csv(index=False))

@@ -68,10 +68,10 @@ def ratio(over: Values, under: Values) -> Estimate:
 
 def error_of_shift(first: Values, second: Values) -> tuple[float, float]:
     """Return the standard error of the difference of two means, and its degrees of freedom (Welch and Satterthwaite)."""
-    parts = [max(float(each.var(ddof=1)), RESOLUTION**2) / len(each) for each in (first, second)]
+    parts = [max(float(values.var(ddof=1)), RESOLUTION**2) / len(values) for values in (first, second)]
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / sum(
-        part**2 / (len(each) - 1) for part, each in zip(parts, (first, second), strict=True)
+        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
     )
     return error, freedom
 
@@ -159,7 +159,7 @@ def probability_of_improvement(better: Values, worse: Values, repetitions: int =
     if len(better) < 2 or len(worse) < 2:
         return Estimate(value, None, None)
     generator = np.random.default_rng(seed)
-    x, y = (_resampled(each, repetitions, generator) for each in (better, worse))
+    x, y = (_resampled(values, repetitions, generator) for values in (better, worse))
     return Estimate(value, *_interval(statistic(x, y)))
 
 

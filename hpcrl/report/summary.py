@@ -38,7 +38,7 @@ def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
     column, verb = ("training_time", "trains") if rows["training_time"].notna().any() else ("wall_time", "is")
     verb = verb if trains or verb == "is" else "runs"
     done = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
-    found = []
+    texts = []
     for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
         times = {str(what): _values(group[column]) for what, group in part.groupby("what")}
         if len(times) < 2:
@@ -47,16 +47,16 @@ def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
         ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)[:MOST]
         if len(times) > MOST:
             place += f", the {MOST} fastest of {len(times):,} configurations"
-        found.append(
+        texts.append(
             f"{place}: {ordered[0]} {verb} fastest, in {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
             + _steps(ordered if len(times) <= MOST else ordered[:_FEW], times)
         )
         if trains:
-            found += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
+            texts += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
         if text := score_differences(scores, trains):
-            found.append(f"{place}: {text}")
-    return found
+            texts.append(f"{place}: {text}")
+    return texts
 
 
 def _values(column: pd.Series[float]) -> Values:

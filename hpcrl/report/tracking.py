@@ -117,10 +117,10 @@ class Tracking:
         run = client.create_run(
             self._experiments[row["study"]], start_time=started, run_name=name, tags={KEY: key, PARENT: parent}
         ).info.run_id
-        given = [Param(*each) for each in settings.items()]
+        given = [Param(*setting) for setting in settings.items()]
         for first in range(0, len(given), PARAMETERS_AT_ONCE):
             client.log_batch(run, params=given[first : first + PARAMETERS_AT_ONCE])
-        measured = [Metric(each, value, started, 0) for each, value in metrics.items()]
+        measured = [Metric(metric, value, started, 0) for metric, value in metrics.items()]
         measured += [Metric(tag, value, started + int(time * 1000), step) for tag, value, time, step in points]
         for first in range(0, len(measured), METRICS_AT_ONCE):
             client.log_batch(run, metrics=measured[first : first + METRICS_AT_ONCE])
@@ -177,10 +177,10 @@ def agents_of(plans: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:
     Raises:
         UsageError: a directory is no plan.
     """
-    found: dict[tuple[str, str], list[Path]] = {}
+    files: dict[tuple[str, str], list[Path]] = {}
     for directory in plans:
         plan = read_plan(directory)
         for file in sorted((directory / AGENTS).glob("*-*")):
             if file.is_file() and not file.is_symlink():
-                found.setdefault((plan.id, file.name.partition("-")[0]), []).append(file)
-    return found
+                files.setdefault((plan.id, file.name.partition("-")[0]), []).append(file)
+    return files

@@ -33,8 +33,8 @@ class UsabilityTable:
 def usability_table(measured: Usability) -> UsabilityTable:
     """Return the table of some measurements. Columns without any value are left out."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for each in measured.runs:
-        groups.setdefault((each.environment, each.device, each.execution), []).append(each)
+    for run in measured.runs:
+        groups.setdefault((run.environment, run.device, run.execution), []).append(run)
     rows = [_row(runs) for runs in groups.values()]
     ran = {(environment, mode): row for (environment, _, mode), row in zip(groups, rows, strict=True)}
     for failure in measured.failures:
@@ -50,7 +50,7 @@ def usability_table(measured: Usability) -> UsabilityTable:
     runs = counted(counts[0], "run") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} runs" if counts else ""
     told = f"Medians of {runs}, each in new processes," if runs else "No run succeeded"
     where = f"{measured.machine.get('cpu') or 'an unknown processor'}, one thread"
-    if len(devices := {each.device for each in measured.runs}) == 1 and (device := devices.pop()) != "cpu":
+    if len(devices := {run.device for run in measured.runs}) == 1 and (device := devices.pop()) != "cpu":
         where += f", {device}"
     text = f"{told} on {where}, by hpcrl {measured.hpcrl}."
     return UsabilityTable(names, [[row[name] for name in names] for row in rows], text)
@@ -58,7 +58,7 @@ def usability_table(measured: Usability) -> UsabilityTable:
 
 def to_csv(measured: Usability) -> str:
     """Return every run as plain numbers, with units in the names of the columns. A failed run has its `reason` only."""
-    rows = [vars(each) | {"lines": sum(each.lines.values())} for each in measured.runs]
+    rows = [vars(run) | {"lines": sum(run.lines.values())} for run in measured.runs]
     frame = pd.DataFrame(rows)
     if measured.failures:  # whole numbers stay so beside missing ones
         frame = pd.DataFrame([*rows, *map(vars, measured.failures)]).convert_dtypes()

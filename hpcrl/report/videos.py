@@ -56,22 +56,22 @@ def clips(rows: pd.DataFrame, plans: Mapping[str, Path], play: Player) -> Clips:
         rows: attempts of a study with the columns of `with_groups`.
         plans: the directories of plans, by their ids.
     """
-    found: list[Clip] = []
+    films: list[Clip] = []
     missing: list[str] = []
     done = rows[(rows["outcome"] == "completed") & rows["final_score"].notna()]
     groups = done.groupby(["cluster", "what", "where"], sort=True)
     for number, ((cluster, what, where), cells) in enumerate(groups):
-        if len(found) >= MOST:
+        if len(films) >= MOST:
             missing.append(f"{len(groups) - number} more configurations: the page has at most {MOST} videos of a study")
             break
         several = done["cluster"].nunique() > 1
         name = f"{what} on {where}{f' ({cluster})' if several else ''}"
         for which, cell in chosen(cells):
             try:
-                found.append(_clip(name, which, cell, plans, play))
+                films.append(_clip(name, which, cell, plans, play))
             except HpcrlError as error:
                 missing.append(f"{name}, {which} (seed {int(cell['seed'])}): {error}")
-    return Clips(found, missing)
+    return Clips(films, missing)
 
 
 def chosen(cells: pd.DataFrame) -> list[tuple[str, Mapping[str, Any]]]:

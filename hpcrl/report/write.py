@@ -124,8 +124,11 @@ def _judged(
         ]
     )
     scores = {section.study: section.score for section in sections}
-    changes = [each if scores[each.study].trains else _plain(each, scores[each.study]) for each in changes]
-    told = [replace(section, changes=[each for each in changes if each.study == section.study]) for section in sections]
+    changes = [change if scores[change.study].trains else _plain(change, scores[change.study]) for change in changes]
+    told = [
+        replace(section, changes=[change for change in changes if change.study == section.study])
+        for section in sections
+    ]
     return told, changes
 
 
@@ -205,8 +208,8 @@ def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path
     if claims := [verdict for section in sections for verdict in section.claims]:
         write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
     if any(section.series for section in sections):
-        found = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
-        frame = pd.concat(found, ignore_index=True)
+        frames = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
+        frame = pd.concat(frames, ignore_index=True)
         frame.insert(0, "study", frame.pop("study"))
         write_atomically(output / "scaling.csv", spreadsheet.to_csv(frame))
 

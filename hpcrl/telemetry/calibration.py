@@ -117,8 +117,8 @@ class Calibration:
 
     def read(self) -> dict[str, float] | None:
         """Return the result of this node; None if there is none yet."""
-        found = kept_numbers(self._file)
-        return found if found and set(found) <= _NAMES else None
+        numbers = kept_numbers(self._file)
+        return numbers if numbers and set(numbers) <= _NAMES else None
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ class ControlGroup:
             return
         for line in lines:
             _, controllers, path = line.split(":", 2)
-            if not (found := _JOB.match(path)):
+            if not (match := _JOB.match(path)):
                 continue
-            group = found[1].lstrip("/")
+            group = match[1].lstrip("/")
             if controllers == "":
                 for base in (mounted, mounted / "unified"):
                     if (base / group / "cpu.stat").exists():
@@ -50,7 +50,7 @@ class ControlGroup:
 
     def read(self) -> dict[str, float]:
         """Return ``cgroup_cpu`` (seconds), ``cgroup_memory``, ``cgroup_memory_peak``, ``cgroup_memory_limit`` (bytes)."""
-        found = {}
+        values = {}
         for name, (path, unit) in self._files.items():
             try:
                 text = path.read_text()
@@ -59,8 +59,8 @@ class ControlGroup:
             if name == "cpu" and self.version == 2:
                 text = text.partition("usage_usec ")[2].partition("\n")[0]
             if (value := text.strip()).isdigit() and int(value) < 2**60:  # "max", or near 2^63, is no limit
-                found[f"cgroup_{name}"] = int(value) * unit
-        return found
+                values[f"cgroup_{name}"] = int(value) * unit
+        return values
 
 
 def allowed_memory() -> int:

@@ -56,17 +56,17 @@ def begin_cell(file: Path, seconds: float) -> tuple[Baseline, socket.socket]:
     try:
         with _turn(seconds + _PATIENCE) as mine:
             if not seconds:
-                found = Baseline()
+                baseline = Baseline()
             elif mine:
-                found = _known(file) or _new(file, seconds)
+                baseline = _known(file) or _new(file, seconds)
             else:
-                found = Baseline(
+                baseline = Baseline(
                     note=f"{_NOT}, because another cell's measurement did not end in time, or another user has taken its name"
                 )
             mark.bind(f"\0hpcrl-cell-{os.getpid()}-{secrets.token_hex(4)}")
     except OSError as error:
-        found = Baseline(note=f"{_NOT}: {error.strerror}")
-    return found, mark
+        baseline = Baseline(note=f"{_NOT}: {error.strerror}")
+    return baseline, mark
 
 
 @contextmanager
@@ -107,21 +107,21 @@ def _owner(name: str) -> int | None:
 
 def _known(file: Path) -> Baseline | None:
     """Return the result of this host, if there is one that is still valid."""
-    found = kept_numbers(file) or {}
-    if set(found) != {"cpu_percent", "memory_percent", "unix_time"}:
+    numbers = kept_numbers(file) or {}
+    if set(numbers) != {"cpu_percent", "memory_percent", "unix_time"}:
         return None
-    percents = found["cpu_percent"], found["memory_percent"]
-    valid = 0 <= time.time() - found["unix_time"] < VALID_SECONDS
-    return Baseline(*percents) if valid and all(0 <= each <= 100 for each in percents) else None
+    percents = numbers["cpu_percent"], numbers["memory_percent"]
+    valid = 0 <= time.time() - numbers["unix_time"] < VALID_SECONDS
+    return Baseline(*percents) if valid and all(0 <= percent <= 100 for percent in percents) else None
 
 
 def _new(file: Path, seconds: float) -> Baseline:
     if b"@hpcrl-cell-" in Path("/proc/net/unix").read_bytes():  # names of other users may be any bytes
         return Baseline(note=f"{_NOT}, because another cell of hpcrl ran on it")
-    found = measure(seconds)
-    percents = {"cpu_percent": found.cpu_percent, "memory_percent": found.memory_percent}
+    baseline = measure(seconds)
+    percents = {"cpu_percent": baseline.cpu_percent, "memory_percent": baseline.memory_percent}
     keep_numbers(file, percents | {"unix_time": time.time()})
-    return found
+    return baseline
 
 
 def measure(seconds: float) -> Baseline:

@@ -71,10 +71,12 @@ class Meter:
 
 def _usage(within: bool) -> tuple[float, float]:
     """Return CPU seconds and context switches of the processes that were waited for and, on request, of this one."""
-    found = [resource.getrusage(resource.RUSAGE_CHILDREN)]
+    usages = [resource.getrusage(resource.RUSAGE_CHILDREN)]
     if within:
-        found.append(resource.getrusage(resource.RUSAGE_SELF))
-    return sum(each.ru_utime + each.ru_stime for each in found), sum(each.ru_nvcsw + each.ru_nivcsw for each in found)
+        usages.append(resource.getrusage(resource.RUSAGE_SELF))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages), sum(
+        usage.ru_nvcsw + usage.ru_nivcsw for usage in usages
+    )
 
 
 def _largest_child() -> int:

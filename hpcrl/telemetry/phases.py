@@ -54,9 +54,9 @@ class PhaseClock:
     def so_far(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return seconds and counts of the phases entered so far, including the present one; any thread may call this."""
         phase, since = self.phase, self._since
-        seconds = {name: each + (perf_counter() - since) * (name == phase) for name, each in self.seconds.items()}
-        return {name: each for name, each in seconds.items() if each}, {
-            name: self.counts[name] for name, each in seconds.items() if each
+        seconds = {name: total + (perf_counter() - since) * (name == phase) for name, total in self.seconds.items()}
+        return {name: total for name, total in seconds.items() if total}, {
+            name: self.counts[name] for name, total in seconds.items() if total
         }
 
     def total(self) -> float:

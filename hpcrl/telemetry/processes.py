@@ -42,28 +42,28 @@ def die_with_parent() -> None:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started and not waited for yet; none if it is gone."""
-    found: list[int] = []
+    pids: list[int] = []
     if not _kernel_lists_children():
         with suppress(psutil.NoSuchProcess):
-            found = [each.pid for each in psutil.Process(pid).children()]
-        return found
+            pids = [child.pid for child in psutil.Process(pid).children()]
+        return pids
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            found += [int(word) for word in _text(f"/proc/{pid}/task/{thread}/children").split()]
-    return list(dict.fromkeys(found))
+            pids += [int(word) for word in _text(f"/proc/{pid}/task/{thread}/children").split()]
+    return list(dict.fromkeys(pids))
 
 
 def descendants(pid: int) -> list[int]:
     """Return the processes below a process, parents before their children."""
     if not _kernel_lists_children():  # each list would walk all processes of the node
         with suppress(psutil.NoSuchProcess):
-            return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+            return [process.pid for process in psutil.Process(pid).children(recursive=True)]
         return []
-    found = dict.fromkeys(children(pid))
-    waiting = list(found)
-    for each in waiting:  # grows while it is walked
-        new = [child for child in children(each) if child not in found]
-        found |= dict.fromkeys(new)
+    known = dict.fromkeys(children(pid))
+    waiting = list(known)
+    for parent in waiting:  # grows while it is walked
+        new = [child for child in children(parent) if child not in known]
+        known |= dict.fromkeys(new)
         waiting += new
     return waiting
 

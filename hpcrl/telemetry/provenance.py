@@ -70,13 +70,13 @@ def virtual(root: Path = Path("/")) -> str | None:
         flags = re.search(r"^flags\s*:(.*)", (root / "proc/cpuinfo").read_text(), re.MULTILINE)  # of x86 only
     except OSError:
         flags = None
-    found = []
+    kinds = []
     if flags and "hypervisor" in flags[1].split():
         names = [_text(root / f"sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
-        found.append(" ".join(["virtual machine", *(f"{name}" for name in names if name)]))
+        kinds.append(" ".join(["virtual machine", *(f"{name}" for name in names if name)]))
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv", "run/systemd/container")):
-        found.append("container")
-    return ", ".join(found) or ("no" if flags else None)
+        kinds.append("container")
+    return ", ".join(kinds) or ("no" if flags else None)
 
 
 def _text(path: Path) -> str:
@@ -121,12 +121,12 @@ def gpu_handles(nvml: Any) -> dict[str, Any]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return {str(index): gpu for index, gpu in enumerate(every)}
-    found = {}
+    handles = {}
     for name in map(str.strip, named.split(",")):
         if (gpu := _gpu(nvml, every, name)) is None:
             break
-        found[name] = gpu
-    return found
+        handles[name] = gpu
+    return handles
 
 
 def _gpu(nvml: Any, every: list[Any], name: str) -> Any:
@@ -155,10 +155,10 @@ def software_in(place: Path) -> dict[str, str]:
     versions: dict[str, str] = {}
     for folder in sorted(place.glob("lib/python3*/site-packages")):
         versions["python"] = folder.parent.name.removeprefix("python")
-        for found in metadata.distributions(path=[str(folder)]):
-            name = (found.metadata["Name"] or "").lower()
+        for distribution in metadata.distributions(path=[str(folder)]):
+            name = (distribution.metadata["Name"] or "").lower()
             if name in _PACKAGES:
-                versions[name] = found.version
+                versions[name] = distribution.version
     return versions
 
 

@@ -122,7 +122,7 @@ class Gpus:
         if not self._handles:
             return {}
         nvml = self._nvml
-        each: dict[str, list[float]] = {}
+        readings: dict[str, list[float]] = {}
         sensors: dict[str, Callable[[Any], float]] = {
             "percent": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
             "memory": self._memory,
@@ -135,22 +135,24 @@ class Gpus:
         }
         for name, sensor in sensors.items():
             try:
-                each[name] = [float(sensor(gpu)) for gpu in self._handles]
+                readings[name] = [float(sensor(gpu)) for gpu in self._handles]
             except nvml.NVMLError_NotSupported:
                 continue
             except nvml.NVMLError as error:
                 self._note(error)
-        if "energy" in each:
-            self._first = self._first or each["energy"]
-            each["energy"] = [now - first for now, first in zip(each["energy"], self._first, strict=True)]
-        reading: Reading = {f"each_gpu_{name}": each[name] for name in ("percent", "memory", "power") if name in each}
+        if "energy" in readings:
+            self._first = self._first or readings["energy"]
+            readings["energy"] = [now - first for now, first in zip(readings["energy"], self._first, strict=True)]
+        reading: Reading = {
+            f"each_gpu_{name}": readings[name] for name in ("percent", "memory", "power") if name in readings
+        }
         merge: dict[str, Callable[[list[float]], float]] = {
             "percent": lambda values: sum(values) / len(values),
             "clock": lambda values: sum(values) / len(values),
             "temperature": max,
             "throttle": lambda values: float(_all_bits(values)),
         }
-        return reading | {f"gpu_{name}": merge.get(name, sum)(values) for name, values in each.items()}
+        return reading | {f"gpu_{name}": merge.get(name, sum)(values) for name, values in readings.items()}
 
     def _joules(self, gpu: Any) -> float:
         return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3)
@@ -166,7 +168,7 @@ class Gpus:
     def _own_memory(self, gpu: Any) -> float:
         own = set(self._own.tree.processes())
         running = self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
-        return float(sum(each.usedGpuMemory or 0 for each in running if each.pid in own))
+        return float(sum(process.usedGpuMemory or 0 for process in running if process.pid in own))
 
 
 def _all_bits(values: list[float]) -> int:

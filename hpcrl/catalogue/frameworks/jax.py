@@ -21,7 +21,7 @@ HAS_PROFILER = True
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to set before the import, when the environment is `given`."""
-    found = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
+    values = {"XLA_PYTHON_CLIENT_PREALLOCATE": given.get("XLA_PYTHON_CLIENT_PREALLOCATE", "false")}
     if cpus == 1:
-        found["XLA_FLAGS"] = f"{given.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
-    return found
+        values["XLA_FLAGS"] = f"{given.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false".strip()
+    return values

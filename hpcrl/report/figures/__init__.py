@@ -84,7 +84,7 @@ def figures(
         ours += whole
     paper = papers.figures(str(study.get("paper")), PaperData(rows, episodes, samples, known, phases))
     if not score.trains:
-        ours = [_of_repeats(each) for each in ours]
+        ours = [_of_repeats(figure) for figure in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)
     answers = scaled if scaled and not score.trains else ours
     trials = search.figures(searched) if searched else []

@@ -20,17 +20,17 @@ def against(
         logarithmic: whether the values have a logarithmic axis if the maximum is more than 20 times the minimum.
     """
     known = data[data[column].notna()].rename(columns={column: "value"})
-    found = []
+    rows = []
     for (what, x), group in known.groupby(["what", "x"], sort=True):
         middle = median(np.asarray(group["value"].to_numpy(float)))
         low, high = (np.nan, np.nan) if middle.low is None else (middle.low, middle.high)
         first = group.iloc[0]
-        found.append(
+        rows.append(
             {"what": what, "x": x, "value": middle.value, "low": low, "high": high, "seeds": len(group),
              "colour": first["colour"], "hex": first["hex"], "dash": first["dash"]}
         )  # fmt: skip
-    middles = pd.DataFrame(found)
-    counts = sorted({float(each) for each in known["x"]})
+    middles = pd.DataFrame(rows)
+    counts = sorted({float(count) for count in known["x"]})
     scale = alt.Scale(type="log", base=2, nice=False, padding=16) if counts[-1] > 4 else alt.Scale(zero=False, padding=16)  # fmt: skip
     x = alt.X("x:Q", title=x_title, scale=scale, axis=alt.Axis(values=counts, format="d"))
     y_scale, is_log = scale_of(known["value"]) if logarithmic else (alt.Scale(zero=True, nice=True), False)

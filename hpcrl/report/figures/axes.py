@@ -49,14 +49,14 @@ def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure
             "wall time (s)",
             rows[(rows["outcome"] == "completed") & (rows["wall_time"] > 0)],
         )
-    found: list[Figure | None] = []
+    drawn: list[Figure | None] = []
     for axis in names[:_MOST_AXES]:
         for column, name, title, known in measures:
-            found.append(_against(known, axes, axis, column, name, title, names))
+            drawn.append(_against(known, axes, axis, column, name, title, names))
     for first, second in list(combinations(names, 2))[:1]:
         for column, name, title, known in measures:
-            found.append(_map(known, axes, (first, second), column, name, title))
-    return found
+            drawn.append(_map(known, axes, (first, second), column, name, title))
+    return drawn
 
 
 def _against(
@@ -84,7 +84,7 @@ def _against(
     points = base.mark_circle(size=36).encode(y=y, tooltip=tips)
     table = series[["series", "x", "median", "low", "high", "runs"]]
     table = table.set_axis(["runs of", axis, f"{title}, median", "lower quartile", "upper quartile", "runs"], axis=1)
-    others = [each.replace("_", " ") for each in axes.columns if each not in (axis, "framework", "execution")]
+    others = [other.replace("_", " ") for other in axes.columns if other not in (axis, "framework", "execution")]
     text = (
         f"Lines are medians over all runs with the same {label}"
         + (f", over all values of {', '.join(others)} and seed" if others else " over seeds")
@@ -106,14 +106,14 @@ def _map(
         return None
     names = ordered(data["colour"])
     by_colour = 1 < len(names) <= _MOST_MAPS
-    parts = [(each, data[data["colour"] == each]) for each in names] if by_colour else [("", data)]
-    middles = [(each, part.groupby(["x", "y"], as_index=False)["value"].median()) for each, part in parts]
+    parts = [(heading, data[data["colour"] == heading]) for heading in names] if by_colour else [("", data)]
+    middles = [(heading, part.groupby(["x", "y"], as_index=False)["value"].median()) for heading, part in parts]
     values = pd.concat([middle["value"] for _, middle in middles])
     low, high = float(values.min()), float(values.max())
     logarithmic = low > 0 and high > 20 * low
     scale = alt.Scale(scheme="cividis", domain=[low, high], type="log" if logarithmic else "linear")
     panels = []
-    for each, middle in middles:
+    for heading, middle in middles:
         xs, ys = sorted(middle["x"].unique().tolist()), sorted(middle["y"].unique().tolist(), reverse=True)
         middle = middle.assign(
             text=[in_short(value) for value in middle["value"]], dark=middle["value"] < (low + high) / 2
@@ -132,7 +132,7 @@ def _map(
             ink = alt.condition("datum.dark", alt.value("#ffffff"), alt.value("#000000"))
             chart = alt.layer(chart, base.mark_text(fontSize=11).encode(text="text:N", color=ink))
         table = middle[["x", "y", "value"]].set_axis([first, second, f"{title}, median"], axis=1)
-        panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, each))
+        panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, heading))
     scheme = [Key(f"{in_short(low)} (dark)", "#00224e"), Key(f"{in_short(high)} (bright)", "#fee838")]
     text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, over all other axes."
     if logarithmic:

@@ -50,14 +50,14 @@ def changed(rows: pd.DataFrame, stages: Sequence[Stage], column: str, title: str
     """
     known = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
     configs = [json.loads(text) for text in known["config"]]
-    found: list[tuple[Stage, np.ndarray]] = []
+    measured: list[tuple[Stage, np.ndarray]] = []
     for stage in stages:
         here = [all(config.get(name) == value for name, value in stage.settings.items()) for config in configs]
         if not any(here):
             return None
-        found.append((stage, known.loc[here, column].to_numpy(float)))
-    panels = (_values(found, title), _effects(found))
-    (first, before), (last, after) = found[0], found[-1]
+        measured.append((stage, known.loc[here, column].to_numpy(float)))
+    panels = (_values(measured, title), _effects(measured))
+    (first, before), (last, after) = measured[0], measured[-1]
     whole = ratio(after, before)
     interval = "" if whole.low is None or whole.high is None else f" ({in_short(whole.low)} to {in_short(whole.high)})"
     words = f"From {first.name} to {last.name}: {in_short(whole.value)} times the time{interval}."

@@ -89,8 +89,8 @@ def legend(rows: pd.DataFrame, lines: bool = False) -> tuple[Key, ...]:
 
 
 def _modes(rows: pd.DataFrame) -> list[str]:
-    found = {str(name) for name in rows["dash"]} - {""}
-    return [*(name for name in DASHES if name in found), *sorted(found - set(DASHES))]
+    modes = {str(name) for name in rows["dash"]} - {""}
+    return [*(name for name in DASHES if name in modes), *sorted(modes - set(DASHES))]
 
 
 def scale_of(values: pd.Series[Any], zero: bool = True) -> tuple[alt.Scale, bool]:
@@ -196,7 +196,7 @@ def for_screen(panel: Panel, description: str = "") -> dict[str, Any]:
     if panel.rows:
         spec["height"] = panel.rows * ROW  # not a step: Vega-Lite warns of it together with a width that fits
     spec["autosize"] = {"type": "fit-x" if panel.rows else "fit", "contains": "padding"}
-    spec["config"] = {name: each for name, each in _CONFIG.items() if name != "text"} | {"legend": {"disable": True}}
+    spec["config"] = {name: value for name, value in _CONFIG.items() if name != "text"} | {"legend": {"disable": True}}
     spec["usermeta"] = {"rows": panel.rows}
     return spec
 
@@ -242,14 +242,14 @@ def _share_scales(parts: list[dict[str, Any]]) -> None:
 def _scales(spec: Any, channel: str) -> list[dict[str, Any]]:
     """Return the scales of a channel, in all layers, that list their values."""
     if isinstance(spec, list):
-        return [scale for each in spec for scale in _scales(each, channel)]
+        return [scale for part in spec for scale in _scales(part, channel)]
     if not isinstance(spec, dict):
         return []
-    found = [scale for name, each in spec.items() if name != "datasets" for scale in _scales(each, channel)]
+    scales = [scale for name, part in spec.items() if name != "datasets" for scale in _scales(part, channel)]
     own = spec.get(channel)
     if isinstance(own, dict) and isinstance(scale := own.get("scale"), dict) and {"domain", "range"} <= set(scale):
-        found.append(scale)
-    return found
+        scales.append(scale)
+    return scales
 
 
 def _specification(panel: Panel) -> dict[str, Any]:

@@ -55,18 +55,18 @@ def dots(
     known = data[data[column].notna()].rename(columns={column: "value"})
     centre = centre_of(known["value"], centre)
     names = names or ordered(data["line"])
-    found = []
+    rows = []
     for line, group in known.groupby("line", sort=False):
         values = np.asarray(group["value"].to_numpy(float))
         estimate = geometric_mean(values) if centre == "geometric mean" else median(values)
         low, high = (estimate.low, estimate.high) if estimate.low is not None else (np.nan, np.nan)
         first = group.iloc[0]
-        found.append(
+        rows.append(
             {"line": line, "colour": first["colour"], "hex": first["hex"], "value": estimate.value, "low": low, "high": high,
              "seeds": len(values), "text": in_short(estimate.value)}
         )  # fmt: skip
     columns = ["line", "colour", "hex", "value", "low", "high", "seeds", "text"]
-    centres = pd.DataFrame(found, columns=columns)
+    centres = pd.DataFrame(rows, columns=columns)
     scale, logarithmic = scale_of(known["value"])
     if centre == "geometric mean" and len(
         known
@@ -164,7 +164,7 @@ def in_words(data: pd.DataFrame, column: str, centre: Centre) -> str:
         kind = "the geometric mean over seeds, the bar its 95 % interval (t on logarithms)"
     else:
         several = seeds[seeds > 1]
-        level = 100 * min(median(np.arange(float(count))).level for count in {int(each) for each in several})
+        level = 100 * min(median(np.arange(float(count))).level for count in {int(number) for number in several})
         kind = (
             "the median over seeds, the bar an interval of order statistics that contains the median of all seeds in "
             f"{level:.0f} % of cases or more"

@@ -33,17 +33,17 @@ def figures(series: Sequence[Series], trains: bool) -> list[Figure]:
     """
     kinds: tuple[Kind, ...] = ("strong", "weak")
     measures: tuple[Measure, ...] = ("speed-up", "efficiency", "cost")
-    parts = [(kind, [each for each in series if each.kind == kind]) for kind in kinds]
+    parts = [(kind, [curve for curve in series if curve.kind == kind]) for kind in kinds]
     return [_figure(kind, own, measure, trains) for kind, own in parts if own for measure in measures]
 
 
 def _figure(kind: Kind, every: Sequence[Series], measure: Measure, trains: bool) -> Figure:
     some = every[:_MOST]
-    places = list(dict.fromkeys((each.cluster, each.unit, each.cost_unit) for each in some))
+    places = list(dict.fromkeys((curve.cluster, curve.unit, curve.cost_unit) for curve in some))
     clusters, units = ({place[index] for place in places} for index in (0, 1))
     panels = []
     for cluster, unit, cost_unit in places:
-        own = [each for each in some if (each.cluster, each.unit, each.cost_unit) == (cluster, unit, cost_unit)]
+        own = [curve for curve in some if (curve.cluster, curve.unit, curve.cost_unit) == (cluster, unit, cost_unit)]
         named = [*([cluster] if len(clusters) > 1 else []), *([f"{unit}s"] if len(units) > 1 else [])]
         panels.append(_panel(own, measure, ", ".join(named)))
     text = f"{_in_words(kind, measure, sorted(units))} {_times(some, trains)}"
@@ -62,7 +62,7 @@ def _figure(kind: Kind, every: Sequence[Series], measure: Measure, trains: bool)
 
 def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
     unit = " or ".join(units)
-    what = _WHAT[kind].format(unit=unit, units=" or ".join(f"{each}s" for each in units))
+    what = _WHAT[kind].format(unit=unit, units=" or ".join(f"{name}s" for name in units))
     if measure == "speed-up" and kind == "strong":
         return f"{what} The speed-up is the time on the minimum number of {unit}s, divided by the time. The ideal is proportional to their number."
     if measure == "speed-up":
@@ -73,7 +73,7 @@ def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
 
 
 def _times(series: Sequence[Series], trains: bool) -> str:
-    runs = max(point.runs for each in series for point in each.points)
+    runs = max(point.runs for curve in series for point in curve.points)
     whose = "training alone" if trains else "the command alone"
     if runs < 2:
         return f"Times are those of {whose}. With one run there is no interval."
@@ -81,7 +81,7 @@ def _times(series: Sequence[Series], trains: bool) -> str:
 
 
 def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
-    data = pd.concat([_data([each], measure) for each in series], ignore_index=True)
+    data = pd.concat([_data([curve], measure) for curve in series], ignore_index=True)
     unit, head = series[0].unit, _HEADS[measure]
     if measure == "cost":
         head = f"{head} ({series[0].cost_unit})"
@@ -126,20 +126,20 @@ def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
 
 
 def _estimate(each: Any, measure: Measure) -> Estimate:
-    found: Estimate = {"speed-up": each.speed_up, "efficiency": each.efficiency, "cost": each.cost}[measure]
-    return found
+    estimate: Estimate = {"speed-up": each.speed_up, "efficiency": each.efficiency, "cost": each.cost}[measure]
+    return estimate
 
 
 def _data(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
     rows = []
     percent = 100.0 if measure == "efficiency" else 1.0
-    for each in series:
-        for point in each.points:
-            found = _estimate(point, measure)
-            low, high = (np.nan if end is None else end * percent for end in (found.low, found.high))
+    for curve in series:
+        for point in curve.points:
+            estimate = _estimate(point, measure)
+            low, high = (np.nan if end is None else end * percent for end in (estimate.low, estimate.high))
             rows.append(
-                {"label": each.label or "all cells", "colour": each.colour, "hex": each.hex, "dash": each.dash, "count": point.count,
-                 "value": found.value * percent, "low": low, "high": high, "runs": point.runs}
+                {"label": curve.label or "all cells", "colour": curve.colour, "hex": curve.hex, "dash": curve.dash, "count": point.count,
+                 "value": estimate.value * percent, "low": low, "high": high, "runs": point.runs}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -153,8 +153,8 @@ def _limited(data: pd.DataFrame, logarithmic: bool) -> dict[str, pd.Series[float
 def _ideal(series: Sequence[Series], measure: Measure) -> pd.DataFrame:
     """Return the ideal from each minimum number of cores to the maximum."""
     ends: dict[int, int] = {}
-    for each in series:
-        first, last = each.points[0].count, each.points[-1].count
+    for curve in series:
+        first, last = curve.points[0].count, curve.points[-1].count
         ends[first] = max(last, ends.get(first, last))
     return pd.DataFrame(
         [

@@ -100,7 +100,7 @@ def _parallel(search: Search) -> Figure | None:
     panels = []
     every = _searches(search)
     for name, done in every:
-        varied = [each for each in search.parameters if done[each].nunique() > 1]
+        varied = [column for column in search.parameters if done[column].nunique() > 1]
         if len(varied) < 2 or len(done) < 2:
             continue
         rows = []
@@ -112,7 +112,7 @@ def _parallel(search: Search) -> Figure | None:
                 for trial, place, said, score in zip(done["trial"], places, shown, done["value"], strict=True)
             ]
         data = pd.DataFrame(rows)
-        order = [each.replace("_", " ") for each in varied] + [_title(search)]
+        order = [axis.replace("_", " ") for axis in varied] + [_title(search)]
         chart = (
             alt.Chart(rounded(data))
             .mark_line(opacity=0.7, point=True)
@@ -140,7 +140,7 @@ def _contour(search: Search) -> Figure | None:
     panels = []
     every = _searches(search)
     for name, done in every:
-        varied = [each for each in search.parameters if done[each].nunique() > 1]
+        varied = [parameter for parameter in search.parameters if done[parameter].nunique() > 1]
         if not search.importance.empty:
             ranks = search.importance[search.importance["search"] == name].set_index("parameter")["importance"]
             varied.sort(key=lambda each, ranks=ranks: -float(ranks.get(each, 0.0)))  # type: ignore[misc]
@@ -259,4 +259,4 @@ def _places(values: pd.Series[Any]) -> tuple[list[float], list[str]]:
     if numbers.min() > 0 and numbers.max() / numbers.min() > 50:
         numbers = np.log(numbers)
     width = float(numbers.max() - numbers.min()) or 1.0
-    return [float(each) for each in (numbers - numbers.min()) / width], shown
+    return [float(number) for number in (numbers - numbers.min()) / width], shown

@@ -43,10 +43,10 @@ def figures(rows: pd.DataFrame, goal: float | None, score: Score) -> list[Figure
 def _means(rows: pd.DataFrame, score: Score) -> Figure:
     estimates = []
     for line, group in rows.groupby("line", sort=False):
-        found = bootstrap(group["final_score"].to_numpy(float), interquartile_mean)
+        estimate = bootstrap(group["final_score"].to_numpy(float), interquartile_mean)
         estimates.append(
-            {"line": line, "colour": group["colour"].iloc[0], "value": found.value, "low": found.low, "high": found.high,
-             "seeds": len(group), "text": in_short(found.value)}
+            {"line": line, "colour": group["colour"].iloc[0], "value": estimate.value, "low": estimate.low, "high": estimate.high,
+             "seeds": len(group), "text": in_short(estimate.value)}
         )  # fmt: skip
     data = pd.DataFrame(estimates)
     names = ordered(data["line"])
@@ -128,14 +128,14 @@ def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     names = best[:_MOST_PAIRS]
     if len(names) < 2:
         return None
-    found = []
+    pairs = []
     for over, under in permutations(names, 2):
         first, second = (over, under) if score.more_is_better else (under, over)
         estimate = probability_of_improvement(scores[first], scores[second], repetitions=500)
         low, high = (estimate.low, estimate.high) if estimate.low is not None else (np.nan, np.nan)
-        found.append({"over": over, "under": under, "probability": estimate.value, "low": low, "high": high})
+        pairs.append({"over": over, "under": under, "probability": estimate.value, "low": low, "high": high})
     places = {name: str(number) for number, name in enumerate(names, start=1)}
-    data = pd.DataFrame(found)
+    data = pd.DataFrame(pairs)
     data = data.assign(row=data["over"].map(places) + "  " + data["over"], column=data["under"].map(places))
     rows_of = [f"{places[name]}  {name}" for name in names]
     base = alt.Chart(rounded(data, 3)).encode(

@@ -101,29 +101,29 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
     drawn = []
     more = 0
     for place, part in by_place(done):
-        found = costs(part)
-        crossings = break_evens(found)
-        for framework in dict.fromkeys(each.late.framework for each in crossings):
-            crossed = [each for each in crossings if each.late.framework == framework]
-            own = [each for each in found if any(each in (cross.early, cross.late) for cross in crossed)]
+        measured = costs(part)
+        crossings = break_evens(measured)
+        for framework in dict.fromkeys(crossing.late.framework for crossing in crossings):
+            crossed = [crossing for crossing in crossings if crossing.late.framework == framework]
+            own = [cost for cost in measured if any(cost in (cross.early, cross.late) for cross in crossed)]
             if len(panels) == _MOST_PANELS:
                 more += 1
                 continue
-            reach = max(1.5 * max(each.steps for each in crossed), max(each.steps for each in own))
+            reach = max(1.5 * max(crossing.steps for crossing in crossed), max(cost.steps for cost in own))
             lines = pd.DataFrame(
                 [
-                    {"what": each.what, "colour": each.framework, "hex": each.hex, "dash": each.dash,
-                     "steps": steps, "seconds": each.after(steps)}
-                    for each in own for steps in (0.0, reach)
+                    {"what": cost.what, "colour": cost.framework, "hex": cost.hex, "dash": cost.dash,
+                     "steps": steps, "seconds": cost.after(steps)}
+                    for cost in own for steps in (0.0, reach)
                 ]
             )  # fmt: skip
             points = pd.DataFrame(
                 [
-                    {"what": f"{each.late.what} takes less time than {each.early.what}", "steps": each.steps,
-                     "seconds": each.late.after(each.steps)} for each in crossed
+                    {"what": f"{crossing.late.what} takes less time than {crossing.early.what}", "steps": crossing.steps,
+                     "seconds": crossing.late.after(crossing.steps)} for crossing in crossed
                 ]
             )  # fmt: skip
-            ends = pd.DataFrame([{"what": each.what, "steps": each.steps, "seconds": each.wall} for each in own])
+            ends = pd.DataFrame([{"what": cost.what, "steps": cost.steps, "seconds": cost.wall} for cost in own])
             x = alt.X("steps:Q", title="environment steps", axis=alt.Axis(tickCount=5))
             y = alt.Y("seconds:Q", title="time since the record's start (s)", axis=alt.Axis(tickCount=5))
             tips = ["what", alt.Tooltip("steps", format=",.3~r"), alt.Tooltip("seconds", format=",.3~r")]

@@ -23,17 +23,19 @@ def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
     Args:
         named: `plan`, `cell`, `attempt`, `steps` and `name` of the attempts under cProfile; profiles: the table ``profiles``.
     """
-    found = []
+    rows = []
     own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
     for row in own.merge(named, on=["plan", "cell", "attempt"]).to_dict("records"):
         seconds = sum(
-            each.total
-            for each in read_functions(row["functions"] or "")
-            if each.name.partition(" ")[0] in _UPDATES and _OF_LEARNERS in each.name and "/core.py:" in each.name
+            function.total
+            for function in read_functions(row["functions"] or "")
+            if function.name.partition(" ")[0] in _UPDATES
+            and _OF_LEARNERS in function.name
+            and "/core.py:" in function.name
         )
         if seconds > 0 and row["steps"] > 0:
-            found.append({"name": row["name"], "seconds": seconds / row["steps"]})
-    return pd.DataFrame(found, columns=["name", "seconds"])
+            rows.append({"name": row["name"], "seconds": seconds / row["steps"]})
+    return pd.DataFrame(rows, columns=["name", "seconds"])
 
 
 def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame) -> Figure | None:

@@ -25,6 +25,6 @@ _PAPERS: dict[str, Callable[[PaperData], Iterator[Figure | Empty]]] = {
 
 def figures(paper: str, data: PaperData) -> PaperFigures:
     """Draw a paper's figures; none if the study names no known paper."""
-    found = list(_PAPERS[paper](data)) if paper in _PAPERS else []
-    drawn = [each for each in found if isinstance(each, Figure)]
-    return PaperFigures(drawn, [each for each in found if not isinstance(each, Figure)])
+    entries = list(_PAPERS[paper](data)) if paper in _PAPERS else []
+    drawn = [entry for entry in entries if isinstance(entry, Figure)]
+    return PaperFigures(drawn, [entry for entry in entries if not isinstance(entry, Figure)])

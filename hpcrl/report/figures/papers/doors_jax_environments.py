@@ -122,11 +122,11 @@ def _training(rows: pd.DataFrame) -> Iterator[Figure | Empty]:
     places = list(rows.groupby(["cluster", "where"], sort=True))
     for name, heading, stages in _CHAINS:
         for number, ((cluster, where), here) in enumerate(places, 1):
-            if found := changed(here, stages, "training_time", "training time (s)"):
+            if change := changed(here, stages, "training_time", "training time (s)"):
                 drawn = True
                 place = "" if len(places) == 1 else f" · {cluster}, {where}"
                 own = name if len(places) == 1 else f"{name}-{number}"
-                yield Figure(own, heading + place, f"{found.words} {_ONE_AT_A_TIME} {_TABLE_2}", found.panels)
+                yield Figure(own, heading + place, f"{change.words} {_ONE_AT_A_TIME} {_TABLE_2}", change.panels)
     if not drawn:
         yield _CHAINS[0][1], "not all of its rows were run on one machine"
 
@@ -159,7 +159,7 @@ def _measured(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each run: `what` (the way of stepping), `x` (environments), `value` (ms of a step of all of them)."""
     done = rows[(rows["outcome"] == "completed") & (rows["workload"] == "random_policy")]
     stepping = phases[phases["phase"].isin(_STEPPING)].groupby(["cell", "attempt"])["seconds"].sum()
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for row in done.to_dict("records"):
         config = json.loads(row["config"])
         way = _WHOLE if row["execution"] == "fused" else _WAYS[config.get("stepping", "sync")]
@@ -167,10 +167,10 @@ def _measured(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
         seconds = float(stepping.get((row["cell"], row["attempt"]), 0.0))
         if seconds > 0:
             place = f"{way}{_ON_GPU}" if row["gpus"] else way
-            found.append(
+            records.append(
                 {"what": place, "x": count, "value": 1e3 * seconds * count / row["steps"], "seed": row["seed"]}
             )
-    return _styled(found)
+    return _styled(records)
 
 
 def _styled(found: list[dict[str, Any]]) -> pd.DataFrame:

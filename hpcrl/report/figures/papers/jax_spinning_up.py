@@ -95,15 +95,15 @@ def _steps(rows: pd.DataFrame) -> str:
 
 
 def _curves(best: pd.DataFrame, data: PaperData) -> Figure | Empty:
-    found = []
+    curves = []
     for algorithm, group in _by_algorithm(best):
         named = group.assign(what=group["line"], where=display(algorithm))
         # The policy of VPG explores by itself; TD3's returns in training have its noise.
         drawn = (
             returns(named, data.episodes, "step") if algorithm == "vpg" else evaluations(named, data.episodes, "step")
         )
-        found.append(drawn)
-    drawn = pd.concat(found) if found else pd.DataFrame()
+        curves.append(drawn)
+    drawn = pd.concat(curves) if curves else pd.DataFrame()
     if drawn.empty:
         return _CURVES, "no returns of VPG or TD3 were recorded"
     titled = [
@@ -136,23 +136,23 @@ def _times(best: pd.DataFrame, phases: pd.DataFrame) -> Figure | Empty:
     whole = best["profile"].isna() & best["resumed_step"].isna() & (best["steps"] > 0)
     known = best[whole].merge(updates, on=keys)
     places = list(known.groupby(["place", "where"], sort=True))
-    found: list[dict[str, Any]] = []
+    shares: list[dict[str, Any]] = []
     for (place, where), here in places:
         for algorithm, part in _by_algorithm(here):
             torch, jax = (part[part["framework"] == name] for name in ("torch", "jax"))
             if torch["what"].nunique() != 1 or jax["what"].nunique() != 1:
                 continue
             for what, column in (("update", "learning"), ("whole run", "wall_time")):
-                over, under = ((each[column] / each["steps"]).to_numpy(float) for each in (jax, torch))
+                over, under = ((runs[column] / runs["steps"]).to_numpy(float) for runs in (jax, torch))
                 if min(over.min(), under.min()) > 0:
                     share = ratio(over, under)
                     named = f"{place}, {where}" if known["place"].nunique() > 1 else where
                     name = f"{display(algorithm)}, {what}" + (f" · {named}" if len(places) > 1 else "")
-                    found.append(
+                    shares.append(
                         {"line": name, "value": share.value, "low": share.low, "high": share.high,
                          "published": SHARES.get((algorithm, what), np.nan), "seeds": min(len(over), len(under))}
                     )  # fmt: skip
-    if not found:
+    if not shares:
         return _TIMES, "no machine ran one configuration each of PyTorch and JAX"
     text = (
         "JAX's time per environment step, divided by PyTorch's: the ratio of geometric means over seeds, its bar the 95 % interval (Welch's t on "
@@ -161,7 +161,7 @@ def _times(best: pd.DataFrame, phases: pd.DataFrame) -> Figure | Empty:
         "waits for: the paper's updates are 2.0 % of its runs of VPG in PyTorch."
     )
     keyed = (Key("measured", colour=FRAMEWORKS["jax"][1]), Key("published", colour=GREY))
-    return Figure("jax-6", _TIMES, text, (_shares(pd.DataFrame(found)),), keyed)
+    return Figure("jax-6", _TIMES, text, (_shares(pd.DataFrame(shares)),), keyed)
 
 
 def _shares(found: pd.DataFrame) -> Panel:

@@ -60,13 +60,13 @@ def _panel(rows: pd.DataFrame, title: str) -> Panel:
 
 
 def _published() -> pd.DataFrame:
-    found = [
+    rows = [
         {"what": name, "x": actors, "speed_up": times[0] / seconds, "seed": 1}
         for name, times in PRINTED.items()
         for actors, seconds in times.items()
         if actors
     ]
-    return _styled(pd.DataFrame(found))
+    return _styled(pd.DataFrame(rows))
 
 
 def _repeated(done: pd.DataFrame) -> pd.DataFrame:
@@ -79,7 +79,7 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
         topology=[config.get("topology", "sequential") for config in configs],
         actors=[int(config.get("actors", 1)) for config in configs],
     )
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for _, group in done.groupby(["cluster", "framework", "execution"], sort=True):
         alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
         if alone.empty or others.empty:
@@ -89,8 +89,8 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
         for row in others.to_dict("records"):
             facts = {"what": row["topology"], "x": row["actors"], "seed": row["seed"]}
             times = {"speed_up": base / row["training_time"], "per_step": step * row["steps"] / row["training_time"]}
-            found.append(facts | times)
-    return _styled(pd.DataFrame(found)) if found else pd.DataFrame()
+            rows.append(facts | times)
+    return _styled(pd.DataFrame(rows)) if rows else pd.DataFrame()
 
 
 def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +102,7 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
         latency=[float(config.get("step_latency", 0.0)) for config in configs],
         rest=[_rest(config) for config in configs],
     )
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for (_, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
         alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
         if alone.empty or others.empty:
@@ -111,12 +111,12 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
         where = {"latency": latency, "rest": rest}
         for row in others.to_dict("records"):
             speed_up = base / row["training_time"]
-            found.append(
+            rows.append(
                 {"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where}
             )
         simulating, learning = _parts(alone, phases)
         for actors in sorted(set(others["actors"])) if simulating else ():
-            found.append(
+            rows.append(
                 {
                     "what": "model",
                     "x": actors,
@@ -125,7 +125,7 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
                     **where,
                 }
             )
-    return _styled(pd.DataFrame(found)) if found else pd.DataFrame()
+    return _styled(pd.DataFrame(rows)) if rows else pd.DataFrame()
 
 
 def _parts(alone: pd.DataFrame, phases: pd.DataFrame) -> tuple[float, float]:

@@ -64,23 +64,23 @@ def over_training(
         return heading, _SHARED
     rows = rows.assign(where=rows["panel"], line=rows["what"], cluster="")
     if quantity.column:
-        found = usage(rows, data.samples, quantity.column)
+        curves = usage(rows, data.samples, quantity.column)
     else:
-        found = returns(rows, data.episodes, "episode" if quantity.by_episode else "time")
-    if found.empty:
+        curves = returns(rows, data.episodes, "episode" if quantity.by_episode else "time")
+    if curves.empty:
         return heading, "no values in training were recorded"
     x = "episode" if quantity.by_episode else "time since training began (s)"
-    drawn = bands(found, x, quantity.axis, None if quantity.column else data.goal)
-    titled = [replace(panel, title=panel.title or str(found["where"].iloc[0])) for panel in drawn]
+    drawn = bands(curves, x, quantity.axis, None if quantity.column else data.goal)
+    titled = [replace(panel, title=panel.title or str(curves["where"].iloc[0])) for panel in drawn]
     ran = set(zip(rows["what"], rows["panel"], strict=True))
     missing = [f"{line} in {panel.partition(':')[0]}" for panel in panels for line in lines if (line, panel) not in ran]
-    text += f" {band_in_words(found)}"
+    text += f" {band_in_words(curves)}"
     if quantity.column:
         text += busy(rows)
     if missing:
         text += f" Not run: {'; '.join(missing)}."
     ordered = tuple(sorted(titled, key=lambda panel: panels.index(panel.title)))
-    return Figure(name, heading, text, ordered, _keys(found))
+    return Figure(name, heading, text, ordered, _keys(curves))
 
 
 def against_number(

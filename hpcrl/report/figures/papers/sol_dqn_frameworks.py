@@ -78,7 +78,7 @@ def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
         columns=["framework", "mode", "place"],
     )
     measures = (_FINAL, _TRAINING, _CPU, _RAM, _GPU)
-    columns = ["framework", "mode", "place", "gpus", "seed", *(each.column for each in measures)]
+    columns = ["framework", "mode", "place", "gpus", "seed", *(measure.column for measure in measures)]
     merged = every.merge(known[columns], on=["framework", "mode", "place"], how="left")
     names = {"Horovod": "Horovod (2 CPU ranks)"} if stand_in else {}
     merged["task"] = merged["mode"] + ", " + merged["place"].replace(names)
@@ -96,17 +96,17 @@ def _figure(
     several = tasks["colour"].nunique() > 1
     tasks = tasks.assign(line=tasks["colour"] + " " + tasks["task"] if several else tasks["task"])
     heading = f"Figure {number}: {title}"
-    known = [each for each in measures if tasks[each.column].notna().any()]
+    known = [measure for measure in measures if tasks[measure.column].notna().any()]
     if not known:
         return heading, _why_empty(measures, tasks)
-    panels = tuple(_panel(each, tasks, goal, len(known) > 1) for each in known)
+    panels = tuple(_panel(measure, tasks, goal, len(known) > 1) for measure in known)
     text = f"Figure {number} of the paper, from the runs of this dataset. {in_words(tasks, known[0].column, known[0].centre)}"
     if goal is not None:
         text += f" The dashed line is the goal, {goal:,g}."
     if missing := list(dict.fromkeys(tasks.loc[~tasks["ran"], "line"])):
         text += f" Not run: {'; '.join(missing)}."
-    if lost := [each for each in measures if each not in known]:
-        text += f" Without {', '.join(each.title for each in lost)}: {_why_empty(tuple(lost), tasks)}."
+    if lost := [measure for measure in measures if measure not in known]:
+        text += f" Without {', '.join(measure.title for measure in lost)}: {_why_empty(tuple(lost), tasks)}."
     return Figure(f"sol-{number:02}", heading, text, panels, legend(tasks) if several else ())
 
 
@@ -136,8 +136,8 @@ def _why_empty(measures: tuple[_Measure, ...], tasks: pd.DataFrame) -> str:
     if ran.empty:
         return "no part of it was run"
     reasons = []
-    if any(each.machine for each in measures) and tasks["beside"].any():
+    if any(measure.machine for measure in measures) and tasks["beside"].any():
         reasons.append("cells shared the machine, so its values do not belong to one cell")
-    if any(each.column == "gpu_percent" for each in measures) and (ran["gpus"] == 0).all():
+    if any(measure.column == "gpu_percent" for measure in measures) and (ran["gpus"] == 0).all():
         reasons.append("no cell with a GPU was run")
     return " and ".join(reasons) or "no value was recorded"
