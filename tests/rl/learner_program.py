@@ -164,9 +164,9 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
     return found
 
 
-def main(framework: str, execution: str, probes: str) -> None:
+def main(framework: str, execution: str, part: str) -> None:
     facts: dict[str, Any] = {
-        "probes": [learned(framework, execution, int(number)) for number in probes],
+        "probes": [learned(framework, execution, number) for number in range(1, 6) if part == "whole"],
         "probes with everything": learned(
             framework, execution, 5, double=True, dueling=True, optimizer="rmsprop", optimizer_epsilon=1e-4, loss="mse"
         ),
@@ -175,7 +175,8 @@ def main(framework: str, execution: str, probes: str) -> None:
     }
     if execution != "fused":
         facts["losses"] = losses(framework, execution)
-        facts["acting in NumPy"] = learned(framework, execution, 5, acting="numpy")
+        if part == "whole":
+            facts["acting in NumPy"] = learned(framework, execution, 5, acting="numpy")
     if framework != "numpy" and execution != "fused":
         facts["first steps"] = first_steps(framework, execution)
         facts["first weights"] = float(framework_weights(framework, ALGORITHM, 1)["online"]["layers.0.weight"].std())
