@@ -160,7 +160,7 @@ ARRAYS = st.tuples(st.integers(0, 3), st.integers(0, 30)).map(np.ones)
 FRAMES = st.tuples(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), NESTED | ARRAYS, max_size=4))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=st.dictionaries(st.sampled_from(HEADER), NESTED, max_size=3), frames=st.lists(FRAMES, max_size=4))
 def test_whatever_a_record_says_the_others_are_merged(
     tmp_path: Path, header: dict[str, Any], frames: list[tuple[str, dict[str, Any]]]

@@ -182,13 +182,16 @@ def test_vectors_ignore_filters() -> None:
 def test_numpy_learns_from_images(capsys: pytest.CaptureFixture[str]) -> None:
     image_program.main("numpy", "eager")
     facts = json.loads(capsys.readouterr().out)
-    assert "score by NumPy" in facts
     assert_it_learns(facts)
+    assert_it_goes_on(facts)
 
 
 def assert_it_learns(facts: dict[str, Any]) -> None:
     # A random policy has 4 of 8. The second run has the framework's own initial weights and optimiser.
-    assert facts["score"] >= 7 and facts.get("score by NumPy", 8) >= 7, facts
+    assert facts["score"] >= 7 and facts["score by NumPy"] >= 7, facts
+
+
+def assert_it_goes_on(facts: dict[str, Any]) -> None:
     assert facts["identical"], facts
     assert (facts["stopped"], facts["resumed"]) == (["preempted", 133], ["completed", 160]), facts
 
@@ -209,8 +212,9 @@ def test_frameworks_on_images(worker: Path, framework: str, execution: str) -> N
     part = "whole" if (framework, execution) in WHOLE else "part"
     out = run_program(built_environment(framework), worker, "tests.rl.image_program", framework, execution, part)
     facts: dict[str, Any] = json.loads(out.splitlines()[-1])
-    assert ("score by NumPy" in facts) == (part == "whole")
-    assert_it_learns(facts)
+    if part == "whole":
+        assert_it_learns(facts)
+    assert_it_goes_on(facts)
     for case in facts["parity"]:
         assert case["strays"][0] < ONE_UPDATE and case["strays"][9] < 1e-6, case
         assert case["moved"] > 1e-3, case
