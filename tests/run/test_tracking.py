@@ -66,6 +66,10 @@ class _Servant(ThreadingHTTPServer):
         self.seen: list[dict[str, str]] = []
         Thread(target=self.serve_forever, daemon=True).start()
 
+    def server_close(self) -> None:
+        self.shutdown()  # its thread would call accept() on a closed socket for ever
+        super().server_close()
+
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
