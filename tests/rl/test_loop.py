@@ -72,6 +72,15 @@ class Watched(Learner):
         return super().act(observations)
 
 
+class Bursting(Watched):
+    """Takes all updates of an interval in one call, as compiled learners do."""
+
+    def burst(self, step: str, batches: Arrays, learning_rate: float) -> Arrays:
+        for number in range(len(batches[0])):
+            aux = self.update(step, tuple(array[number] for array in batches), learning_rate)
+        return aux
+
+
 SMALL = Settings(
     total_steps=400,
     hidden=(16,),
@@ -96,13 +105,14 @@ class Run:
         seed: int = 1,
         collective: Rank | None = None,
         precise_phases: bool = False,
+        watched: type[Watched] = Watched,
         **extra: Any,
     ) -> None:
         self.environments: list[Any] = [environment() for _ in range(config.evaluation_episodes + 1)]
         self.reports, self.clock = Reports(), PhaseClock()
         made = algorithm(Space(1, 2), config)
         weights = initial_weights(made, np.random.default_rng([seed, 0]))
-        self.first, self.learner = weights["online"], Watched(made, weights)
+        self.first, self.learner = weights["online"], watched(made, weights)
         own, *others = self.environments
         run = RunOfTraining(seed, self.reports, self.clock, collective, precise_phases)
         training = assemble(made, self.learner, lambda: own, others, run, "hpcrl.rl.loops.off_policy")
@@ -151,6 +161,7 @@ def test_updates_begin_when_they_should_and_come_as_often_as_they_should() -> No
     run = Run()
     assert len(run.learner.rates) == 31 * 5  # at steps 100, 110 ... 400
     assert run.learner.syncs == 40
+    assert Run(replace(SMALL, target_interval=20)).learner.syncs == 20
     assert {len(batch.actions) for batch in run.learner.batches} == {32}
     late = Run(replace(SMALL, learning_starts=401))
     assert late.learner.rates == []
@@ -318,6 +329,13 @@ def test_time_is_counted_where_it_is_spent() -> None:
     assert counts["replay"] == 400 + 155 // 5  # the batches of an interval are drawn together
     assert counts["evaluate"] == 4
     assert counts["compile"] == 1
+
+
+def test_updates_in_one_call_are_the_same_updates_and_one_entry_of_their_phase() -> None:
+    one, together = Run(), Run(watched=Bursting)
+    assert together.learner.rates == one.learner.rates
+    assert same(together.learner.weights("online"), one.learner.weights("online"))
+    assert together.clock.counts["update"] == together.clock.counts["transfer"] == 31
 
 
 def test_precise_phases_wait_after_every_update() -> None:

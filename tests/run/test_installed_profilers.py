@@ -87,7 +87,9 @@ def test_py_spy_and_memray_look_at_commands_of_the_user_s_environment(
 @pytest.mark.parametrize("profiler", ["py-spy", "memray"])
 def test_py_spy_and_memray_look_at_built_in_training(tmp_path: Path, with_profilers: Path, profiler: str) -> None:
     study = dqn_study(profile=profiler, environment={"path": str(with_profilers)})
-    study["workload"]["hyperparameters"]["total_steps"] = 20_000  # several seconds: on a busy machine py-spy begins late
+    study["workload"]["hyperparameters"]["total_steps"] = (
+        20_000  # several seconds: on a busy machine py-spy begins late
+    )
     plan = planned(tmp_path / "p", study)
     (cell,) = cells_of(plan)
     done = subprocess.run(

@@ -117,6 +117,7 @@ def test_training_time_begins_with_the_first_step_and_the_goal_is_timed_once(
         ticks.spend("evaluate", 3.0)
         if value in (10.0, 11.0):
             recorder.confirmation(1, value, value == 11.0)
+            assert (recorder.goal_time is None) == (value == 10.0)
     assert recorder.goal_time == 2 + 4 + 8
     assert recorder.training_time() == 30
     recorder.footer("completed", None, {})
