@@ -13,16 +13,17 @@ import importlib
 import os
 import py_compile
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from ruamel.yaml import YAML
 
 HERE = Path(__file__).resolve().parent
@@ -192,7 +193,9 @@ def _failure(copy: Path, tests: Sequence[str], seconds: float, keep: bool = Fals
         until = time.monotonic() + seconds
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > until:
-                os.killpg(child, signal.SIGKILL)
+                for process in [psutil.Process(child), *psutil.Process(child).children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
                 os.waitpid(child, 0)
                 return "no end"
             time.sleep(0.05)
