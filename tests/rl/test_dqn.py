@@ -228,6 +228,14 @@ def test_one_seed_is_one_run() -> None:
     assert first.episodes == second.episodes
 
 
+def test_the_first_weights_are_the_seed_s() -> None:
+    def first(seed: int) -> bytes:
+        training = make_training("dqn", SMALL, "numpy", "eager", probe, Run(seed, Reports(), PhaseClock()))
+        return b"".join(array.tobytes() for array in training.learner.weights("online").values())
+
+    assert first(1) == first(1) != first(2)
+
+
 def test_a_resumed_run_takes_up_its_counts(tmp_path: Path) -> None:
     file = tmp_path / "c.npz"
     steps = iter(range(10**6))
@@ -388,4 +396,5 @@ def test_the_target_network_stays_as_it_is_until_it_is_renewed() -> None:
     for name, array in first.items():
         np.testing.assert_allclose(part[name], array + 0.25 * (now[name] - array), rtol=1e-12)
     learner.sync("target")
+    learner.update("update", batch(), 0.01)
     assert all((learner.weights("target")[name] == array).all() for name, array in now.items())
