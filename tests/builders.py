@@ -112,6 +112,21 @@ def run_task(plan: Path, job: str, task: int = 0, *extra: str, **variables: str)
     )
 
 
+def run_cell(
+    plan: Path, cell: str, *extra: str, python: Path | str = sys.executable, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run a cell by its id, with the Python of any environment."""
+    return subprocess.run(
+        [python, "-m", "hpcrl.run", str(plan), "--cell", cell, "--interval", "0.1", *extra],
+        cwd=plan.parent,
+        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+
+
 def write_record(
     plan: Path,
     cell: dict[str, Any],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.errors import UsageError
 from hpcrl.formats.profiles import read_functions
-from tests.builders import cells_of, command_study, dqn_study, planned, run_task, write_yaml
+from tests.builders import cells_of, command_study, dqn_study, planned, run_cell, run_task, write_yaml
 from tests.conftest import Shown
 from tests.run.test_cell import only_record
 
@@ -92,14 +91,7 @@ def test_py_spy_and_memray_look_at_built_in_training(tmp_path: Path, with_profil
     )
     plan = planned(tmp_path / "p", study)
     (cell,) = cells_of(plan)
-    done = subprocess.run(
-        [with_profilers / "bin/python", "-m", "hpcrl.run", plan, "--cell", cell["id"]],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_cell(plan, cell["id"], python=with_profilers / "bin/python")
     assert done.returncode == 0, done.stderr
     (found,) = profiles_of(plan)
     assert found.profile.note is None, found.profile.note

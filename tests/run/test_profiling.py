@@ -25,7 +25,7 @@ from hpcrl.run.profilers.interface import Found
 from hpcrl.run.profilers.python_program import under
 from hpcrl.run.profiling import PHASE, Profiling
 from hpcrl.telemetry.phases import PhaseClock
-from tests.builders import built_environment, cells_of, command_study, dqn_study, planned, run_task
+from tests.builders import built_environment, cells_of, command_study, dqn_study, planned, run_cell, run_task
 from tests.collect.gathering import gathered
 from tests.conftest import Shown
 from tests.run.test_cell import JOB, only_record
@@ -134,20 +134,13 @@ def test_a_study_of_profiled_cells_only_has_a_report_that_says_so(tmp_path: Path
     assert "The cost of cProfile itself was not measured" in page
 
 
-def by_hand(plan: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcrl.run", str(plan), "--interval", "0.1", *words]
-    return subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")}, capture_output=True, text=True, timeout=120
-    )
-
-
 def test_a_profile_by_hand_does_not_complete_the_cell_and_leaves_its_checkpoint(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
     checkpoint = plan / "checkpoints" / f"{cell['id']}.npz"
     checkpoint.parent.mkdir()
     checkpoint.write_bytes(b"of the cell's own attempt")
-    done = by_hand(plan, "--cell", cell["id"], "--profile", "cprofile")
+    done = run_cell(plan, cell["id"], "--profile", "cprofile")
     assert done.returncode == 0, done.stderr
     assert checkpoint.read_bytes() == b"of the cell's own attempt"
     assert only_record(plan).header["profile"] == "cprofile"
@@ -156,7 +149,7 @@ def test_a_profile_by_hand_does_not_complete_the_cell_and_leaves_its_checkpoint(
     assert completed_cells([tmp_path / "d"]) == {}
     checkpoint.unlink()
     assert run_task(plan, JOB).returncode == 0
-    assert by_hand(plan, "--cell", cell["id"], "--profile", "cprofile").returncode == 0
+    assert run_cell(plan, cell["id"], "--profile", "cprofile").returncode == 0
     gathered(tmp_path / "d", plan)
     rows = package.load(tmp_path / "d").sort_values("started")
     assert list(rows["profile"].notna()) == [True, False, True]
@@ -377,14 +370,7 @@ def test_a_framework_s_own_profiler(tmp_path: Path, framework: str, mode: str, h
     plan = planned(tmp_path / "p", study)
     (cell,) = cells_of(plan)
     python = built_environment(framework).path / "bin/python"
-    done = subprocess.run(
-        [python, "-m", "hpcrl.run", plan, "--cell", cell["id"]],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_cell(plan, cell["id"], python=python)
     assert done.returncode == 0, done.stderr
     (found,) = profiles_of(plan)
     assert found.profile.note is None
