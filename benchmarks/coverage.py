@@ -6,15 +6,28 @@ Everything goes through hpcrl's own functions, on data whose truth is known.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from hpcrl.report.baseline import REGRESSION, compare, judge
-from hpcrl.report.statistics import Values, bootstrap, interquartile_mean, median, ratio
+from hpcrl.report.findings import findings
+from hpcrl.report.statistics import (
+    Values,
+    bootstrap,
+    geometric_mean,
+    interquartile_mean,
+    median,
+    probability_of_improvement,
+    ratio,
+)
+from hpcrl.report.summary import sentences
 
 SEEDS = (2, 3, 5, 10, 20)
+_NONE = " differ beyond chance in 0 "
 Draw = Callable[[np.random.Generator, int], Values]
 
 
@@ -38,6 +51,23 @@ SCORES: dict[str, Draw] = {
     "bimodal, two in five fail": _bimodal,
     "capped at 1,000": lambda generator, count: np.minimum(1000, generator.normal(980, 60, count)),
 }
+
+
+# Normal scores so many deviations apart.
+SHIFTS = {"equal": 0.0, "1 deviation apart": 1.0, "3 deviations apart": 3.0}
+
+
+def covers_geometric_mean(draw: Draw, seeds: int, trials: int, generator: np.random.Generator) -> float:
+    truth = float(np.exp(np.log(draw(generator, 1_000_000)).mean()))
+    intervals = [geometric_mean(draw(generator, seeds)) for _ in range(trials)]
+    return float(np.mean([interval.low <= truth <= interval.high for interval in intervals]))  # type: ignore[operator]
+
+
+def covers_improvement(shift: float, seeds: int, trials: int, generator: np.random.Generator) -> float:
+    truth = float(ndtr(shift / np.sqrt(2)))
+    pairs = [generator.normal((shift, 0), 1, (seeds, 2)).T for _ in range(trials)]
+    intervals = [probability_of_improvement(*pair, repetitions=500, seed=number) for number, pair in enumerate(pairs)]
+    return float(np.mean([interval.low <= truth <= interval.high for interval in intervals]))  # type: ignore[operator]
 
 
 def covers_ratio(draw: Draw, seeds: int, trials: int, generator: np.random.Generator) -> float:
@@ -76,6 +106,22 @@ def _dataset(
     )  # fmt: skip
 
 
+def false_findings(seeds: int, trials: int, generator: np.random.Generator, configurations: int = 16) -> float:
+    """Return the share of reports on configurations of one distribution whose findings or sentences name any difference."""
+    alarms = 0
+    for _ in range(trials):
+        rows = _dataset(generator, configurations, seeds, 0.05).assign(dash="", colour="")
+        rows = rows.assign(wall_time=rows["training_time"] + 1, steps=1000, hex="")
+        speed, *others = findings(rows)
+        in_full, *_ = sentences(rows)
+        alarms += (
+            not speed.startswith("No configuration is shown to be faster")
+            or any(text.startswith("Least memory") or " differ beyond chance in " in text.replace(_NONE, "") for text in others)
+            or " takes " in re.sub(r"(a|A) difference between .*? times as long \(95 % interval\)", "", in_full)
+        )
+    return alarms / trials
+
+
 def false_alarms(seeds: int, trials: int, generator: np.random.Generator, configurations: int = 16) -> float:
     """Return the share of reports on two datasets of one distribution that name any regression."""
     alarms = 0
@@ -109,13 +155,18 @@ def main() -> None:
     generator = np.random.default_rng(0)
     for title, covers, draws in (
         ("Ratio of two times: % of 95 % intervals that hold it (Welch's t on logarithms)", covers_ratio, TIMES),
+        ("Geometric mean of times: % of 95 % intervals that hold it (Student's t on logarithms)", covers_geometric_mean, TIMES),
         ("Median score: % of intervals that hold it (order statistics; 50, 75, 93.8, 97.9 and 95.9 are stated)", covers_median, SCORES),
         ("Interquartile mean: % of 95 % intervals that hold it (percentile bootstrap)", covers_interquartile_mean, SCORES),
     ):  # fmt: skip
         _print(
             title, "data", {name: [covers(draw, n, trials, generator) for n in SEEDS] for name, draw in draws.items()}
         )
+    rows = {name: [covers_improvement(shift, n, trials, generator) for n in SEEDS] for name, shift in SHIFTS.items()}
+    _print("Probability of improvement: % of 95 % intervals that hold it (percentile bootstrap)", "scores", rows)
     few = max(20, trials // 5)
+    rows = {"16 configurations": [false_findings(seeds, few, generator) for seeds in SEEDS]}
+    _print(f"The report's findings and sentences on equal configurations: % of {few} reports with any difference", "", rows)
     alarms = [false_alarms(seeds, few, generator) for seeds in SEEDS]
     _print(
         f"`report --baseline`, nothing changed: % of {few} reports with any regression",

@@ -14,7 +14,7 @@ from hpcrl.errors import printable
 
 @click.command(
     "query",
-    epilog='Example: hpcrl query "SELECT framework, execution, avg(training_time) FROM runs GROUP BY ALL"',
+    epilog='Example: hpcrl query "SELECT study, framework, execution, cpus, gpus, tasks, avg(training_time) FROM runs GROUP BY ALL"',
 )
 @click.argument("sql")
 @click.option(
@@ -23,7 +23,7 @@ from hpcrl.errors import printable
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV to standard output.")
 @json_option
 def command(sql: str, dataset: Path, as_csv: bool, as_json: bool) -> None:
-    """Query a dataset with SQL (DuckDB's dialect). Its tables are cells, episodes, samples and phases."""
+    """Query a dataset with SQL (DuckDB's dialect). Its tables are runs (one row for each completed cell), cells, episodes, samples, phases and profiles."""
     from hpcrl.report.query import as_json as plain
     from hpcrl.report.query import query
     from hpcrl.report.spreadsheet import harmless

@@ -40,7 +40,8 @@ from hpcrl.errors import UsageError, count, suggestion
 @click.option(
     "--grid-intensity",
     type=click.FloatRange(0),
-    help="Grams of CO2 equivalent per kilowatt-hour at the site, to estimate emissions from the measured energy.",
+    help="Grams of CO2 equivalent per kilowatt-hour at the site, to estimate emissions from the measured energy. "
+    "[default: grid_intensity in the user's settings; otherwise no estimate]",
 )
 @click.option(
     "--usability",
@@ -70,7 +71,10 @@ def command(
     """Compare the results of a dataset: one HTML file without external resources, figures, and CSV and LaTeX tables."""
     from hpcrl import api
     from hpcrl.report.renderer import FORMATS
+    from hpcrl.spec.user import read_settings
 
+    if grid_intensity is None:
+        grid_intensity = read_settings().grid_intensity
     datasets = datasets or (DEFAULT_DATASET,)
     figures = figures if figures is not None else "none" if site else "png,svg,pdf"
     formats = tuple(part for part in figures.split(",") if part not in ("", "none"))
@@ -100,7 +104,11 @@ def command(
         echo(f"regression: {change}")
     if baseline and not worse:
         judged = [change for change in done.changes if change.verdict != "cannot be judged"]
-        echo(f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}.")
+        echo(
+            f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}."
+            if judged
+            else f"Nothing could be compared with {baseline}."
+        )
     if unjudged := [change for change in done.changes if change.verdict == "cannot be judged"]:
         reasons = Counter(change.why for change in unjudged)
         told = "; ".join(f"{number} x {why}" for why, number in reasons.items())

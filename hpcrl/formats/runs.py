@@ -1,4 +1,4 @@
-"""The view ``runs`` of a dataset: what completed, one row for each cell, with a column for each axis of its study."""
+"""The view ``runs`` of a dataset: what completed, one row for each cell of a study, with a column for each of its axes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADDED = {
     ),
     "repeats": (
         "",
-        "number of times that this cell completed on this kind of machine of this cluster, including this run",
+        "number of times that this cell completed on this kind of machine of this cluster, in all studies and including this run",
     ),
 }
 
@@ -25,7 +25,8 @@ ADDED = {
 def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     """Return the runs of a dataset, in the order of its cells.
 
-    Repeats of a cell are not further seeds: on each kind of machine, the newest run represents the cell. Attempts under a
+    Repeats of a cell are not further seeds: in each study, on each kind of machine, the newest run represents the cell. A cell
+    that two studies share has a row in both. Attempts under a
     profiler are left out, because their times include its cost.
 
     Args:
@@ -40,7 +41,7 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     newest = (
         done.assign(repeats=repeats)
         .sort_values("started", kind="stable")
-        .drop_duplicates(keys, keep="last")
+        .drop_duplicates(["study", *keys], keep="last")
         .sort_index()
     )
     axes = pd.DataFrame([_flat(json.loads(text)) for text in newest["config"]], index=newest.index)

@@ -30,7 +30,7 @@ _USED = (
 _TEXTS = {
     "cpu": "{used} of the {asked} cores in use: request fewer cores.",
     "gpu": "the GPUs are busy {used} of the time: use a larger batch, more environments, or no GPU.",
-    "memory": "at most {used} of the {asked} GiB of requested memory in use: request less memory.",
+    "memory": "at most {used} of the {asked} GiB of requested memory of a node in use: request less memory.",
     "time": "ended after {used} of the {asked} minutes requested: a shorter time limit starts sooner.",
     "others": "other jobs used {used} of the machine at the same time: times may be too long.",
     "start": "{used} of the time is before the first step: train longer, or compile less.",
@@ -94,13 +94,14 @@ def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     gpu = float(group["gpu_percent"].mean()) / 100
     if first["gpus"] > 0 and gpu < GPU_LOW:
         yield _Waste("gpu", gpu)
-    asked, peak = float(first["memory_mib"] * first["tasks"]) / 1024, float(group["memory"].max()) / 1024**3
+    ranks = math.ceil(first["tasks"] / first["nodes"])  # the peak is that of one node
+    asked, peak = float(first["memory_mib"] * ranks) / 1024, float(group["memory"].max()) / 1024**3
     if asked > MEMORY_SMALL and peak < MEMORY_LOW * asked:
         yield _Waste("memory", peak, asked)
     limit, longest = float(first["time_limit"]) / 60, float(group["wall_time"].max()) / 60
     if limit > TIME_SHORT and longest < TIME_LOW * limit:
         yield _Waste("time", longest, limit)
-    own = group["cpu_seconds"] / group["wall_time"] / group["threads"]
+    own = group["cpu_seconds"] / (group["wall_time"] * group["threads"] * group["nodes"])
     if (others := float((group["machine_cpu_percent"] / 100 - own).mean())) > OTHERS_BUSY:
         yield _Waste("others", others)
     before = (group["setup_time"].fillna(0) + group["compile_time"].fillna(0)) / group["wall_time"]

@@ -8,17 +8,31 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from hpcrl.errors import count
 from hpcrl.report.groups import KEYS
-from hpcrl.report.statistics import CONFIDENCE, Estimate, Values, holm, least_p, mann_whitney, ratio, runs_needed
+from hpcrl.report.statistics import (
+    CONFIDENCE,
+    Estimate,
+    Values,
+    detectable,
+    holm,
+    least_p,
+    mann_whitney,
+    ratio,
+    runs_needed,
+    runs_to_detect,
+)
 
-# column -> its display name, and whether more is better
+SCORE = "final_score"
+# column -> its display name
 MEASURES = {
-    "training_time": ("training time", False),
-    "compile_time": ("compile time", False),
-    "memory": ("memory", False),
-    "final_score": ("final score", True),
+    "training_time": "training time",
+    "compile_time": "compile time",
+    "memory": "memory",
+    SCORE: "final score",
 }
 SMALL = 0.02  # smaller changes are not reported, even if they are significant
+LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
     "regression",
     "improvement",
@@ -32,18 +46,21 @@ class Change:
     """One measure of one line of the comparison.
 
     Args:
+        column: the column of :data:`MEASURES`; `measure` is its name in words.
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
-        runs: number of runs in the new and the old dataset.
+        new, old: the values of the runs.
         verdict: one of the words above; set when all changes of a report are judged together.
         why: the reason why it cannot be judged.
     """
 
     study: str
     line: str
+    column: str
     measure: str
     estimate: Estimate
     more_is_better: bool
-    runs: tuple[int, int]
+    new: Values
+    old: Values
     verdict: str = NOT_JUDGED
     why: str = ""
 
@@ -58,24 +75,26 @@ class Change:
         return "" if low is None or high is None else f"95 % interval {100 * low:+.1f} to {100 * high:+.1f} %"
 
 
-def compare(new: pd.DataFrame, old: pd.DataFrame) -> list[Change]:
+def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -> list[Change]:
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
+        more_is_better: whether a higher score is better.
     """
     changes = []
     before = dict(list(_completed(old).groupby(list(KEYS), sort=True)))
     for key, group in _completed(new).groupby(list(KEYS), sort=True):
         if key not in before:
             continue
-        for column, (name, more_is_better) in MEASURES.items():
+        for column, name in MEASURES.items():
             over, under = (_values(rows, column) for rows in (group, before[key]))
             if len(over) == 0 or len(under) == 0 or not (over.any() and under.any()):
                 continue
-            estimate = _score_change(over, under) if more_is_better else _relative(over, under)
+            estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
+            better = more_is_better and column == SCORE
             line = ", ".join(map(str, key))
-            changes.append(Change(str(key[0]), line, name, estimate, more_is_better, (len(over), len(under))))
+            changes.append(Change(str(key[0]), line, column, name, estimate, better, over, under))
     return changes
 
 
@@ -83,23 +102,37 @@ def judge(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
     tested = [change for change in changes if change.estimate.p is not None]
     stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
-    judged = [replace(change, why="one seed") for change in changes if change.estimate.p is None]
+    judged = [replace(change, why=_untested(change)) for change in changes if change.estimate.p is None]
     for change, stand in zip(tested, stands, strict=True):
-        if change.measure == MEASURES["final_score"][0] and least_p(*change.runs) > (1 - CONFIDENCE) / len(tested):
-            needed = runs_needed(len(tested))
-            why = (
-                f"at least {needed} seeds are needed for {len(tested)} comparisons"
-                if needed
-                else "too many comparisons"
-            )
-            judged.append(replace(change, why=why))
-        elif not stand or abs(change.estimate.value) < SMALL:
-            judged.append(replace(change, verdict=NOTHING_SHOWN))
-        else:
+        if stand and abs(change.estimate.value) >= SMALL:
             better = (change.estimate.value > 0) == change.more_is_better
             judged.append(replace(change, verdict=IMPROVEMENT if better else REGRESSION))
+        elif not stand and (why := _missed(change, len(tested))):
+            judged.append(replace(change, why=why))
+        else:
+            judged.append(replace(change, verdict=NOTHING_SHOWN))
     order = (REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED)
     return sorted(judged, key=lambda change: order.index(change.verdict))
+
+
+def _untested(change: Change) -> str:
+    few = min(len(change.new), len(change.old))
+    return "one seed: at least 2 seeds are needed" if few < 2 else f"some {change.measure} is 0 or negative"
+
+
+def _missed(change: Change, comparisons: int) -> str:
+    """Say how many seeds could show a change that these could not; "" if they could."""
+    among = f"for {count(comparisons, 'comparison')}"
+    if change.column == SCORE:
+        if least_p(len(change.new), len(change.old)) <= (1 - CONFIDENCE) / comparisons:
+            return ""
+        needed = runs_needed(comparisons)
+        return f"at least {needed} seeds are needed {among}" if needed else "too many comparisons"
+    if detectable(change.new, change.old, comparisons) <= 1 + LARGE:
+        return ""
+    needed = runs_to_detect(change.new, change.old, 1 + LARGE, comparisons)
+    large = f"a change of {100 * LARGE:.0f} %"
+    return f"about {needed} seeds are needed to show {large} {among}" if needed else f"too noisy to show {large}"
 
 
 def _completed(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+import numpy as np
 import pandas as pd
+
+from hpcrl.report.statistics import difference
 
 _WORTH_SAYING = 0.05  # of a run's wall time, and of the time per step
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Mean times of a configuration over its completed seeds, in seconds: outside of training, per step, and in all."""
+    """Times of a configuration, in seconds.
+
+    Args:
+        before_and_after: of each completed seed, the time outside of training.
+        per_step: of each completed seed, the time of a step.
+        wall, steps: means over the seeds.
+    """
 
     framework: str
     what: str
     hex: str
     dash: str
-    outside: float
-    step: float
+    before_and_after: tuple[float, ...]
+    per_step: tuple[float, ...]
     wall: float
     steps: float
+
+    @property
+    def outside(self) -> float:
+        return float(np.mean(self.before_and_after))
+
+    @property
+    def step(self) -> float:
+        return float(np.mean(self.per_step))
 
     def after(self, steps: float) -> float:
         """Return the wall time of so many steps."""
@@ -31,15 +50,26 @@ class Cost:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """`late` starts later than `early`, and takes less time from `steps` on."""
+    """`late` starts later than `early`, and takes less time from `steps` on.
+
+    Args:
+        low, high: the interval of `steps`; None if one of the two has a single run.
+    """
 
     early: Cost
     late: Cost
     steps: float
+    low: float | None = None
+    high: float | None = None
 
     def __str__(self) -> str:
+        interval = (
+            "one run, not enough for an interval"
+            if self.low is None or self.high is None
+            else f"95 % interval {_rounded(self.low)} to {_rounded(self.high)}"
+        )
         return (
-            f"{self.late.what} takes less time than {self.early.what} from about {float(f'{self.steps:.2g}'):,.0f} steps: outside of "
+            f"{self.late.what} takes less time than {self.early.what} from about {_rounded(self.steps)} steps ({interval}): outside of "
             f"training it takes {self.late.outside - self.early.outside:.1f} s more, and "
             f"{1e3 * (self.early.step - self.late.step):.3g} ms less per step."
         )
@@ -58,8 +88,8 @@ def costs(part: pd.DataFrame) -> list[Cost]:
             what=str(what),
             hex=str(group["hex"].iloc[0]) if "hex" in group else "",
             dash=str(group["dash"].iloc[0]) if "dash" in group else "",
-            outside=float((group["wall_time"] - group["training_time"]).mean()),
-            step=float((group["training_time"] / group["steps"]).mean()),
+            before_and_after=tuple((group["wall_time"] - group["training_time"]).astype(float)),
+            per_step=tuple((group["training_time"] / group["steps"]).astype(float)),
             wall=float(group["wall_time"].mean()),
             steps=float(group["steps"].mean()),
         )
@@ -68,11 +98,31 @@ def costs(part: pd.DataFrame) -> list[Cost]:
 
 
 def break_evens(found: Sequence[Cost]) -> list[BreakEven]:
-    """Return the break-even points of the modes of one framework whose starts and steps differ enough to matter."""
-    return [
-        BreakEven(early, late, (late.outside - early.outside) / (early.step - late.step))
-        for early, late in permutations(found, 2)
-        if early.framework == late.framework
-        and late.outside - early.outside > _WORTH_SAYING * late.wall
-        and early.step - late.step > _WORTH_SAYING * early.step
-    ]
+    """Return the break-even points of the modes of one framework whose starts and steps are shown to differ, and enough to matter.
+
+    The interval of the quotient follows from those of both differences, which hold for all pairs at once (Bonferroni). Single
+    runs have no interval.
+    """
+    pairs = sum(math.comb(modes, 2) for modes in Counter(cost.framework for cost in found).values())
+    return list(_crossings(found, 2 * pairs))
+
+
+def _crossings(found: Sequence[Cost], comparisons: int) -> Iterator[BreakEven]:
+    for early, late in permutations(found, 2):
+        if (
+            early.framework != late.framework
+            or late.outside - early.outside <= _WORTH_SAYING * late.wall
+            or early.step - late.step <= _WORTH_SAYING * early.step
+        ):
+            continue
+        start = difference(np.array(late.before_and_after), np.array(early.before_and_after), comparisons)
+        step = difference(np.array(early.per_step), np.array(late.per_step), comparisons)
+        steps = start.value / step.value
+        if start.low is None or start.high is None or step.low is None or step.high is None:
+            yield BreakEven(early, late, steps)
+        elif start.low > 0 and step.low > 0:
+            yield BreakEven(early, late, steps, start.low / step.high, start.high / step.low)
+
+
+def _rounded(steps: float) -> str:
+    return f"{float(f'{steps:.2g}'):,.0f}"

@@ -9,7 +9,7 @@ from hpcrl.errors import count
 from hpcrl.report.claim_runs import MEASURES, Runs, values_of
 from hpcrl.report.equivalence import LEVEL as EQUAL
 from hpcrl.report.equivalence import Position, mean_within, median_within, same_ratio
-from hpcrl.report.statistics import CONFIDENCE, Values, least_p, mann_whitney, median, ratio
+from hpcrl.report.statistics import CONFIDENCE, Values, least_p, mann_whitney, median, ratio, runs_needed
 from hpcrl.spec.claim_tests import Fails, Measure, Reaches, Same, Within
 from hpcrl.spec.claims import Configuration
 
@@ -184,7 +184,7 @@ def _ranked(groups: list[Values], names: list[str]) -> Part:
         parts.append(f"{name} has a median of {middle.value:.4g}{spread}")
     text = " and ".join(parts)
     if least_p(len(low), len(high)) > LEVEL:
-        return Part(f"{text}, but there are too few runs to show a difference")
+        return Part(f"{text}, but there are too few runs to show a difference: the minimum is {runs_needed(1)} each")
     p = mann_whitney(low, high)
     above = (high[:, None] > low[None, :]).mean() - (high[:, None] < low[None, :]).mean()
     return Part(f"{text}, p = {p:.2g}", p, bool(above > 0))

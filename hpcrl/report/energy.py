@@ -16,25 +16,26 @@ _UNKNOWN = (
 def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
     """Return the energy of a study's attempts in words, by the source of the measurement.
 
-    Slurm's account covers the whole node. Without it, the counters of processors and GPUs are added. The energy of single
-    cells that shared a machine is not known.
+    The counters of processors and GPUs are added. Where the processors have none, Slurm's account counts, which covers the
+    whole node, and otherwise the GPUs alone. The energy of the processors or of a node is not known for single cells that
+    shared a machine.
 
     Args:
         rows: attempts with the columns of `with_groups`, and `shared`.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour; None: no estimate.
     """
-    slurm = rows["slurm_energy"].where(rows["slurm_energy"] > 0)
     packages = rows["cpu_energy"].where((rows["cpu_energy"] > 0) & ~rows["shared"])
-    gpus = rows["energy"].where(rows["energy"] > 0)
-    own = packages.fillna(0) + gpus.fillna(0)
-    joules = slurm.fillna(own.where(packages.notna() | gpus.notna()))
+    slurm = rows["slurm_energy"].where((rows["slurm_energy"] > 0) & ~rows["shared"] & packages.isna())
+    gpus = rows["energy"].where((rows["energy"] > 0) & slurm.isna())
+    joules = pd.concat([packages, slurm, gpus], axis=1).sum(axis=1, min_count=1)
     if joules.isna().all():
-        shared = " Cells shared their machines." if bool((rows["cpu_energy"] > 0).any()) else ""
+        known = (rows["cpu_energy"] > 0) | (rows["slurm_energy"] > 0)
+        shared = " Cells shared their machines." if bool(known.any()) else ""
         return _UNKNOWN if not shared else f"Energy of single cells is not known.{shared}"
     sources = {
+        "processor packages of whole nodes (RAPL)": packages,
         "Slurm, whole nodes": slurm,
-        "processor packages of whole nodes (RAPL)": packages[slurm.isna()],
-        "GPUs (NVML)": gpus[slurm.isna()],
+        "GPUs (NVML)": gpus,
     }
     told = [
         f"{in_short(values.sum() / _KWH)} kWh by {name} ({counted(int(values.notna().sum()), 'cell')})"

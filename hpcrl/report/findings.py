@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcrl.report.summary import score_differences
 
 MOST = 4
 _MODE = "eager"  # the other modes are compared with it
+_INTERVAL = "95 % interval"
 
 
 def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
@@ -61,27 +63,34 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
     ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)
     first, last = ordered[0], ordered[-1]
     verb = "ends" if column != "training_time" else "trains" if trains else "runs"
-    text = f"Fastest{place}: {first} {verb} in {_with(geometric_mean(times[first]), ' s')}"
+    text = f"{first} {verb} in {_with(geometric_mean(times[first]), ' s', 'its own 95 % interval')}"
     if first == last:
-        return text + "."
-    text += f"; slowest is {last}, which takes {_with(ratio(times[last], times[first]), ' times')} as long"
+        return f"Fastest{place}: {text}."
+    pairs = math.comb(len(ordered), 2)
+    longest = ratio(times[last], times[first], pairs)
+    if longest.low is not None and longest.low <= 1:
+        return (
+            f"No configuration is shown to be faster than another{place}: {text}, and {last} takes "
+            f"{_with(longest, ' times')} as long.{_at_once(pairs)}"
+        )
+    text += f"; slowest is {last}, which takes {_with(longest, ' times')} as long"
     second = ordered[1]
     if second != last:
-        beside = ratio(times[second], times[first])
+        beside = ratio(times[second], times[first], pairs)
         shown = beside.low is not None and beside.low > 1
         text += (
             f". Next is {second}, with {_with(beside, ' times')}"
             if shown
             else f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
         )
-    return text + "."
+    return f"Fastest{place}: {text}.{_at_once(pairs, text)}"
 
 
 def _modes(part: pd.DataFrame, place: str) -> str:
     """Return how many times as fast the other modes of a framework are as its eager one."""
     if not (part["dash"] == _MODE).any():
         return ""
-    said = []
+    pairs = []
     for framework, own in part.groupby("colour", sort=True):
         times = {str(mode): _groups(group, "training_time") for mode, group in own.groupby("dash")}
         eager = times.get(_MODE, {})
@@ -91,8 +100,11 @@ def _modes(part: pd.DataFrame, place: str) -> str:
             before, after = next(iter(eager.values())), next(iter(others.values()))
             if min(before.min(), after.min()) <= 0:
                 continue
-            said.append(f"{framework} {mode} {_with(ratio(before, after), '')}")
-    return f"Speed in training, relative to eager{place}: {'; '.join(said)}." if said else ""
+            pairs.append((f"{framework} {mode}", before, after))
+    if not pairs:
+        return ""
+    told = "; ".join(f"{name} {_with(ratio(before, after, len(pairs)), '')}" for name, before, after in pairs)
+    return f"Speed in training, relative to eager{place}: {told}.{_at_once(len(pairs), told)}"
 
 
 def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
@@ -103,7 +115,7 @@ def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     best = sorted(values, key=lambda what: sign * float(np.median(values[what])))
     top = median(values[best[0]])
     equal = [what for what in best if in_short(float(np.median(values[what]))) == in_short(top.value)]
-    interval = "" if top.low is None or top.high is None else f", {100 * top.level:.0f} % interval {_span(top)}"
+    interval = "" if top.low is None or top.high is None else f", its own {100 * top.level:.0f} % interval {_span(top)}"
     who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations have it"
     text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
     differences = score_differences({what: values[what] for what in best[:12]}, score.trains)
@@ -116,19 +128,27 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""
     ordered = sorted(peaks, key=lambda what: geometric_mean(peaks[what]).value)
     least, most = ordered[0], ordered[-1]
-    more = ratio(peaks[most], peaks[least])
+    pairs = math.comb(len(peaks), 2)
+    more = ratio(peaks[most], peaks[least], pairs)
     if more.low is None or more.low <= 1:
         return ""  # no difference shown
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {_with(more, ' times')} as much."
+        f"Most memory: {most}, {_with(more, ' times')} as much.{_at_once(pairs)}"
     )
 
 
-def _with(estimate: Estimate, unit: str) -> str:
+def _with(estimate: Estimate, unit: str, interval: str = _INTERVAL) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{in_short(estimate.value)}{unit} (one run)"
-    return f"{in_short(estimate.value)}{unit} (95 % interval {_span(estimate)})"
+    return f"{in_short(estimate.value)}{unit} ({interval} {_span(estimate)})"
+
+
+def _at_once(comparisons: int, text: str = f"({_INTERVAL}") -> str:
+    """Say that the intervals of ratios in a text are wide enough for the choice of a pair among so many."""
+    if comparisons < 2 or f"({_INTERVAL}" not in text:
+        return ""
+    return f" The intervals of the ratios hold for all {comparisons:,} pairs at once."
 
 
 def _span(estimate: Estimate) -> str:

@@ -287,5 +287,5 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 def _with(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
-        return in_short(estimate.value)
+        return f"{in_short(estimate.value)} (one run, not enough for an interval)"
     return f"{in_short(estimate.value)} (95 % interval {in_short(estimate.low)} to {in_short(estimate.high)})"

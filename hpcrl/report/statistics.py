@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 REPETITIONS = 50_000
 CONFIDENCE = 0.95
+POWER = 0.8  # the usual probability with which a change should be noticed
 # Clocks and page sizes can make different values equal: the minimum spread over seeds is this part of the value.
 RESOLUTION = 1e-3
 _MOST_DIVISIONS = 20_000
@@ -44,10 +45,14 @@ class Estimate:
     p: float | None = None
 
 
-def ratio(over: Values, under: Values) -> Estimate:
+def ratio(over: Values, under: Values, comparisons: int = 1) -> Estimate:
     """Estimate the ratio of the geometric means of two sets of positive values, `over` and `under`.
 
     The interval and the p value are of Welch's t on the logarithms.
+
+    Args:
+        comparisons: the number of ratios whose intervals shall contain their true values all at once (Bonferroni). For a pair
+            that the data themselves chose, such as the fastest and the slowest one, this is the number of all pairs.
 
     Raises:
         ValueError: a value is not positive.
@@ -61,9 +66,54 @@ def ratio(over: Values, under: Values) -> Estimate:
     from scipy.special import stdtr, stdtrit  # imported here, because SciPy is slow to import
 
     error, freedom = error_of_shift(first, second)
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    half = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * comparisons))) * error
     p = 2 * float(stdtr(freedom, -abs(shift) / error))
     return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
+
+
+def difference(over: Values, under: Values, comparisons: int = 1) -> Estimate:
+    """Estimate the difference of the means of two sets of positive values, with the interval of Welch's t.
+
+    Args:
+        comparisons: as in :func:`ratio`.
+    """
+    shift = float(over.mean() - under.mean())
+    if len(over) < 2 or len(under) < 2:
+        return Estimate(shift, None, None)
+    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
+
+    scale = float(np.concatenate([over, under]).mean())  # the resolution is relative
+    error, freedom = error_of_shift(over / scale, under / scale)
+    half = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * comparisons))) * error * scale
+    return Estimate(shift, shift - half, shift + half)
+
+
+def detectable(over: Values, under: Values, comparisons: int = 1) -> float:
+    """Return the ratio of two sets of positive values that such data would show in four of five cases.
+
+    It is the ratio at which Welch's t has a power of 80 %, if the level is shared by so many comparisons (Bonferroni).
+    """
+    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
+
+    error, freedom = error_of_shift(np.log(over), np.log(under))
+    tail = (1 - CONFIDENCE) / (2 * comparisons)
+    return math.exp(float(stdtrit(freedom, 1 - tail) + stdtrit(freedom, POWER)) * error)
+
+
+def runs_to_detect(over: Values, under: Values, factor: float, comparisons: int = 1) -> int | None:
+    """Return the runs of each of two sets with which :func:`detectable` is at most `factor`; None if 1,000 are too few.
+
+    The spread is assumed to be that of the values at hand.
+    """
+    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
+
+    tail = (1 - CONFIDENCE) / (2 * comparisons)
+    spread = math.sqrt(sum(max(float(np.log(values).var(ddof=1)), RESOLUTION**2) for values in (over, under)))
+    for count in range(2, 1_000):
+        freedom = 2 * (count - 1)
+        if float(stdtrit(freedom, 1 - tail) + stdtrit(freedom, POWER)) * spread / math.sqrt(count) <= math.log(factor):
+            return count
+    return None
 
 
 def error_of_shift(first: Values, second: Values) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -64,10 +65,11 @@ def _values(column: pd.Series[float]) -> Values:
 
 
 def _steps(ordered: list[str], times: dict[str, Values]) -> str:
-    """Compare each configuration with the next slower one."""
+    """Compare each configuration with the next slower one. The intervals hold for all pairs of `times` at once."""
     texts = []
+    pairs = math.comb(len(times), 2)
     for faster, slower in pairwise(ordered):
-        factor = ratio(times[slower], times[faster])
+        factor = ratio(times[slower], times[faster], pairs)
         if factor.low is None or factor.high is None:
             texts.append(
                 f"{slower} takes {in_short(factor.value)} times as long as {faster} (one run, not enough for a test)"
@@ -79,7 +81,9 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"a difference between {faster} and {slower} is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    return "; ".join(texts).replace("a difference", "A difference", int(texts[0].startswith("a difference "))) + "."
+    text = "; ".join(texts).replace("a difference", "A difference", int(texts[0].startswith("a difference "))) + "."
+    at_once = f" The intervals hold for all {pairs:,} pairs at once." if pairs > 1 and "95 %" in text else ""
+    return text + at_once
 
 
 def score_differences(scores: dict[str, Values], trains: bool = True) -> str:

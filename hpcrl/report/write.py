@@ -14,7 +14,7 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.formats.usability import read_usability
 from hpcrl.report import spreadsheet
-from hpcrl.report.baseline import MEASURES, Change, compare, judge
+from hpcrl.report.baseline import SCORE, Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
 from hpcrl.report.figures.drawing import for_paper
@@ -116,14 +116,14 @@ def _judged(
     if not baseline:
         return sections, []
     older = with_groups(read_cells(baseline, study))
+    scores = {section.study: section.score for section in sections}
     changes = judge(
         [
             change
             for name, rows in cells.groupby("study", sort=True)
-            for change in compare(rows, older[older["study"] == name])
+            for change in compare(rows, older[older["study"] == name], scores[str(name)].more_is_better)
         ]
     )
-    scores = {section.study: section.score for section in sections}
     changes = [change if scores[change.study].trains else _plain(change, scores[change.study]) for change in changes]
     told = [
         replace(section, changes=[change for change in changes if change.study == section.study])
@@ -152,9 +152,9 @@ def write_page(
 
 def _plain(change: Change, score: Score) -> Change:
     """Name the measure of a study that trains nothing."""
-    names = {MEASURES["training_time"][0]: "time of the command", MEASURES["final_score"][0]: score.title}
+    names = {"training_time": "time of the command", SCORE: score.title}
     why = re.sub(r"\bseed(s?)\b", r"repeat\1", change.why)
-    return replace(change, measure=names.get(change.measure, change.measure), why=why)
+    return replace(change, measure=names.get(change.column, change.measure), why=why)
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:

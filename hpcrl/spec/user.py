@@ -1,4 +1,4 @@
-"""The user's own settings, which are in no profile: account, e-mail, directory of environments."""
+"""The user's own settings, which are in no profile: account, e-mail, directory of environments, emissions of the grid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from hpcrl.errors import UsageError
 from hpcrl.spec.document import read_document, validate
@@ -20,7 +20,7 @@ _EMAIL = r"^[^\s\"'$`\\@]+@[^\s\"'$`\\@]+$"
 
 
 class UserSettings(BaseModel):
-    """``~/.config/hpcrl/config.yaml``; `accounts` by cluster."""
+    """``~/.config/hpcrl/config.yaml``; `accounts` by cluster, `grid_intensity` in grams of CO2 equivalent per kilowatt-hour."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,6 +28,7 @@ class UserSettings(BaseModel):
     email: Annotated[str, StringConstraints(pattern=_EMAIL)] | None = None
     environments_root: str | None = None
     notify: Notify | None = None
+    grid_intensity: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 def config_directory() -> Path:

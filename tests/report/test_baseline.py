@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpcrl.collect.merge import collect
+from hpcrl.report.baseline import compare, judge
+from hpcrl.report.statistics import ratio
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
@@ -74,13 +77,43 @@ def test_one_seed_and_few_seeds_cannot_be_judged(tmp_path: Path, hpcrl: Callable
     options = ("-o", tmp_path / "r", "--figures", "none", "--baseline")
     shown = hpcrl("report", slow, *options, one)
     assert shown.code == 0
-    assert "No regression beyond noise in 0 comparisons" in shown.out
-    assert "x one seed." in shown.out
+    assert f"Nothing could be compared with {one}." in shown.out and "No regression" not in shown.out
+    assert "x one seed: at least 2 seeds are needed." in shown.out
     few = dataset(tmp_path / "few", TIMES[:3], SCORES[:3])
     worse = dataset(tmp_path / "worse", TIMES[:3], [score / 2 for score in SCORES[:3]])
     shown = hpcrl("report", worse, *options, few)
     assert "seeds are needed for" in shown.out
     assert "that cannot be judged" in (tmp_path / "r/report.html").read_text()
+
+
+def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    noisy = [10.0, 14.0, 8.0, 12.0, 9.0]
+    old, new = dataset(tmp_path / "old", noisy, SCORES), dataset(tmp_path / "new", noisy[::-1], SCORES)
+    shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
+    assert shown.code == 0
+    (reason,) = [line for line in shown.out.splitlines() if "cannot be judged" in line and "seeds are needed" in line]
+    seeds = int(reason.partition("about ")[2].partition(" seeds are needed to show a change of 10 % for ")[0])
+    # What so many seeds of this spread show, by simulation.
+    generator = np.random.default_rng(1)
+    spread = float(np.log(noisy).std(ddof=1))
+    shown_by = [
+        ratio(*np.exp(generator.normal((np.log(1.1), 0), spread, (seeds, 2)).T), 2).low > 1  # type: ignore[operator]
+        for _ in range(400)
+    ]
+    assert 0.7 < np.mean(shown_by) < 0.9
+
+
+@pytest.mark.parametrize(("better", "regressions"), [("lower", 0), ("higher", 1)])
+def test_a_lower_score_is_a_regression_only_where_more_is_better(better: str, regressions: int) -> None:
+    rows = pd.DataFrame(
+        {"study": "s", "cluster": "c", "where": "1 core", "what": "a", "outcome": "completed", "training_time": np.nan,
+         "compile_time": np.nan, "memory": np.nan, "final_score": SCORES}
+    )  # fmt: skip
+    half = rows.assign(final_score=rows["final_score"] / 2)
+    found = judge(compare(half, rows, more_is_better=better == "higher"))
+    assert [change.verdict for change in found].count("regression") == regressions
+    back = judge(compare(rows, half, more_is_better=better == "higher"))
+    assert [change.verdict for change in back].count("regression") == 1 - regressions
 
 
 def test_two_datasets_of_one_distribution_are_told_apart_in_one_report_of_twenty() -> None:

@@ -27,13 +27,17 @@ def test_packages_and_gpus_are_added_and_emissions_only_when_asked_for() -> None
     assert "At 500 g CO2e/kWh this is about 3 kg CO2e" in in_words(cells, 500.0)
 
 
-def test_slurm_s_account_of_a_node_is_the_whole_of_it() -> None:
-    text = in_words(rows({"slurm_energy": 2 * KWH, "cpu_energy": 1 * KWH, "energy": 1 * KWH}), 1000.0)
-    assert text.startswith("Energy: 2 kWh by Slurm, whole nodes (1 cell).")
+def test_slurm_s_account_of_a_node_counts_where_the_processors_have_no_counter() -> None:
+    text = in_words(rows({"slurm_energy": 2 * KWH, "energy": 1 * KWH}), 1000.0)
+    assert text.startswith("Energy: 2 kWh by Slurm, whole nodes (1 cell).")  # the GPUs are in it
     assert "about 2 kg CO2e" in text
+    text = in_words(rows({"slurm_energy": 2 * KWH, "cpu_energy": 1 * KWH}), None)
+    assert text == "Energy: 1 kWh by processor packages of whole nodes (RAPL) (1 cell)."
 
 
 def test_cells_that_shared_a_machine_have_no_energy_of_their_own() -> None:
     shared = {"cpu_energy": 2 * KWH, "shared": True}
     assert in_words(rows(shared, shared), None) == "Energy of single cells is not known. Cells shared their machines."
+    by_slurm = {"slurm_energy": 2 * KWH, "shared": True}
+    assert in_words(rows(by_slurm, by_slurm), None) == "Energy of single cells is not known. Cells shared their machines."
     assert "2 kWh by GPUs" in in_words(rows(shared | {"energy": 2 * KWH}), None)

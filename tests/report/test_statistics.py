@@ -153,6 +153,7 @@ def test_sentences_say_what_is_shown_and_what_is_not() -> None:
         "1 core: a trains fastest, in 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
     )
     assert "a difference between b and d is not shown: d takes 0.9" in speed
+    assert speed.endswith(" The intervals hold for all 3 pairs at once.")
     assert last == (
         "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d above a, d above b."
     )
@@ -173,9 +174,20 @@ def test_from_how_many_steps_a_mode_that_starts_later_pays() -> None:
     table.loc[table["what"] == "torch lazy", "wall_time"] += 9
     found = [text for text in sentences(table) if " takes less time than " in text]
     assert found == [
-        "1 core: torch lazy takes less time than torch eager from about 150,000 steps: outside of training it takes 9.0 s more, "
+        "1 core: torch lazy takes less time than torch eager from about 150,000 steps (95 % interval 130,000 to 170,000): outside of training it takes 9.0 s more, "
         "and 0.06 ms less per step."
     ]
+
+
+def test_a_break_even_point_needs_differences_that_are_shown() -> None:
+    """The means are those of the test above."""
+    table = rows({"torch eager": [21.0, 21.0], "torch lazy": [10.0, 20.0]})
+    table["steps"] = 100_000
+    table["colour"] = "torch"
+    table.loc[table["what"] == "torch lazy", "wall_time"] += 9
+    assert not [text for text in sentences(table) if " takes less time than " in text]
+    (one,) = [text for text in sentences(table[::2]) if " takes less time than " in text]
+    assert "steps (one run, not enough for an interval)" in one
 
 
 def test_sentences_on_single_runs_claim_no_interval() -> None:

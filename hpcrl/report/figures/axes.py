@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -52,15 +53,30 @@ def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure
     drawn: list[Figure | None] = []
     for axis in names[:_MOST_AXES]:
         for column, name, title, known in measures:
-            drawn.append(_against(known, axes, axis, column, name, title, names))
-    for first, second in list(combinations(names, 2))[:1]:
+            figure = _against(known, axes, axis, column, name, title)
+            drawn.append(_with_rule(figure, _rule_of_axes(names)))
+    pairs = list(combinations(names, 2))
+    for pair in pairs[:1]:
         for column, name, title, known in measures:
-            drawn.append(_map(known, axes, (first, second), column, name, title))
+            figure = _map(known, axes, pair, column, name, title)
+            drawn.append(_with_rule(figure, f"Of {len(pairs)} pairs of axes only the first is drawn." * (len(pairs) > 1)))
     return drawn
 
 
+def _rule_of_axes(names: list[str]) -> str:
+    if len(names) <= _MOST_AXES:
+        return ""
+    drawn = ", ".join(name.replace("_", " ") for name in names[:_MOST_AXES])
+    return f"Of {len(names)} numeric axes the first {_MOST_AXES} are drawn: {drawn}."
+
+
+def _with_rule(figure: Figure | None, rule: str) -> Figure | None:
+    """Say in the caption which figures were left out."""
+    return replace(figure, text=f"{figure.text} {rule}") if figure and rule else figure
+
+
 def _against(
-    known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str, names: list[str]
+    known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str
 ) -> Figure | None:
     data = known.assign(x=axes.loc[known.index, axis].astype(float), value=known[column])
     if data["x"].nunique() < 2:

@@ -120,6 +120,7 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
             points = pd.DataFrame(
                 [
                     {"what": f"{crossing.late.what} takes less time than {crossing.early.what}", "steps": crossing.steps,
+                     "low": crossing.low, "high": crossing.high,
                      "seconds": crossing.late.after(crossing.steps)} for crossing in crossed
                 ]
             )  # fmt: skip
@@ -148,7 +149,8 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
         return None
     text = (
         "Wall time against the number of steps, from the mean time outside of training and the mean time per step. From a crossing "
-        "(diamond) on, the mode with the longer start takes less time. Grey dots are the actual runs, means over completed seeds. "
+        "(diamond) on, the mode with the longer start takes less time; a crossing is drawn if both differences are shown, and its "
+        "interval is in the table. Grey dots are the actual runs, means over completed seeds. "
         "Lines beyond them are extrapolated."
     )
     if more:
