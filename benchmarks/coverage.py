@@ -66,7 +66,7 @@ def covers_geometric_mean(draw: Draw, seeds: int, trials: int, generator: np.ran
 def covers_improvement(shift: float, seeds: int, trials: int, generator: np.random.Generator) -> float:
     truth = float(ndtr(shift / np.sqrt(2)))
     pairs = [generator.normal((shift, 0), 1, (seeds, 2)).T for _ in range(trials)]
-    intervals = [probability_of_improvement(*pair, repetitions=500, seed=number) for number, pair in enumerate(pairs)]
+    intervals = [probability_of_improvement(pair[0], pair[1], 500, number) for number, pair in enumerate(pairs)]
     return float(np.mean([interval.low <= truth <= interval.high for interval in intervals]))  # type: ignore[operator]
 
 
@@ -116,7 +116,10 @@ def false_findings(seeds: int, trials: int, generator: np.random.Generator, conf
         in_full, *_ = sentences(rows)
         alarms += (
             not speed.startswith("No configuration is shown to be faster")
-            or any(text.startswith("Least memory") or " differ beyond chance in " in text.replace(_NONE, "") for text in others)
+            or any(
+                text.startswith("Least memory") or " differ beyond chance in " in text.replace(_NONE, "")
+                for text in others
+            )
             or " takes " in re.sub(r"(a|A) difference between .*? times as long \(95 % interval\)", "", in_full)
         )
     return alarms / trials
@@ -166,7 +169,9 @@ def main() -> None:
     _print("Probability of improvement: % of 95 % intervals that hold it (percentile bootstrap)", "scores", rows)
     few = max(20, trials // 5)
     rows = {"16 configurations": [false_findings(seeds, few, generator) for seeds in SEEDS]}
-    _print(f"The report's findings and sentences on equal configurations: % of {few} reports with any difference", "", rows)
+    _print(
+        f"The report's findings and sentences on equal configurations: % of {few} reports with any difference", "", rows
+    )
     alarms = [false_alarms(seeds, few, generator) for seeds in SEEDS]
     _print(
         f"`report --baseline`, nothing changed: % of {few} reports with any regression",

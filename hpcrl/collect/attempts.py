@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
+from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.formats.facts import RETURNS, StudyFacts
-from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
-from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.formats.plan import Cell, Plan
 from hpcrl.profilers import KEY as PROFILE
-from hpcrl.schedulers.interface import look
-from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
+from hpcrl.slurm.client import RUNNING, WAITING
 
 # The outcome of an attempt when Slurm ended its job, whatever its record says.
 _OUTCOME = {
@@ -46,8 +43,6 @@ _FAILURES = ("failed", "oom", "diverged")
 CALIBRATION = ("matrix", "memory", "python", "environment")
 EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission was written with another clock
 
-
-_NO_USAGE = Usage()
 # Values of the first rank's footer that are valid for all ranks.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
@@ -86,59 +81,8 @@ _FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Accounted:
-    """One submitted task as the scheduler (or the local executor) sees it."""
-
-    cell: Cell
-    job: Job
-    state: JobState
-    submission: Submission
-    attempt: int
-    key: str | None
-    usage: Usage = _NO_USAGE
-
-
-# (cell, the attempt's name without its restart count)
-AttemptKey = tuple[str, str]
 # What cells ask for, as text -> what the site counts and charges for an hour of it.
 Charges = dict[str, dict[str, Any]]
-
-
-def accounted_attempts(directory: Path, plan: Plan, slurm: Slurm) -> dict[AttemptKey, Accounted]:
-    """Return every submitted attempt that the scheduler or the local queue knows."""
-    if not (directory / FILE).exists():
-        return {}
-    try:
-        ledger = Ledger(directory)
-    except DamagedLedger:
-        return {}  # the records are enough, and `hpcrl submit` rebuilds the ledger
-    try:
-        submissions = ledger.taken()
-        view = look(slurm, ledger, submissions)
-    finally:
-        ledger.close()
-    found_ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
-    usage = slurm.usage(sorted(found_ids, key=int))
-    jobs = {job.name: job for job in plan.cell_jobs()}
-    attempts: dict[AttemptKey, Accounted] = {}
-    for submission in submissions:
-        job = jobs.get(submission.job) or find_job(directory, submission.job)[1]
-        if job.stage != "cells":
-            continue
-        cells = list(read_cells(directory, job))
-        by_id = view.jobs.get(submission.name) or {job_id: {} for job_id in submission.job_ids}
-        alone = submission.cells_per_task == 1  # else Slurm's figures are totals of several cells
-        for index, task, attempt in submission.places():
-            cell = cells[task]
-            for job_id, tasks in by_id.items():
-                name = submission.attempt(index, job_id)
-                state = tasks.get(index) or JobState(job_id, "UNKNOWN")
-                used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
-                attempts[cell.id, name] = Accounted(
-                    cell, job, state, submission, attempt, name if job_id else None, used
-                )
-    return attempts
 
 
 def attempt_rows(
@@ -183,33 +127,38 @@ def newest_restarts(attempts: Iterable[tuple[str, str]]) -> dict[AttemptKey, int
 
 
 def rows_without_records(
-    plan: Plan, accounted: Mapping[AttemptKey, Accounted], newest: Mapping[AttemptKey, int]
+    plan: Plan,
+    cells: Mapping[str, Cell],
+    accounted: Mapping[AttemptKey, Accounted],
+    newest: Mapping[AttemptKey, int],
 ) -> list[dict[str, Any]]:
     """Return one row for each attempt that was submitted, no longer waits, and left no record."""
     rows = []
     charges = _charges(plan)
-    recorded = {(name, known.attempt) for name, base in newest if (known := accounted.get((name, base)))}
+    recorded = {(name, known.ledger, known.attempt) for name, base in newest if (known := accounted.get((name, base)))}
     for (name, base), known in accounted.items():
-        # The fence lets one submission run an attempt: if another one has its record, this one did nothing.
+        # The fence of a directory lets one submission run an attempt: if another one has its record, this one did nothing.
         if (
             (name, base) not in newest
-            and known.submission.state != ELSEWHERE
-            and known.state.state not in WAITING
-            and (name, known.attempt) not in recorded
+            and not known.elsewhere
+            and known.state not in WAITING
+            and (name, known.ledger, known.attempt) not in recorded
         ):
-            rows.append(_row_without_record(plan, base, charges, known))
+            rows.append(_row_without_record(plan, cells[name], base, charges, known))
     return rows
 
 
-def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) -> tuple[str, int, int, float]:
+def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) -> tuple[str, float, float, int, float]:
     """Return the key that sorts rows by cell, and those of a cell by submission, oldest first.
 
-    An attempt without a record has no start time. Starts by hand come last.
+    An attempt without a record has no start time. If no ledger has the submission that a record names, the attempt is as old
+    as its start. Starts by hand come last.
     """
     base, restart = _split(row["attempt"])
-    known = accounted.get((row["cell"], base))
-    number = known.submission.number if known else sys.maxsize
-    return row["cell"], number, restart, row["started"] or 0.0
+    started = row["started"] or 0.0
+    if known := accounted.get((row["cell"], base)):
+        return row["cell"], known.since, known.number, restart, started
+    return row["cell"], started if row.get("submission") else math.inf, started, restart, started
 
 
 def is_extra(row: Mapping[str, Any]) -> bool:
@@ -230,7 +179,7 @@ def _row_of_records(
 ) -> dict[str, Any]:
     first = group[0]
     head, footer = first["header"], first["footer"] or {}
-    outcome, reason = _outcome(group, found.state if found else None, last)
+    outcome, reason = _outcome(group, found, last)
     wall = max(record["wall_time"] for record in group)
     if plan.study.search:  # the cell drew hyperparameters when it started
         drawn = head.get("drawn") or {}
@@ -245,6 +194,7 @@ def _row_of_records(
         "partition": head.get("partition"),
         "qos": head.get("qos"),
         "job_id": head.get("job_id"),
+        "submission": head.get("submission"),
         "records": len(group),
         "started": head["started"],
         "tensorboard": head.get("tensorboard"),
@@ -334,28 +284,27 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
     ranks = [record["header"]["rank"] for record in group]
     texts += [f"rank {rank} left more than one record" for rank in sorted(set(ranks)) if ranks.count(rank) > 1]
     started = min(record["header"]["started"] for record in group)
-    if found and started < found.submission.at - EARLY_SECONDS:
-        late = found.submission.at - started
+    if found and started < found.at - EARLY_SECONDS:
+        late = found.at - started
         texts.append(
             f"{group[0]['header']['node']}: its clock is {late:.0f} s behind the clock of the submitting machine"
         )
     return list(dict.fromkeys(texts))
 
 
-def _row_without_record(plan: Plan, attempt: str, charges: Charges, found: Accounted) -> dict[str, Any]:
-    state = found.state
+def _row_without_record(plan: Plan, cell: Cell, attempt: str, charges: Charges, found: Accounted) -> dict[str, Any]:
     outcome = _OUTCOME.get(
-        state.state, "running" if state.state in RUNNING else "failed" if state.state == "FAILED" else "lost"
+        found.state, "running" if found.state in RUNNING else "failed" if found.state == "FAILED" else "lost"
     )
-    reason = f"it left no record; the scheduler says {state.state}" + (
-        f", exit code {state.exit_code}" if state.exit_code else ""
+    reason = f"it left no record; the scheduler says {found.state}" + (
+        f", exit code {found.exit_code}" if found.exit_code else ""
     )
-    row = _identity(plan, found.cell, attempt, charges)
+    row = _identity(plan, cell, attempt, charges)
     row |= {
         "outcome": outcome,
         "reason": reason,
-        "partition": found.job.partition,
-        "qos": found.job.qos,
+        "partition": found.partition,
+        "qos": found.qos,
         "records": 0,
         "started": None,
     }
@@ -364,8 +313,7 @@ def _row_without_record(plan: Plan, attempt: str, charges: Charges, found: Accou
 
 def _requested(found: Accounted) -> dict[str, Any]:
     """Return the submission of an attempt, and its requests where they differ from the plan's: a retry asks for more."""
-    made = found.submission
-    asked = {"submission": made.token, "memory_mib": made.memory, "time_limit": made.time}
+    asked = {"submission": found.token, "memory_mib": found.memory, "time_limit": found.time}
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -418,23 +366,22 @@ def _asked(resources: Mapping[str, Any]) -> str:
 
 
 def _accounting(found: Accounted) -> dict[str, Any]:
-    state, used = found.state, found.usage
     return {
-        "slurm_state": state.state,
-        "slurm_exit_code": state.exit_code,
-        "slurm_elapsed": state.elapsed,
+        "slurm_state": found.state,
+        "slurm_exit_code": found.exit_code,
+        "slurm_elapsed": found.elapsed,
         "job_id": found.key,
-        "slurm_cpu_seconds": used.cpu_seconds,
-        "slurm_memory_peak": used.memory_peak,
-        "slurm_energy": used.energy,
-        "slurm_nodes": used.nodes,
+        "slurm_cpu_seconds": found.cpu_seconds,
+        "slurm_memory_peak": found.memory_peak,
+        "slurm_energy": found.energy,
+        "slurm_nodes": found.nodes,
     }
 
 
-def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool) -> tuple[str, str | None]:
+def _outcome(group: list[Mapping[str, Any]], found: Accounted | None, last: bool) -> tuple[str, str | None]:
     """Decide the outcome of an attempt. If Slurm ended the job, its state decides; otherwise the worst that any rank recorded."""
-    if last and state is not None and state.state in _OUTCOME:
-        return _OUTCOME[state.state], f"the scheduler says {state.state}"
+    if last and found and found.state in _OUTCOME:
+        return _OUTCOME[found.state], f"the scheduler says {found.state}"
     ended = [record for record in group if record["footer"]]
     # A rank that fails ends the others: the first failure is the cause, the others are its consequences.
     failures = [record for record in ended if record["footer"]["outcome"] in _FAILURES]
@@ -453,10 +400,10 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
         return worst["footer"]["outcome"], worst["footer"].get("reason")
     if not last:
         return "preempted", "it was requeued"
-    if state is not None and state.state in RUNNING | WAITING:
+    if found and found.state in RUNNING | WAITING:
         return "running", None
-    if state is not None and state.state == "FAILED":
-        return "failed", f"it ended without a footer; exit code {state.exit_code}"
+    if found and found.state == "FAILED":
+        return "failed", f"it ended without a footer; exit code {found.exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"
 
 

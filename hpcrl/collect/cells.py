@@ -11,11 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcrl.collect.arrays import column
-from hpcrl.collect.attempts import (
+from hpcrl.collect.accounting import (
     Accounted,
     AttemptKey,
-    accounted_attempts,
+    as_table,
+    ask,
+    of_plans,
+    read_kept,
+    with_kept,
+    write_kept,
+)
+from hpcrl.collect.arrays import column
+from hpcrl.collect.attempts import (
     age_of,
     attempt_of,
     attempt_rows,
@@ -39,29 +46,43 @@ def write_cells(
     cells: dict[str, dict[str, Cell]],
     slurm: Slurm,
 ) -> pa.Table:
-    """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows."""
+    """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows.
+
+    One plan may have several directories. What the schedulers said of its attempts is kept, too, for a later call that does
+    not get all of them.
+    """
     path = part_file(dataset, "cells", 0)
     pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
+    directories: dict[str, list[Path]] = {}
+    for directory, plan in opened:
+        directories.setdefault(plan.id, []).append(directory)
     if path.exists():
         before = read_part(path, SCHEMAS["cells"])
-        again = {plan.id for _, plan in opened}
         for plan_id in pc.unique(before["plan"].cast(pa.string())).to_pylist():
-            if plan_id not in again:
+            if plan_id not in directories:
                 piece = _of_plan(before, plan_id)
                 pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
         del before
+    kept, others = of_plans(read_kept(dataset), directories)
+    answers = [others]
     with Summaries(dataset) as summaries:
-        for directory, plan in {plan.id: (directory, plan) for directory, plan in opened}.values():
+        for plan in {plan.id: plan for _, plan in opened}.values():
             made = pieces[plan.cluster.name, plan.study.name, plan.id] = []
+            own_cells, own_directories = cells[plan.id], directories[plan.id]
             try:
-                accounted = accounted_attempts(directory, plan, slurm)
+                accounted = with_kept(ask(own_directories, plan, slurm), of_plans(kept, [plan.id])[0], own_cells)
                 for places, names in _by_cell(summaries.known, plan.id, accounted):
                     own = {name: accounted[name] for name in names}
-                    made.append(_rows(plan, cells[plan.id], summaries, places, own))
+                    made.append(_rows(plan, own_cells, summaries, places, own))
+                answers.append(as_table(plan.id, accounted))
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise UsageError(
-                    f"{directory}: its cells or its ledger contain values of a wrong type ({type(error).__name__}: {error}): leave this plan out"
+                    f"{', '.join(map(str, own_directories))}: its cells or its ledger contain values of a wrong type "
+                    f"({type(error).__name__}: {error}): leave this plan out"
                 ) from None
+            del accounted
+    write_kept(dataset, answers)
+    del answers, kept, others
     ordered = [table for key in sorted(pieces) for table in pieces[key]] or [_empty(SCHEMAS["cells"])]
     table = pa.concat_tables(ordered).unify_dictionaries().combine_chunks()
     write_part(path, table)
@@ -91,7 +112,7 @@ def _rows(
     tables, ages, extra = [], [], []
     for rows in chain(
         (attempt_rows(plan, cells, records, accounted, newest) for records in chunks),
-        [rows_without_records(plan, accounted, newest)],
+        [rows_without_records(plan, cells, accounted, newest)],
     ):
         ages += [age_of(row, accounted) for row in rows]
         extra += [is_extra(row) for row in rows]
@@ -167,8 +188,8 @@ def _by_cell(
     order = pc.sort_indices(keys, sort_keys=[("cell", "ascending"), ("record", "ascending")])
     places, cells = places.take(order), keys["cell"].take(order).to_pylist()
     attempts: dict[str, list[AttemptKey]] = {}
-    for name, known in accounted.items():
-        attempts.setdefault(known.cell.id, []).append(name)
+    for name in accounted:
+        attempts.setdefault(name[0], []).append(name)
     every = sorted({*cells, *attempts})
     first = 0
     while first < len(every):

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hpcrl.collect.parts import SUMMARIES
+from hpcrl.collect.parts import ACCOUNTING, SUMMARIES
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.lease import FOLDER, Say, held_lease
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
@@ -63,3 +63,4 @@ def _remove_unfinished(dataset: Path, parts: int) -> None:
         for path in (dataset / table).glob("*part-*.parquet"):  # a name that begins with a dot: half-written
             if not (number := path.stem.removeprefix("part-")).isdecimal() or int(number) >= parts:
                 path.unlink()
+    (dataset / SUMMARIES / f".{ACCOUNTING}").unlink(missing_ok=True)  # half-written

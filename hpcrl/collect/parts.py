@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from hpcrl.collect.reading import PROVENANCE
 
 SUMMARIES = "records"
+ACCOUNTING = "accounting.parquet"  # beside the summaries: what the schedulers said of attempts
 _WORD = pa.dictionary(pa.int32(), pa.string())
 SUMMARY_SCHEMA = pa.schema(
     [("plan", _WORD), ("cell", pa.string()), ("record", pa.string()), ("summary", pa.string())]

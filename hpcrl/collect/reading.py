@@ -25,6 +25,7 @@ _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named af
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
     "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "profile": TEXT,
+    "submission": TEXT,
 }  # fmt: skip
 _HARDWARE = {
     "cpu": TEXT,

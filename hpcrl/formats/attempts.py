@@ -45,6 +45,7 @@ class Start:
         restart: how often the scheduler has requeued the job.
         key: the job, as ``JOBID_INDEX``.
         mark: equal for all ranks of one start, and different for two starts of one job.
+        submission: the token of the submission that granted the attempt; None for a start by hand.
     """
 
     cell: str
@@ -52,6 +53,7 @@ class Start:
     restart: int
     key: str
     mark: str
+    submission: str | None = None
 
     @property
     def name(self) -> str:

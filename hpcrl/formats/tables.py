@@ -149,7 +149,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "memory_peak",
                 _F64,
-                "maximum memory of the workload's own processes on one node: PSS, with the peak of each process as the kernel recorded it",
+                "maximum memory of the workload's own processes on one node: PSS, with the peak of each process as the kernel recorded it; "
+                "a lower bound if between two readings forked processes copied shared pages, or several processes peaked together",
                 "B",
             ),
             _field(
@@ -170,7 +171,13 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "CPU time that the job's control group counted, including sampler and calibration",
                 "s",
             ),
-            _field("cgroup_memory_peak", _F64, "maximum memory that the job's control group counted on one node", "B"),
+            _field(
+                "cgroup_memory_peak",
+                _F64,
+                "maximum memory that the job's control group counted on one node: it misses no peak, but it includes page cache, hpcrl's own "
+                "processes and whatever else ran in the job's step",
+                "B",
+            ),
             _field("sampler_cpu_seconds", _F64, "CPU time of the sampling itself, all nodes", "s"),
             _field("sampler_memory", _F64, "resident memory of the sampler", "B"),
             _field("machine_memory_percent", _F64, "whole machine: mean of psutil.virtual_memory().percent", "%"),

@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> int:
         else:
             raise UsageError("give --cell, or --job and --index")
         allocation = read_allocation()
-        start = start_of(cell, attempt, allocation)
-        token = {"token": options.submission} if options.submission else {}
+        start = start_of(cell, attempt, allocation, submission=options.submission)
+        token = {"token": start.submission} if start.submission else {}
         facts = {"node": allocation.node, "time": time.time(), **token, **this_process()}
         if refusal := take_attempt(options.plan, start, facts):
             if allocation.rank == 0:

@@ -73,18 +73,26 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def start_of(
-    cell: Cell, attempt: int | None, allocation: Allocation, environment: Mapping[str, str] = os.environ
+    cell: Cell,
+    attempt: int | None,
+    allocation: Allocation,
+    environment: Mapping[str, str] = os.environ,
+    submission: str | None = None,
 ) -> Start:
     """Return the name of this start of a cell for the fence. A start without a granted attempt is by hand, with its own name.
 
     The ranks of one start share the script's mark, or, with a site's own template, the port of their srun.
+
+    Args:
+        submission: the token of the submission that granted the attempt.
     """
     mark = environment.get("HPCRL_START") or environment.get("SLURM_SRUN_COMM_PORT")
     if allocation.key is not None:
         name, restart, key = allocation.key, allocation.restarts, allocation.key
     else:
         name, restart, key = allocation.attempt, 0, allocation.attempt
-    return Start(cell.id, name if attempt is None else str(attempt), restart, key, mark or allocation.attempt)
+    granted = name if attempt is None else str(attempt)
+    return Start(cell.id, granted, restart, key, mark or allocation.attempt, submission)
 
 
 def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from hpcrl.run.events import DURING, LiveEvents, write_events
 from hpcrl.run.header import header_of
 from hpcrl.run.interrupt import Interrupt
 from hpcrl.run.judging import judged
+from hpcrl.run.leftovers import GRACE_SECONDS, end_after_training
 from hpcrl.run.metric_files import read_metric_files
 from hpcrl.run.mlflow import Named, Server
 from hpcrl.run.profiling import Profiling
@@ -48,6 +49,7 @@ from hpcrl.telemetry.meter import Meter
 from hpcrl.telemetry.phases import PhaseClock
 from hpcrl.telemetry.processes import adopt_orphans, name_runner
 
+_HURRIED_SECONDS = 1.0  # between TERM and KILL for what outlives a training that a signal ended
 # Exit codes of a rank, so that a failed cell is a failed job.
 EXIT = {"completed": 0, "pruned": 0, "preempted": 0, "failed": 1, "diverged": 1, "oom": 1, "timeout": 1}
 
@@ -118,6 +120,7 @@ class RankOfAttempt:
         limit = plan.study.profile_limit
         self._profiling = Profiling(profiler, directory, self._path.name, limit, self._clock, framework)
         self._values = {**cell.config, **cell.resources, "cell": cell.id}
+        self._senders: list[int] = []  # processes that send the values beside the training
 
     def run(self, interval: float) -> int:
         """Run it, with a sample every `interval` seconds; return the exit code."""
@@ -130,6 +133,8 @@ class RankOfAttempt:
         if self._allocation.ranks == 1:
             self._recorder.meter = meter
         ended = self._work(sampler, self._trial if isinstance(self._trial, HpcrlError) else untracked)
+        if not self._plan.runs_command:
+            self._end_leftovers(sampler)
         used = meter.usage()  # before waiting for the sampler, whose usage is not the workload's
         self._read_metrics()
         if sampler and (unmeasured := sampler.stop()):
@@ -162,7 +167,8 @@ class RankOfAttempt:
         if search := self._plan.study.search:
             kept |= wanted(search)
         self._recorder = Recorder(self._path, self._clock, cpu_before=self._cpu_before, wanted=kept)
-        facts = header_of(self._directory, self._plan, self._job, self._cell, allocation, self._profiler)
+        token = self._start.submission
+        facts = header_of(self._directory, self._plan, self._job, self._cell, allocation, token, self._profiler)
         if self._first_on_node:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
         if isinstance(self._trial, Trial):
@@ -208,6 +214,8 @@ class RankOfAttempt:
         except (HpcrlError, OSError) as error:
             return HpcrlError(str(error))
         self._recorder.followers.append(follower)
+        if isinstance(follower, TrackingBeside):
+            self._senders = follower.processes()
         self._recorder.event(TRACKED)
         return None
 
@@ -227,6 +235,15 @@ class RankOfAttempt:
             kind = "oom" if is_out_of_memory(str(error)) else "failed"
             first_line = next(iter(str(error).strip().splitlines()), "")
             return Ended(kind, f"{type(error).__name__}: {first_line}".removesuffix(": "), {})
+
+    def _end_leftovers(self, sampler: Sampler | None) -> None:
+        """End what outlives a training, and note it: it must neither be missing in the usage nor disturb the next cell."""
+        self._clock.switch("other")
+        keep = [*(sampler.processes() if sampler else ()), *self._senders]
+        # After a signal there may be only seconds until the footer must be written.
+        grace = GRACE_SECONDS if self._interrupt.caught is None else _HURRIED_SECONDS
+        if left := end_after_training(keep, grace):
+            self._recorder.event(left)
 
     def _command(self, sampler: Sampler | None) -> Ended:
         keep = sampler.processes() if sampler else []

@@ -16,9 +16,19 @@ from hpcrl.telemetry.provenance import code, hardware, numeric_variables, slurm_
 
 
 def header_of(
-    directory: Path, plan: Plan, job: Job, cell: Cell, allocation: Allocation, profiler: str | None = None
+    directory: Path,
+    plan: Plan,
+    job: Job,
+    cell: Cell,
+    allocation: Allocation,
+    submission: str | None = None,
+    profiler: str | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that are known before the cell begins."""
+    """Return the fields that are known before the cell begins.
+
+    Args:
+        submission: the token of the submission that granted the attempt; None for a start by hand.
+    """
     try:
         worker = hashlib.sha256((directory / plan.worker).read_bytes()).hexdigest()[:16]
     except OSError:
@@ -41,6 +51,7 @@ def header_of(
         "attempt": allocation.attempt,
         "restarts": allocation.restarts,
         "job_id": allocation.key,
+        "submission": submission,
         "node": allocation.node,
         "rank": allocation.rank,
         "ranks": allocation.ranks,

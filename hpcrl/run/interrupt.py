@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from types import FrameType
 
 # Seconds after TERM until a rank that waits for another one is ended.
@@ -28,6 +29,8 @@ class Interrupt:
             reading, writing = os.pipe()
             os.set_blocking(writing, False)
             signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            # A forked process of an environment has the pipe, too: its signals are not this rank's.
+            os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
             threading.Thread(target=self._watch, args=(reading,), daemon=True).start()
 
     def _catch(self, number: int, frame: FrameType | None) -> None:

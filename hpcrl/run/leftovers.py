@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -13,7 +15,19 @@ import psutil
 from hpcrl.errors import count
 from hpcrl.telemetry.processes import children, descendants
 
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+# After a training: for processes that are already ending, and for the daemonic ones of multiprocessing.
+_PATIENCE_SECONDS = 0.5
+# What Python and frameworks start for themselves, by a part of the command line: it is ended without a note.
+_HELPERS = (
+    "from multiprocessing.resource_tracker import",
+    "from multiprocessing.forkserver import",
+    "loky.backend.resource_tracker import",
+    "/_inductor/compile_worker/",
+)
+# A process that uses MPI without mpirun is their parent. MPI_Finalize, at its exit, needs them.
+_MPI = frozenset({"orted", "prted", "prte", "hydra_pmi_proxy"})
 
 
 def reap(keep: Collection[int]) -> None:
@@ -24,8 +38,11 @@ def reap(keep: Collection[int]) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
-def end_leftovers(keep: Collection[int]) -> str | None:
+def end_leftovers(keep: Collection[int], grace: float = GRACE_SECONDS) -> str | None:
     """End all descendants of this process, except `keep` and their descendants, and wait for them.
+
+    Args:
+        grace: seconds between TERM and KILL.
 
     Returns:
         a sentence about the ended processes; None if there were none.
@@ -33,19 +50,23 @@ def end_leftovers(keep: Collection[int]) -> str | None:
     reap(keep)
     names: Counter[str] = Counter()
     known: set[int] = set()
-    deadline = time.monotonic() + _GRACE_SECONDS
+    own = _command_line(os.getpid())
+    deadline = time.monotonic() + grace
     while left := _below(keep):
         for process in left:
-            with suppress(psutil.NoSuchProcess):
-                if process.pid not in known:
+            with suppress(psutil.Error):
+                line = _command_line(process.pid)
+                if process.pid not in known and not any(helper in line for helper in _HELPERS):
                     names[process.name()] += 1
-                    known.add(process.pid)
-                    process.terminate()
-                elif time.monotonic() > deadline:
+                # A fork of this process has its handlers, which survive TERM, and shares the pipe that tells a rank of it.
+                if line == own or (process.pid in known and time.monotonic() > deadline):
                     process.kill()
-        time.sleep(0.02)
+                elif process.pid not in known:
+                    process.terminate()
+            known.add(process.pid)
+        time.sleep(_POLL_SECONDS)
         reap(keep)
-        if time.monotonic() > deadline + _GRACE_SECONDS:  # KILL does not end a process that waits for a dead disk
+        if time.monotonic() > deadline + GRACE_SECONDS:  # KILL does not end a process that waits for a dead disk
             break
     if not names:
         return None
@@ -53,11 +74,50 @@ def end_leftovers(keep: Collection[int]) -> str | None:
     return f"{count(names.total(), 'process', 'processes')} outlived the workload and had to be ended ({told})"
 
 
+def end_after_training(keep: Collection[int], grace: float = GRACE_SECONDS) -> str | None:
+    """Do the same after a training in this process. The processes of its libraries are not reported.
+
+    Daemonic processes of multiprocessing are ended first: Python would end them at the exit of this process. The resource
+    trackers and MPI's daemons stay, because they are needed until then, and end with this process.
+    """
+    own = [child for child in multiprocessing.active_children() if child.daemon]
+    for child in own:
+        child.kill()
+    for child in own:
+        child.join(_PATIENCE_SECONDS)
+    kept = {*keep, *_needed_until_exit()}
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    reap(kept)
+    while _below(kept) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        reap(kept)
+    return end_leftovers(kept, grace)
+
+
+def _needed_until_exit() -> set[int]:
+    """Return the processes that libraries of this process started and still need."""
+    # multiprocessing's tracker and those of packages like it. They ignore TERM, and end when this process does.
+    modules = [module for name, module in list(sys.modules.items()) if name.endswith(".resource_tracker")]
+    trackers = {getattr(getattr(module, "_resource_tracker", None), "_pid", None) for module in modules}
+    needed = {pid for pid in trackers if isinstance(pid, int)}
+    for pid in children(os.getpid()):
+        with suppress(psutil.Error):
+            if psutil.Process(pid).name() in _MPI:
+                needed.add(pid)
+    return needed
+
+
+def _command_line(pid: int) -> str:
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""
+
+
 def _below(keep: Collection[int]) -> list[psutil.Process]:
     kept = set(keep).union(*(descendants(pid) for pid in keep))
     processes = []
     for pid in descendants(os.getpid()):
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             if pid not in kept and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
     return processes

@@ -151,6 +151,10 @@ class TrackingBeside:
         if wrong:
             self._say(f"tracking: {wrong}")
 
+    def processes(self) -> list[int]:
+        """Return its process."""
+        return [self._process.pid]
+
     def _hand(self, content: dict[str, Any]) -> None:
         with suppress(OSError):  # it has died, which is said at the end
             assert self._process.stdin is not None

@@ -24,8 +24,9 @@ from hpcrl.rl.agents import Agent
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.bounded import Bounded
 from hpcrl.rl.envs.checking import check as check_environment
+from hpcrl.rl.envs.closing import Closing
 from hpcrl.rl.envs.make import gymnasium_environment
-from hpcrl.rl.frameworks import make_collective
+from hpcrl.rl.frameworks import finish, make_collective
 from hpcrl.rl.make import make_exploration, make_training
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.learning import LearnerLoop
@@ -88,7 +89,7 @@ def train_cell(
 
     limit = config.get("max_episode_steps", workload.get("max_episode_steps"))
     options = _options_of(workload, config, settings)
-    make_environment = partial(gymnasium_environment, workload["environment"], limit, options)
+    make_environment = Closing(partial(gymnasium_environment, workload["environment"], limit, options))
     if ":" in workload["environment"] and (wrong := check_environment(workload["environment"], options)):
         raise UsageError(wrong)
     world = join(group) if acts else None
@@ -100,6 +101,7 @@ def train_cell(
         actor = make_exploration(name, settings, framework, execution, make_environment, run)
         with profiled or nullcontext():
             explored = actor.explore(stop)
+        _close(make_environment, framework, recorder)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
     device = "cuda" if asked.gpus else "cpu"
     training = make_training(name, settings, framework, execution, make_environment, run, device)
@@ -141,6 +143,7 @@ def train_cell(
         )
         for which, policy in result.policies.items()
     }
+    _close(make_environment, framework, recorder)
     del training  # the learner must be gone before its collective closes
     if collective:
         collective.close()
@@ -148,6 +151,13 @@ def train_cell(
     if trial and result.outcome == "pruned":
         reason = trial.pruned_because()
     return Ended(result.outcome, reason, facts, agents)
+
+
+def _close(environments: Closing, framework: str, recorder: Recorder) -> None:
+    """Close the environments, and end the framework's own processes. An environment that fails here fails nothing else."""
+    for fault in environments.close():
+        recorder.event(f"an environment could not be closed: {fault}")
+    finish(framework)
 
 
 def _settings_of(workload: dict[str, Any], config: dict[str, Any]) -> tuple[str, Any]:

@@ -31,7 +31,10 @@ def test_nothing_is_said_of_what_is_used_well() -> None:
         ({"cpu_utilisation": 0.3}, "30% of the 2 cores in use"),
         ({"gpus": 1, "gpu_percent": 4.0}, "the GPUs are busy 4% of the time"),
         ({"memory": 0.5 * GIB}, "at most 0.5 of the 4 GiB of requested memory of a node in use"),
-        ({"memory": 0.5 * GIB, "nodes": 2, "tasks": 2, "cpu_seconds": 7200.0}, "at most 0.5 of the 4 GiB of requested memory of a node"),
+        (
+            {"memory": 0.5 * GIB, "nodes": 2, "tasks": 2, "cpu_seconds": 7200.0},
+            "at most 0.5 of the 4 GiB of requested memory of a node",
+        ),
         ({"wall_time": 300.0, "cpu_seconds": 540.0}, "ended after 5.0 of the 60 minutes requested"),
         ({"machine_cpu_percent": 95.0}, "other jobs used 50% of the machine"),
         ({"setup_time": 1500.0}, "75% of the time is before the first step"),

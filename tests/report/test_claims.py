@@ -196,7 +196,10 @@ def test_scores_are_compared_by_ranks(tmp_path: Path) -> None:
     swapped = [each | {"execution": "eager" if each["execution"] == "lazy" else "lazy"} for each in [*low, *high]]
     assert verdict(tmp_path, test, *swapped).verdict == "contradicted"
     few = verdict(tmp_path, test, *low[:3], *high[:3])
-    assert few.verdict == "cannot be tested here" and "there are too few runs to show a difference: the minimum is 4 each" in few.measured
+    assert (
+        few.verdict == "cannot be tested here"
+        and "there are too few runs to show a difference: the minimum is 4 each" in few.measured
+    )
 
 
 MACHINE = {"kind": "less", "measure": "machine_cpu", "this": LAZY | ON_CPU, "than": {"execution": "eager"}}

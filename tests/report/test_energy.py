@@ -39,5 +39,7 @@ def test_cells_that_shared_a_machine_have_no_energy_of_their_own() -> None:
     shared = {"cpu_energy": 2 * KWH, "shared": True}
     assert in_words(rows(shared, shared), None) == "Energy of single cells is not known. Cells shared their machines."
     by_slurm = {"slurm_energy": 2 * KWH, "shared": True}
-    assert in_words(rows(by_slurm, by_slurm), None) == "Energy of single cells is not known. Cells shared their machines."
+    assert (
+        in_words(rows(by_slurm, by_slurm), None) == "Energy of single cells is not known. Cells shared their machines."
+    )
     assert "2 kWh by GPUs" in in_words(rows(shared | {"energy": 2 * KWH}), None)

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrl.collect.reading import RecordData, read_record
-from tests.builders import command_study, dqn_study, planned, run_task
+from hpcrl.formats.ledger import Ledger
+from tests.builders import command_study, dqn_study, granted, planned, run_task
 from tests.spec.test_rendering import NASTY
 
 JOB = "short-numpy-cpu-1"
@@ -197,6 +198,15 @@ kept = bytearray(500_000_000)
         assert "the kernel was out of memory" in footer["reason"]
     finally:
         group.rmdir()
+
+
+def test_a_record_names_the_submission_that_granted_its_attempt(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"]))
+    ledger = Ledger(plan, create=True)
+    token = ledger.intend(granted(plan, "0")).token
+    ledger.close()
+    assert run_task(plan, "mine-numpy-cpu-1", 0, "--submission", token).returncode == 0
+    assert only_record(plan).header["submission"] == token
 
 
 def edited(plan: Path, **workload: object) -> Path:

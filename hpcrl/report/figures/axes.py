@@ -59,7 +59,9 @@ def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure
     for pair in pairs[:1]:
         for column, name, title, known in measures:
             figure = _map(known, axes, pair, column, name, title)
-            drawn.append(_with_rule(figure, f"Of {len(pairs)} pairs of axes only the first is drawn." * (len(pairs) > 1)))
+            drawn.append(
+                _with_rule(figure, f"Of {len(pairs)} pairs of axes only the first is drawn." * (len(pairs) > 1))
+            )
     return drawn
 
 
@@ -75,9 +77,7 @@ def _with_rule(figure: Figure | None, rule: str) -> Figure | None:
     return replace(figure, text=f"{figure.text} {rule}") if figure and rule else figure
 
 
-def _against(
-    known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str
-) -> Figure | None:
+def _against(known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str) -> Figure | None:
     data = known.assign(x=axes.loc[known.index, axis].astype(float), value=known[column])
     if data["x"].nunique() < 2:
         return None

@@ -37,6 +37,9 @@ class Bounded:
     def step(self, action: NDArray[np.float32]) -> Any:
         return self._environment.step(self._stretched(action))
 
+    def close(self) -> None:
+        self._environment.close()
+
 
 def bounded_environment(make_environment: Callable[[], Any]) -> Any:
     """Make an environment whose actions, if they are real numbers with bounds, go from -1 to 1."""

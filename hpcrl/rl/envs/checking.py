@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.rl.envs.closing import close_all
 from hpcrl.rl.envs.make import gymnasium_environment
 
 _LONGEST = 300
@@ -32,6 +33,8 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> str | None:
             raise  # this says nothing of the environment's rules
         said = " ".join(str(error).split()) or "no message"
         return f"{name} fails Gymnasium's check_env: {type(error).__name__}: {said[:_LONGEST]}"
+    finally:
+        close_all([environment])
     return None
 
 

@@ -24,6 +24,9 @@ class Flat:
         image, *others = self._environment.step(action)
         return image.reshape(-1), *others
 
+    def close(self) -> None:
+        self._environment.close()
+
 
 def flat_environment(make_environment: Callable[[], Any]) -> Any:
     """Make an environment whose images, if it shows any, are flat."""

@@ -19,6 +19,9 @@ class Slow:
         time.sleep(self._seconds)
         return self._environment.step(action)
 
+    def close(self) -> None:
+        self._environment.close()
+
 
 def slow_environment(make_environment: Callable[[], Any], seconds: float) -> Slow:
     """Make an environment whose every step takes `seconds` more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ def configure(framework: str) -> None:
         UsageError: the framework is not installed here.
     """
     _module(framework, "runtime").configure()
+
+
+def finish(framework: str) -> None:
+    """Let a framework, if it was used, end processes that it started for itself, when the training is over."""
+    runtime = sys.modules.get(f"hpcrl.rl.frameworks.{framework}.runtime")
+    getattr(runtime, "finish", lambda: None)()
 
 
 def check_device(framework: str, device: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.rl.envs.closing import close_all
 from hpcrl.rl.interfaces import Actions, Transitions
 from hpcrl.rl.vector.sync import SyncEnvironments
 from hpcrl.rl.vector.workers import Workers, serve
@@ -38,12 +39,16 @@ class PipeEnvironments:
 
 def _work(make_environment: Callable[[], Any], share: slice, connection: Connection, other: Connection) -> None:
     """Step a share of the environments: a message is a list of seeds, or actions."""
-    environments = SyncEnvironments([make_environment() for _ in range(share.stop - share.start)])
+    made = [make_environment() for _ in range(share.stop - share.start)]
+    environments = SyncEnvironments(made)
 
     def answer(message: list[int] | Actions) -> Any:
         return environments.reset(message) if isinstance(message, list) else environments.step(message)
 
-    serve(connection, other, answer)
+    try:
+        serve(connection, other, answer)
+    finally:
+        close_all(made)
 
 
 def make(make_environment: Callable[[], Any], count: int) -> PipeEnvironments:

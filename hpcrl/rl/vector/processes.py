@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.actions import kind_of_actions
+from hpcrl.rl.envs.closing import close_all
 from hpcrl.rl.interfaces import Actions, Transitions
 from hpcrl.rl.vector.sync import SyncEnvironments
 from hpcrl.rl.vector.workers import Workers, serve
@@ -80,7 +81,8 @@ def _work(
     make_environment: Callable[[], Any], share: slice, connection: Connection, other: Connection, memory: _Memory
 ) -> None:
     """Step a share of the environments: a message is a list of seeds, or nothing for a step."""
-    environments = SyncEnvironments([make_environment() for _ in range(share.stop - share.start)])
+    made = [make_environment() for _ in range(share.stop - share.start)]
+    environments = SyncEnvironments(made)
 
     def answer(seeds: list[int] | None) -> None:
         if seeds is not None:
@@ -91,7 +93,10 @@ def _work(
         memory.terminated[share], memory.ended[share] = transitions.terminated, transitions.ended
         memory.last[share] = transitions.last
 
-    serve(connection, other, answer)
+    try:
+        serve(connection, other, answer)
+    finally:
+        close_all(made)
 
 
 def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments:
@@ -99,4 +104,6 @@ def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments
     environment = make_environment()
     space = environment.action_space
     numbers = space.shape[0] if kind_of_actions(space) == "continuous" else 0
-    return ProcessEnvironments(make_environment, count, math.prod(environment.observation_space.shape), numbers)
+    inputs = math.prod(environment.observation_space.shape)
+    close_all([environment])
+    return ProcessEnvironments(make_environment, count, inputs, numbers)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,13 @@ def compiled(lazy: bool) -> str:
 
     graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
     return f"torch.compile: {graphs} graphs, {breaks} graph breaks"
+
+
+def finish() -> None:
+    """End the processes that compile. PyTorch itself ends them at the exit of this process, too late for the usage of a cell."""
+    module = sys.modules.get("torch._inductor.async_compile")
+    with suppress(Exception):  # PyTorch does not document it
+        getattr(module, "shutdown_compile_workers", lambda: None)()
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,0 +1,44 @@
+"""The environments of a training are closed when it is over."""
+
+from __future__ import annotations
+
+import pickle
+
+from hpcrl.rl.envs.closing import Closing, close_all
+
+
+class Simulator:
+    """An environment that counts how often it was closed."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.closed, self._fault = 0, fault
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._fault:
+            raise RuntimeError(self._fault)
+
+
+def test_environments_in_use_are_closed_once() -> None:
+    made = Closing(Simulator)
+    used, dropped = made(), made()
+    del dropped
+    assert made.close() == []
+    assert used.closed == 1
+    assert made.close() == []
+    assert used.closed == 1
+
+
+def test_one_that_fails_is_told_and_the_others_are_closed() -> None:
+    first, last = Simulator("it hangs\nin line 7"), Simulator()
+    assert close_all([first, object(), last]) == ["RuntimeError: it hangs"]
+    assert (first.closed, last.closed) == (1, 1)
+
+
+def test_another_process_gets_a_factory_of_its_own() -> None:
+    made = Closing(Simulator)
+    used = made()
+    other: Closing = pickle.loads(pickle.dumps(made))
+    there = other()
+    assert other.close() == []
+    assert (used.closed, there.closed) == (0, 1)
