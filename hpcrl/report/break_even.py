@@ -66,7 +66,7 @@ class BreakEven:
         interval = (
             "one run, not enough for an interval"
             if self.low is None or self.high is None
-            else f"95 % interval {_rounded(self.low)} to {_rounded(self.high)}"
+            else f"95 % interval {_rounded(self.low, 3)} to {_rounded(self.high, 3)}"
         )
         return (
             f"{self.late.what} takes less time than {self.early.what} from about {_rounded(self.steps)} steps ({interval}): outside of "
@@ -124,5 +124,5 @@ def _crossings(found: Sequence[Cost], comparisons: int) -> Iterator[BreakEven]:
             yield BreakEven(early, late, steps, start.low / step.high, start.high / step.low)
 
 
-def _rounded(steps: float) -> str:
-    return f"{float(f'{steps:.2g}'):,.0f}"
+def _rounded(steps: float, digits: int = 2) -> str:
+    return f"{float(f'{steps:.{digits}g}'):,.0f}"

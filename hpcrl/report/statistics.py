@@ -63,10 +63,10 @@ def ratio(over: Values, under: Values, comparisons: int = 1) -> Estimate:
     shift = float(first.mean() - second.mean())
     if len(over) < 2 or len(under) < 2:
         return Estimate(math.exp(shift), None, None)
-    from scipy.special import stdtr, stdtrit  # imported here, because SciPy is slow to import
+    from scipy.special import stdtr  # imported here, because SciPy is slow to import
 
     error, freedom = error_of_shift(first, second)
-    half = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * comparisons))) * error
+    half = _half_width(error, freedom, comparisons)
     p = 2 * float(stdtr(freedom, -abs(shift) / error))
     return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
 
@@ -80,11 +80,9 @@ def difference(over: Values, under: Values, comparisons: int = 1) -> Estimate:
     shift = float(over.mean() - under.mean())
     if len(over) < 2 or len(under) < 2:
         return Estimate(shift, None, None)
-    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
-
     scale = float(np.concatenate([over, under]).mean())  # the resolution is relative
     error, freedom = error_of_shift(over / scale, under / scale)
-    half = float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * comparisons))) * error * scale
+    half = scale * _half_width(error, freedom, comparisons)
     return Estimate(shift, shift - half, shift + half)
 
 
@@ -124,6 +122,13 @@ def error_of_shift(first: Values, second: Values) -> tuple[float, float]:
         part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
     )
     return error, freedom
+
+
+def _half_width(error: float, freedom: float, comparisons: int) -> float:
+    """Return half the width of an interval of Student's t, of which so many hold at once (Bonferroni)."""
+    from scipy.special import stdtrit  # imported here, because SciPy is slow to import
+
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / (2 * comparisons))) * error
 
 
 def geometric_mean(values: Values) -> Estimate:
