@@ -203,19 +203,34 @@ def bootstrap(
     return Estimate(value, *_interval(np.asarray(statistic(drawn))))
 
 
-def probability_of_improvement(better: Values, worse: Values, repetitions: int = 2_000, seed: int = 0) -> Estimate:
-    """Estimate P(X > Y) for one run of each, ties count half: the Mann-Whitney statistic over the number of pairs."""
+def probability_of_improvement(better: Values, worse: Values) -> Estimate:
+    """Estimate P(X > Y) for one run of each, ties count half: the Mann-Whitney statistic over the number of pairs.
 
-    def statistic(x: Values, y: Values) -> Any:
-        above = (x[..., :, None] > y[..., None, :]) + 0.5 * (x[..., :, None] == y[..., None, :])
-        return above.mean(axis=(-2, -1))
-
-    value = float(statistic(better, worse))
+    The interval is method 5 of Newcombe 2006 ("Confidence intervals for an effect size measure based on the Mann-Whitney
+    statistic", part 2, Statistics in Medicine 25). Those of a bootstrap are far too narrow if one set is above the other.
+    """
+    pairs = (better[:, None] > worse[None, :]) + 0.5 * (better[:, None] == worse[None, :])
+    value = float(pairs.mean())
     if len(better) < 2 or len(worse) < 2:
         return Estimate(value, None, None)
-    generator = np.random.default_rng(seed)
-    x, y = (_resampled(values, repetitions, generator) for values in (better, worse))
-    return Estimate(value, *_interval(statistic(x, y)))
+    # A value and its complement have the same spread.
+    low, high = (_least_probability(part, len(better), len(worse)) for part in (value, 1 - value))
+    return Estimate(value, low, 1 - high)
+
+
+def _least_probability(value: float, first: int, second: int) -> float:
+    """Return the least probability of which an estimate of `value` is not yet too far away."""
+    from scipy.special import ndtri  # imported here, because SciPy is slow to import
+
+    quantile = float(ndtri((1 + CONFIDENCE) / 2))
+    more = (first + second) / 2 - 1
+    low, high = 0.0, value
+    for _ in range(50):
+        middle = (low + high) / 2
+        share = (1 - middle) / (2 - middle) + middle / (1 + middle)
+        spread = math.sqrt(middle * (1 - middle) * (1 + more * share) / (first * second))
+        low, high = (low, middle) if middle + quantile * spread > value else (middle, high)
+    return low
 
 
 def mann_whitney(x: Values, y: Values, most: int = _MOST_DIVISIONS, seed: int = 0) -> float:

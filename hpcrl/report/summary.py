@@ -100,7 +100,7 @@ def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
     shown = []
     for (first, second), differs in zip(pairs, holm(tests), strict=True):
         if differs:
-            above = probability_of_improvement(scores[first], scores[second], repetitions=1).value > 0.5
+            above = probability_of_improvement(scores[first], scores[second]).value > 0.5
             shown.append(f"{first} above {second}" if above else f"{second} above {first}")
     total = count(len(pairs), "pair") + " of configurations"
     if not any(able) and not shown:

@@ -202,6 +202,17 @@ def test_what_did_not_complete_is_not_compared() -> None:
     assert sentences(table) == []
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
+def test_the_interval_of_a_probability_of_improvement_holds_it(shift: float) -> None:
+    from scipy import stats
+
+    generator, truth = np.random.default_rng(5), stats.norm.cdf(shift / np.sqrt(2))
+    intervals = [probability_of_improvement(*generator.normal((shift, 0), 1, (5, 2)).T) for _ in range(500)]
+    assert np.mean([part.low <= truth <= part.high for part in intervals]) > 0.92  # type: ignore[operator]
+    apart = probability_of_improvement(np.arange(5.0) + 5, np.arange(5.0))
+    assert apart.value == apart.high == 1 and apart.low is not None and 0.5 < apart.low < 0.8
+
+
 def test_agreement_with_rliable() -> None:
     """Against the authors' own package; its other half does not import beside today's pandas."""
     from rliable import metrics

@@ -131,7 +131,7 @@ def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     pairs = []
     for over, under in permutations(names, 2):
         first, second = (over, under) if score.more_is_better else (under, over)
-        estimate = probability_of_improvement(scores[first], scores[second], repetitions=500)
+        estimate = probability_of_improvement(scores[first], scores[second])
         low, high = (estimate.low, estimate.high) if estimate.low is not None else (np.nan, np.nan)
         pairs.append({"over": over, "under": under, "probability": estimate.value, "low": low, "high": high})
     places = {name: str(number) for number, name in enumerate(names, start=1)}
@@ -150,7 +150,8 @@ def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     numbers = base.mark_text(fontSize=11, color="#111111").encode(text=alt.Text("probability:Q", format=".2f"))
     text = (
         "The probability that a run of the configuration on the left scores better than one of the numbered column, ties count "
-        "half. 0.5 means no difference. Configurations are numbered by their median, best first."
+        "half. 0.5 means no difference. Configurations are numbered by their median, best first. The table has 95 % intervals of "
+        "each pair (Newcombe 2006, method 5)."
     )
     if len(scores) > len(names):
         text += f" The best {len(names)} of {len(scores)} configurations."
