@@ -42,6 +42,7 @@ _WORST = (
     "completed",
 )
 _FAILURES = ("failed", "oom", "diverged")
+_AT_A_SIGNAL = ("preempted", "timeout")
 # Results of a calibration; a higher value means a faster machine.
 CALIBRATION = ("matrix", "memory", "python", "environment")
 EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission was written with another clock
@@ -455,6 +456,9 @@ def _outcome(group: list[Mapping[str, Any]], state: JobState | None, last: bool)
         return "preempted", "it was requeued"
     if state is not None and state.state in RUNNING | WAITING:
         return "running", None
+    for record in ended:
+        if record["footer"]["outcome"] in _AT_A_SIGNAL:  # those without a footer waited for it, and were ended with it
+            return record["footer"]["outcome"], record["footer"].get("reason")
     if state is not None and state.state == "FAILED":
         return "failed", f"it ended without a footer; exit code {state.exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"
