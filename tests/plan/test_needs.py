@@ -39,7 +39,9 @@ def test_a_profile_that_does_not_name_its_mpi_is_noted(
     notes = mpi_notes(profile, workload(hyperparameters={"topology": "sequential"}), [{}, {"topology": topology}])
     assert len(notes) == told
     for note in notes:
-        assert note.startswith("a learner and its actors need MPI, and the profile of sol has no `launch.mpi`: srun takes")
+        assert note.startswith(
+            "a learner and its actors need MPI, and the profile of sol has no `launch.mpi`: srun takes"
+        )
 
 
 def test_the_actors_of_a_whole_study_are_seen() -> None:

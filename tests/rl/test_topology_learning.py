@@ -257,7 +257,7 @@ def test_an_mpi_that_is_not_there_or_has_other_ranks_is_named(monkeypatch: pytes
         Get_library_version=lambda: "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4",
     )
     monkeypatch.setitem(sys.modules, "mpi4py", module)
-    with pytest.raises(HpcrlError, match="mpi4py over Open MPI v4.1.4 sees 1 of this cell's 3 ranks"):
+    with pytest.raises(HpcrlError, match=r"mpi4py over Open MPI v4\.1\.4 sees 1 of this cell's 3 ranks"):
         join(Group(rank=0, ranks=3))
     module.MPI.COMM_WORLD.size = 3
     assert join(Group(rank=0, ranks=3)) is module.MPI.COMM_WORLD
