@@ -61,7 +61,7 @@ def messages(worker: Path) -> None:
     )
     print(
         f"  packing and sending {both['ranks'][0]['send'] / cycles * 1e6:.0f} us (learner), {both['ranks'][1]['send'] / cycles * 1e6:.0f} us (actor), "
-        f"unpacking {both['ranks'][1]['receive'] / cycles * 1e6:.0f} us"
+        f"unpacking {both['ranks'][0]['receive'] / cycles * 1e6:.0f} us (learner), {both['ranks'][1]['receive'] / cycles * 1e6:.0f} us (actor)"
     )
     print(
         f"  all that is not work of one of the two: {cost * 1e6:.0f} us, {100 * cost / (both['wall'] / cycles):.2f} % of a cycle",

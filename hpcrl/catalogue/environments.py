@@ -17,6 +17,7 @@ class OwnEnvironment:
     `entry` is where Gymnasium finds its class, and `arguments` are the class's arguments. It has `actions` discrete actions, observations of
     `shape` and `dtype`, and episodes of at most `limit` steps, and of `more_steps` more than a study's own limit. `options` is the
     dataclass of what a study may set, from which `made` makes the description. `arrays`: hpcrl also has many of it as NumPy arrays.
+    `drawn`: MuJoCo draws what it shows, with a GL library.
     """
 
     entry: str
@@ -29,6 +30,7 @@ class OwnEnvironment:
     options: type[Any] | None = None
     made: Callable[[Any], OwnEnvironment] | None = None
     arrays: bool = False
+    drawn: bool = False
 
     def with_options(self, name: str, given: Mapping[str, Any]) -> OwnEnvironment:
         """Return the environment `name` with these options.
@@ -60,7 +62,8 @@ class DoorsOptions:
 
 
 def _box_slider(size: int) -> OwnEnvironment:
-    return OwnEnvironment("hpcrl.rl.envs.box_slider:BoxSlider", {"size": size}, 25, (size, size, 3), "uint8", 80)
+    entry, shape = "hpcrl.rl.envs.box_slider:BoxSlider", (size, size, 3)
+    return OwnEnvironment(entry, {"size": size}, 25, shape, "uint8", 80, drawn=True)
 
 
 def _doors(options: DoorsOptions) -> OwnEnvironment:

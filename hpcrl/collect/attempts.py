@@ -39,6 +39,7 @@ _WORST = (
     "completed",
 )
 _FAILURES = ("failed", "oom", "diverged")
+_AT_A_SIGNAL = ("preempted", "timeout")
 # Results of a calibration; a higher value means a faster machine.
 CALIBRATION = ("matrix", "memory", "python", "environment")
 EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission was written with another clock
@@ -402,6 +403,9 @@ def _outcome(group: list[Mapping[str, Any]], found: Accounted | None, last: bool
         return "preempted", "it was requeued"
     if found and found.state in RUNNING | WAITING:
         return "running", None
+    for record in ended:
+        if record["footer"]["outcome"] in _AT_A_SIGNAL:  # those without a footer waited for it, and were ended with it
+            return record["footer"]["outcome"], record["footer"].get("reason")
     if found and found.state == "FAILED":
         return "failed", f"it ended without a footer; exit code {found.exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"

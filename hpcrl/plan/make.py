@@ -21,6 +21,7 @@ from hpcrl.plan.environments import FlavourName, check_profilers, render_environ
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
+from hpcrl.plan.needs import drawing_notes, mpi_notes
 from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
 from hpcrl.plan.placement import notes
 from hpcrl.plan.workdir import check_readers, working_directory
@@ -136,6 +137,8 @@ def make_plan(
                 *training_notes(study),
                 *surroundings_notes(surroundings),
                 *notes(profile, [batch.placement for batch in batches]),
+                *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
+                *drawing_notes(profile, study.workload),
             ],
         },
         generation=1,

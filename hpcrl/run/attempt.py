@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.catalogue.registry import is_out_of_memory
+from hpcrl.catalogue.training import ranks_with_actors
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
 from hpcrl.formats.mlflow import key_of_attempt, parameters
@@ -108,7 +109,8 @@ class RankOfAttempt:
             raise UsageError(f"{self._path}: this attempt already has a record: make sure that it does not run twice")
         self._group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
         self._environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
-        before_import(cell.config, cell.asked, self._group)
+        has_learner = ranks_with_actors({**plan.workload.get("hyperparameters", {}), **cell.config}) is not None
+        before_import(cell.config, cell.asked, self._group, has_learner)
         self._tensorboard = None if plan.runs_command else str(cell.config.get("tensorboard") or plan.study.tensorboard)
         self._places = Places.of(directory, plan.workload, cell.id)
         self._shows = allocation.rank == 0 and self._tensorboard in ("during", "after")
@@ -159,7 +161,8 @@ class RankOfAttempt:
             write_events(self._path, self._places.own, self._allocation.node, self._allocation.attempt)
         if requeue and not self._requeued():
             return 1
-        return EXIT[outcome]
+        # A launcher ends the other ranks only when one has failed.
+        return EXIT[outcome] or int(ended.leaves_others)
 
     def _open_record(self) -> None:
         allocation, baseline = self._allocation, self._baseline

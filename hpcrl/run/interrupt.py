@@ -10,8 +10,9 @@ import time
 from functools import partial
 from types import FrameType
 
-# Seconds after TERM until a rank that waits for another one is ended.
-_STUCK_SECONDS = 4.0
+# Seconds after TERM until a rank that waits for another one is ended. mpirun would kill it without a word a second later
+# (hpcrl.run.ranks).
+_STUCK_SECONDS = 3.0
 
 
 class Interrupt:

@@ -18,6 +18,9 @@ from hpcrl.errors import UsageError
 
 # Seconds until the other ranks are ended after one has failed.
 _GRACE_SECONDS = 5.0
+# When one rank has died, Open MPI's mpirun waits so many seconds, sends TERM to the others, waits as long again and kills them. The cell
+# must end within ten seconds, and the others need some time for their checkpoints: mpirun's default of one second is too short.
+KILL_SECONDS = 4
 
 
 def start_ranks(
@@ -72,9 +75,7 @@ def _mpirun(mpirun: str, command: Sequence[str], ranks: int, shared: dict[str, s
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
     if "Open MPI" in version or "OpenRTE" in version:
         words += ["--bind-to", "none", "--oversubscribe"]
-        # When one rank has died, mpirun waits so many seconds, sends TERM to the others, waits as long again and kills them: time to
-        # write their checkpoints, which its default of one second is not.
-        words += ["--mca", "odls_base_sigkill_timeout", "5"]
+        words += ["--mca", "odls_base_sigkill_timeout", str(KILL_SECONDS)]
         # All ranks are on this machine: they communicate through shared memory, and do not listen.
         words += ["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "oob_tcp_if_include", "lo"]
         if os.geteuid() == 0:

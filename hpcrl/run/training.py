@@ -31,21 +31,29 @@ from hpcrl.rl.make import make_exploration, make_training
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
+from hpcrl.rl.topologies.ports import GRACE_SECONDS, RankGone
 from hpcrl.rl.train import train
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.search import Trial
 from hpcrl.telemetry.phases import PhaseClock, switch_cost
 from hpcrl.telemetry.provenance import visible_gpus
 
+# Why a learner stopped without its actors.
+_NO_ANSWER = f"after a signal an actor did not answer for {GRACE_SECONDS:g} s"
+
 
 @dataclass(frozen=True)
 class Ended:
-    """The outcome of a workload, its reason, the facts for the footer of its record, and the trained agents to keep."""
+    """The outcome of a workload, its reason, the facts for the footer of its record, and the trained agents to keep.
+
+    `leaves_others` tells that other ranks still wait for this one: the launcher must end them.
+    """
 
     outcome: str
     reason: str | None
     facts: dict[str, Any]
     agents: Mapping[str, Agent] = field(default_factory=dict)
+    leaves_others: bool = False
 
 
 def train_cell(
@@ -74,12 +82,13 @@ def train_cell(
     framework = str(config["framework"])
     execution = str(config.get("execution", frameworks()[framework].default_mode))
     parallelism = asked.parallelism
-    on_gpus = "cuda" in frameworks()[framework].devices
-    if asked.gpus and (not on_gpus or not visible_gpus()):
-        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
-        raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
     name, settings = _settings_of(workload, config)
     acts = has_actors(settings)
+    on_gpus = "cuda" in frameworks()[framework].devices
+    # The GPU is the learner's: an actor's node needs none.
+    if asked.gpus and not (acts and group.rank) and (not on_gpus or not visible_gpus()):
+        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
+        raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
     if group.ranks > 1 and parallelism == "none" and not acts:
         raise UsageError(
             f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
@@ -94,7 +103,7 @@ def train_cell(
         raise UsageError(wrong)
     world = join(group) if acts else None
     collective = make_collective(framework, parallelism, group, clock)
-    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world)
+    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop)
     if trial:
         run = replace(run, prune=trial.prune)
     if acts and group.rank:
@@ -104,9 +113,13 @@ def train_cell(
         _close(make_environment, framework, recorder)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
     device = "cuda" if asked.gpus else "cpu"
-    training = make_training(name, settings, framework, execution, make_environment, run, device)
+    try:
+        training = make_training(name, settings, framework, execution, make_environment, run, device)
+    except RankGone:
+        return Ended("preempted", f"{_NO_ANSWER}: the training had not begun", {}, leaves_others=True)
     with profiled or nullcontext():
         result = train(training, goal, stop, checkpoint_file)
+    learns_from_actors = training.loop if isinstance(training.loop, LearnerLoop) else None
     facts = {
         "steps": result.steps,
         "episodes": result.episodes,
@@ -124,7 +137,7 @@ def train_cell(
         "precise_phases": precise_phases,
         "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
-        "messages": json.dumps(training.loop.facts()) if isinstance(training.loop, LearnerLoop) else None,
+        "messages": json.dumps(learns_from_actors.facts()) if learns_from_actors else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
     played = training.evaluation_environments[0]
@@ -150,7 +163,10 @@ def train_cell(
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     if trial and result.outcome == "pruned":
         reason = trial.pruned_because()
-    return Ended(result.outcome, reason, facts, agents)
+    leaves_others = bool(learns_from_actors and learns_from_actors.gave_up)
+    if leaves_others and result.outcome == "preempted":
+        reason = f"{_NO_ANSWER}: a checkpoint was kept"
+    return Ended(result.outcome, reason, facts, agents, leaves_others)
 
 
 def _close(environments: Closing, framework: str, recorder: Recorder) -> None:
@@ -175,8 +191,12 @@ def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any)
     return given | {key: value for key, value in config.items() if key in axes}
 
 
-def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:
-    """Set the environment variables that a framework reads only once, at its import."""
+def before_import(config: dict[str, Any], asked: Asked, group: Group, has_learner: bool = False) -> None:
+    """Set the environment variables that a framework reads only once, at its import.
+
+    Args:
+        has_learner: rank 0 learns and the others are its actors. Then the GPU is rank 0's, and the others see none.
+    """
     framework = config.get("framework")
     if group.ranks > 1:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -184,6 +204,8 @@ def before_import(config: dict[str, Any], asked: Asked, group: Group) -> None:
             named = ",".join(visible_gpus())
         if len(visible := [gpu for gpu in (named or "").split(",") if gpu]) > 1:  # each rank has one GPU
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
+    if has_learner and group.rank:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if framework not in frameworks():
         return
     if group.ranks > 1:

@@ -15,6 +15,12 @@ from hpcrl.schedulers.states import TaskStatus
 
 _TAIL = 20_000  # bytes of the end of a log that are read
 _LONG_TAIL = 1_000_000  # the same for a log that several cells share
+# What srun and Open MPI say if Slurm cannot start ranks with the MPI that they need. No rank has said anything itself then.
+_NO_MPI = re.compile(r"^srun: .*invalid MPI type|OMPI was not built with SLURM's PMI support", re.IGNORECASE)
+_WITHOUT_MPI = (
+    "srun: the MPI type in the script does not suit this site or the MPI library of the cell: set `launch.mpi` of the cluster's profile to "
+    "one of `srun --mpi=list`, then make the plan again"
+)
 # Slurm runs a copy of the script, in a directory of each job's own.
 _SPOOLED = re.compile(r"\S*/job\d+\S*/slurm_script")
 # Parts of a message that differ between jobs with the same failure.
@@ -30,6 +36,8 @@ def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False
     """Return the last line of a log that the cell itself wrote: not the script before it, and not the launcher after it.
 
     If a check of the results began, it is the last line of the check.
+
+    If Slurm could not start its ranks with their MPI, it is a sentence that says so.
 
     If the cell never began, it is the last line of the script. The log of a requeued job has a beginning for each
     start, and the last one counts.
@@ -54,6 +62,8 @@ def own_last_line(log: Path, cell: str | None, script: str, shared: bool = False
         lines = _since(lines, begun, cell)
         if CHECK_BEGINS in lines:  # else the command's last words would explain why its check failed
             lines = lines[len(lines) - lines[::-1].index(CHECK_BEGINS) :]
+    if any(_NO_MPI.search(line) for line in lines):
+        return _WITHOUT_MPI
     own = [text for line in lines if (text := _text(line)) and not line.startswith(("srun:", "slurmstepd"))]
     return _SPOOLED.sub(lambda _: script, own[-1])[:300] if own else None
 

@@ -99,6 +99,17 @@ def test_ranks_are_one_row_with_the_failure(tmp_path: Path, last_rank: str | Non
     assert row["cpu_seconds"] == 6
 
 
+def test_a_rank_that_kept_a_checkpoint_at_a_signal_speaks_for_those_that_were_ended_with_it(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 3, "nodes": 1, "memory": "1G"}), "sol")
+    (cell,) = cells_of(plan)
+    write_record(plan, cell, rank=0, outcome="preempted", reason="a checkpoint was kept")
+    write_record(plan, cell, rank=1, node="n2", outcome=None)
+    write_record(plan, cell, rank=2, node="n3", outcome="completed")
+    gathered(tmp_path / "d", plan)
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["outcome"], row["reason"], row["records"]) == ("preempted", "a checkpoint was kept", 3)
+
+
 def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
     (cell,) = cells_of(plan)

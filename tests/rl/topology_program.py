@@ -1,10 +1,12 @@
 """Run by mpirun in a framework's own environment: trainings with a learner and actors, one after another.
 
 The first argument is a framework, the second its mode, the third a list of cases in JSON. Rank 0 prints what each case gave, a line each.
+A case that takes longer than the fourth argument, in seconds, ends the program with a traceback of each rank.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import math
 import random
@@ -13,6 +15,7 @@ import threading
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
 from tests.rl.builders import Brighter, Reports
 
+GRACE = 30.0  # seconds
 SMALL = {
     "hidden": [16, 16], "total_steps": 600, "learning_starts": 60, "train_interval": 60, "updates": 8, "batch_size": 16,
     "buffer_size": 5000, "evaluation_interval": 300, "evaluation_episodes": 2, "acting": "numpy",
@@ -46,6 +50,45 @@ class Delayed:
         if self._draw.random() < 0.1:
             time.sleep(self._most * self._draw.random())
         return self._environment.step(action)
+
+
+class Watched:
+    """Says when an episode begins, by creating a file, and begins after so many seconds."""
+
+    def __init__(self, environment: Any, file: Path, seconds: float) -> None:
+        self._environment, self._file, self._seconds = environment, file, seconds
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.step = environment.step
+
+    def reset(self, **given: Any) -> Any:
+        self._file.touch()
+        time.sleep(self._seconds)
+        return self._environment.reset(**given)
+
+
+class Late:
+    """An end of messages whose calls begin after a random while."""
+
+    def __init__(self, ports: Any, late: Callable[[Any], Any]) -> None:
+        self._ports, self._late = ports, late
+
+    def __getattr__(self, name: str) -> Any:
+        return self._late(getattr(self._ports, name))
+
+
+def delayed(most: float, seed: int) -> Callable[[Any], Any]:
+    """Return a decorator that makes a function wait before one call in ten, at most so many seconds."""
+    draw = random.Random(seed)
+
+    def late(function: Any) -> Any:
+        def called(*given: Any) -> Any:
+            if draw.random() < 0.1:
+                time.sleep(most * draw.random())
+            return function(*given)
+
+        return called
+
+    return late
 
 
 class Seen:
@@ -83,11 +126,17 @@ def learner(
     seen, reports, clock = Seen(), Reports(), PhaseClock()
     name = case.get("algorithm", "dqn")
     training = make_training(name, settings, framework, execution, environment, Run(seed, reports, clock, world=world))
-    memory: Any = training.loop._updates.memory  # type: ignore[attr-defined]
+    loop: Any = training.loop
+    if world is not None:
+        loop._wait.grace = GRACE  # no launcher ends who is late, and a busy machine makes everybody late
+        if most_delay := case.get("delay"):
+            late = delayed(most_delay, seed)
+            loop._learn, loop._ports = late(loop._learn), Late(loop._ports, late)
+    memory: Any = loop._updates.memory
     add = memory.add
     memory.add = lambda *given: (seen(*given), add(*given))[1]
     if world is None:  # the explorer has the method itself
-        training.loop._explorer._store = memory.add  # type: ignore[attr-defined]
+        loop._explorer._store = memory.add
     most = case.get("stop_at", math.inf)
 
     def stops() -> bool:
@@ -106,7 +155,8 @@ def learner(
         "sums": dict(seen.sums),
         "counts": dict(seen.counts),
         "seconds": {phase: seconds for phase, seconds in clock.seconds.items() if seconds},
-        "facts": training.loop.facts() if world else None,  # type: ignore[attr-defined]
+        "facts": loop.facts() if world else None,
+        "gave_up": loop.gave_up if world else None,
     }
 
 
@@ -127,22 +177,32 @@ def run_case(case: dict[str, Any], framework: str, execution: str) -> dict[str, 
     if delay := case["slow"].get(str(rank)) if "slow" in case else case.get("delay"):
         environment = lambda: Delayed(make(), delay, 1000 * seed + rank)  # noqa: E731
     signalled = threading.Event()
+    stop = signalled.is_set
+    if "evaluation_lasts" in case:
+        evaluating = Path(case["evaluating"])
+        if rank == 0:  # its environments are those of evaluations
+            environment = lambda: Watched(make(), evaluating, case["evaluation_lasts"])  # noqa: E731
+        elif rank in case["stopped_by_evaluation"]:
+            stop = evaluating.exists
     if rank in case.get("stopped", ()):
         threading.Timer(case["stop_after"], signalled.set).start()
     if rank == 0:
-        facts = learner(case, settings, part, framework, execution, environment, seed, signalled.is_set)
+        facts = learner(case, settings, part, framework, execution, environment, seed, stop)
         others = part.gather(None)
         facts["sent"] = {number: other for number, other in enumerate(others[1:])}
         if case.get("sequential"):
             alone = settings_of(**given)
             facts["sequential"] = learner(case, alone, None, framework, execution, make, seed, lambda: False)
     else:
-        run = Run(seed, Reports(), PhaseClock(), world=part)
+        run = Run(seed, Reports(), PhaseClock(), world=part, stop=stop)
         name = case.get("algorithm", "dqn")
         actor = make_exploration(name, settings, framework, execution, environment, run)
         seen, add = Seen(), actor._add
         actor._explorer._store = lambda *given: (seen(*given), add(*given))[1]
-        explored = actor.explore(signalled.is_set)
+        if most_delay := case.get("delay"):
+            own: Any = actor
+            own._ports = Late(own._ports, delayed(most_delay, 1000 * seed + rank))
+        explored = actor.explore(stop)
         seconds = {phase: spent for phase, spent in run.clock.seconds.items() if spent}
         sums = (seen.sums[0], seen.counts[0])
         part.gather({"outcome": explored.outcome, "steps": explored.steps, "sums": sums, "seconds": seconds})
@@ -150,12 +210,16 @@ def run_case(case: dict[str, Any], framework: str, execution: str) -> dict[str, 
     return facts if rank == 0 else None
 
 
-def main(framework: str, execution: str, cases: str) -> None:
-    for case in json.loads(cases):
+def main(framework: str, execution: str, cases: str, limit: str) -> None:
+    for number, case in enumerate(json.loads(cases)):
+        if MPI.COMM_WORLD.rank == 0:
+            print(f"case {number}: {json.dumps(case)}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback_later(float(limit), exit=True)
         facts = run_case(case, framework, execution)
         if facts is not None:
             print(json.dumps(facts), flush=True)
         MPI.COMM_WORLD.Barrier()
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

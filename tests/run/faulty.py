@@ -1,9 +1,14 @@
-"""CartPole with a fault of a rank, chosen by the variable FAULT; copied into a plan directory, where cells find it."""
+"""CartPole with a fault of a rank, chosen by the variable FAULT; copied into a plan directory, where cells find it.
+
+FAULT_RANK (1) has the fault, and FAULT_FILE gets the time of it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,6 +19,9 @@ RANK = next(
     (os.environ[name] for name in ("SLURM_PROCID", "HPCRL_RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ), "0"
 )
 FAULT = os.environ.get("FAULT", "")
+IS_FAULTY = os.environ.get("FAULT_RANK", "1") == RANK
+# Rank 0 of a learner and actors steps in evaluations only.
+STEPS = 700 if RANK != "0" else 60
 
 
 class Faulty(CartPoleEnv):
@@ -34,13 +42,18 @@ class Faulty(CartPoleEnv):
 
     def step(self, action: int) -> Any:
         self.taken += 1
-        if self.taken == 700 and RANK == "1":
+        if self.taken == STEPS and IS_FAULTY:
+            if file := os.environ.get("FAULT_FILE"):
+                Path(file).write_text(str(time.time()))
             if FAULT == "error":
                 raise RuntimeError("the simulator of this rank is gone")
             if FAULT == "memory":
                 raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
             if FAULT == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if FAULT == "silence":
+                while True:
+                    time.sleep(3600)
         observation, *rest = super().step(action)
         return self.seen(observation), *rest
 

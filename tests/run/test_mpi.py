@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 import hpcrl as package
 from hpcrl.collect.merge import collect
 from hpcrl.errors import SpecError, UsageError
-from hpcrl.run.ranks import start_ranks
+from hpcrl.rl.topologies.ports import GRACE_SECONDS
+from hpcrl.run.interrupt import _STUCK_SECONDS
+from hpcrl.run.ranks import _mpirun, start_ranks
 from hpcrl.slurm.client import Slurm
 from tests.builders import cells_of, command_study, dqn_study, planned, write_yaml
 from tests.conftest import Shown
@@ -128,3 +131,20 @@ def test_what_is_wrong_with_scaling_is_said_with_its_line(
     assert fault in done.err
     line = next(text for text in done.err.splitlines() if fault in text).removeprefix("hpcrl: ")
     assert line.startswith(f"{path}:") and line.removeprefix(f"{path}:").partition(":")[0].isdigit()
+
+
+def test_mpirun_ends_the_other_ranks_of_a_dead_one_within_ten_seconds(tmp_path: Path) -> None:
+    """Open MPI waits so many seconds before TERM, and as long before KILL. Between the two, ranks that wait for the dead one give up."""
+    written, mpirun = tmp_path / "words", tmp_path / "mpirun"
+    lines = [
+        "#!/bin/sh",
+        'if [ "$1" = --version ]; then echo "mpirun (Open MPI) 4.1.4"; exit; fi',
+        f"printf '%s\\n' \"$@\" > {shlex.quote(str(written))}",
+    ]
+    mpirun.write_text("\n".join([*lines, ""]))
+    mpirun.chmod(0o755)
+    assert _mpirun(str(mpirun), ["program"], 3, {}).wait(60) == 0
+    words = written.read_text().split("\n")
+    seconds = int(words[words.index("odls_base_sigkill_timeout") + 1])
+    assert 2 * seconds < 10
+    assert GRACE_SECONDS < _STUCK_SECONDS < seconds

@@ -30,8 +30,8 @@ def study(parallelism: str, framework: str = "mxnet", ranks: int = 2) -> dict[st
     return content
 
 
-def start(tmp_path: Path, content: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the one cell of a study as its script would."""
+def prepared(tmp_path: Path, content: dict[str, Any], **variables: str) -> dict[str, Any]:
+    """Plan a study, and return how its one cell is started as its script would: arguments of a subprocess."""
     plan = planned(tmp_path / "plan", content, "sol")
     shutil.copy(Path(__file__).with_name("faulty.py"), plan)
     (cell,) = cells_of(plan)
@@ -47,8 +47,13 @@ def start(tmp_path: Path, content: dict[str, Any], **variables: str) -> subproce
         "--ranks",
         str(resources["tasks"]),
     ]
-    environment = {**os.environ, "PYTHONPATH": "worker.zip", **variables}
-    return subprocess.run(words, cwd=plan, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return {"args": words, "cwd": plan, "env": {**os.environ, "PYTHONPATH": "worker.zip", **variables}}
+
+
+def start(tmp_path: Path, content: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the one cell of a study as its script would."""
+    given = prepared(tmp_path, content, **variables)
+    return subprocess.run(**given, capture_output=True, text=True, check=False, timeout=600)
 
 
 def run(

@@ -1,21 +1,25 @@
-"""Cells of a learner and actors, as their scripts run them: records, a rank that dies, what the checkpoint is for."""
+"""Cells of a learner and actors, as their scripts run them: records, a rank that dies or is silent, what the checkpoint is for."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import psutil
 import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.slurm.client import Slurm
 from tests.builders import built_environment, cells_of, dqn_study
-from tests.run.test_ranks import run
+from tests.run.test_ranks import prepared, run, start
 
 pytestmark = pytest.mark.slow
 
@@ -37,27 +41,25 @@ def test_a_record_for_each_rank_and_what_came_from_whom(tmp_path: Path, topology
     assert sum(messages["transitions"]) == 4000 and len(messages["transitions"]) == actors
     assert sum(messages["staleness"].values()) <= sum(messages["blocks"])
     phases = hpcrl.load(tmp_path / "dataset", "phases").set_index(["rank", "phase"])["seconds"]
-    assert {"update", "send", "wait"} <= set(phases[0].index) and "env_step" not in phases[0].index
+    assert {"update", "send", "receive", "wait"} <= set(phases[0].index) and "env_step" not in phases[0].index
     for rank in range(1, actors + 1):
         assert {"env_step", "act", "send", "receive", "wait"} <= set(phases[rank].index)
         assert "update" not in phases[rank].index
 
 
-@pytest.mark.parametrize("topology", ["collective", "asynchronous"])
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("error", "rank 1: RuntimeError: the simulator of this rank is gone"), ("kill", "rank 1: killed by SIGKILL")],
-)
-def test_a_rank_that_dies_ends_the_cell_and_the_next_attempt_goes_on(
-    tmp_path: Path, topology: str, fault: str, reason: str
-) -> None:
-    # The bound of the staleness makes even the slower of two asynchronous actors take the 700 steps before its fault.
-    content = study(topology, 2, total_steps=12_000)
-    begun = time.monotonic()
-    done, row = run(tmp_path, content, FAULT=fault)
-    assert time.monotonic() - begun < 60  # it does not wait for ever
+def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: int) -> dict[str, Any]:
+    """Run a cell of which a rank fails, say how long after the fault it ended, and return its row in the dataset."""
+    file = tmp_path / "fault"
+    done = start(tmp_path, content, FAULT=fault, FAULT_RANK=str(rank), FAULT_FILE=str(file))
+    print(f"the cell ended {time.time() - float(file.read_text()):.1f} s after the fault of rank {rank} ({fault})")
     assert done.returncode != 0
-    assert row["outcome"] == "failed" and row["reason"].startswith(reason)
+    collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
+    (row,) = hpcrl.load(tmp_path / "dataset").to_dict("records")
+    return row
+
+
+def next_attempt(tmp_path: Path) -> Any:
+    """Run the cell again, without a fault, and return the row of the attempt that completed."""
     (cell,) = cells_of(tmp_path / "plan")
     words = [
         built_environment("numpy").path / "bin/python",
@@ -72,6 +74,58 @@ def test_a_rank_that_dies_ends_the_cell_and_the_next_attempt_goes_on(
     environment = {**os.environ, "PYTHONPATH": "worker.zip"}
     subprocess.run(words, cwd=tmp_path / "plan", env=environment, capture_output=True, check=True, timeout=300)
     collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
-    again = hpcrl.load(tmp_path / "dataset").query("outcome == 'completed'").iloc[0]
+    return hpcrl.load(tmp_path / "dataset").query("outcome == 'completed'").iloc[0]
+
+
+@pytest.mark.parametrize("topology", ["collective", "asynchronous"])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("error", "rank 1: RuntimeError: the simulator of this rank is gone"), ("kill", "rank 1: killed by SIGKILL")],
+)
+def test_an_actor_that_dies_ends_the_cell_and_the_next_attempt_goes_on(
+    tmp_path: Path, topology: str, fault: str, reason: str
+) -> None:
+    # The bound of the staleness makes even the slower of two asynchronous actors take the 700 steps before its fault.
+    row = row_after_fault(tmp_path, study(topology, 2, total_steps=12_000), fault, rank=1)
+    assert row["outcome"] == "failed" and row["reason"].startswith(reason)
+    again = next_attempt(tmp_path)
     assert again["steps"] == 12_000
     assert again["resumed_step"] > 500
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("error", "rank 0: RuntimeError: the simulator of this rank is gone"), ("kill", "rank 0: killed by SIGKILL")],
+)
+def test_a_learner_that_dies_ends_the_cell_too_and_the_next_attempt_begins_anew(
+    tmp_path: Path, fault: str, reason: str
+) -> None:
+    row = row_after_fault(tmp_path, study("collective", 2, total_steps=12_000), fault, rank=0)
+    assert row["outcome"] == "failed" and row["reason"].startswith(reason)
+    again = next_attempt(tmp_path)
+    assert again["steps"] == 12_000
+    assert pd.isna(again["resumed_step"])
+
+
+@pytest.mark.parametrize("topology", ["collective", "asynchronous"])
+def test_a_signal_ends_a_cell_whose_actor_does_not_answer(tmp_path: Path, topology: str) -> None:
+    """Nobody has failed: the learner keeps a checkpoint, and fails itself, so that the launcher ends the silent actor."""
+    fault = tmp_path / "fault"
+    content = study(topology, 2, total_steps=12_000)
+    cell = subprocess.Popen(**prepared(tmp_path, content, FAULT="silence", FAULT_FILE=str(fault)))
+    deadline = time.monotonic() + 300
+    try:
+        while not fault.exists():
+            assert cell.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        cell.send_signal(signal.SIGTERM)
+        assert cell.wait(120) != 0
+    finally:
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            for process in (*psutil.Process(cell.pid).children(recursive=True), cell):
+                process.kill()
+    collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
+    (row,) = hpcrl.load(tmp_path / "dataset").to_dict("records")
+    assert row["outcome"] == "preempted"
+    assert row["reason"] == "after a signal an actor did not answer for 1 s: a checkpoint was kept"
+    assert next_attempt(tmp_path)["resumed_step"] > 500

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpcrl.errors import UsageError
 from hpcrl.formats.facts import Asked
 from hpcrl.formats.record import read_frames
 from hpcrl.placeholders import fill
@@ -37,6 +39,42 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
         {"framework": "numpy"}, Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1)
     )
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
+
+
+def test_the_gpu_of_a_learner_is_hidden_from_its_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "visible_gpus", lambda: {"0": "A100", "1": "A100"})
+    for rank, expected in enumerate(["0", "", ""]):
+        monkeypatch.setattr(os, "environ", {})
+        group = Group(rank=rank, ranks=3, local_rank=rank)
+        training.before_import({"framework": "numpy"}, Asked(1, 1024, 60, tasks=3, gpus=1), group, has_learner=True)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [(0, "this cell asks for 1 GPUs, but no NVIDIA GPU is visible here"), (1, "expected 4 ranks, got 3")],
+)
+def test_a_node_of_actors_needs_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, said: str) -> None:
+    """The actor goes on to what is wrong next."""
+    monkeypatch.setattr(training, "visible_gpus", dict)
+    clock, config = PhaseClock(), {"framework": "torch", "topology": "collective", "actors": 2, "seed": 1}
+    asked, group = Asked(1, 1024, 60, tasks=4, gpus=1), Group(rank=rank, ranks=3)
+    recorder = Recorder(tmp_path / "a.rec", clock)
+    with pytest.raises(UsageError, match=said):
+        training.train_cell(WORKLOAD, config, asked, None, recorder, clock, lambda: False, tmp_path / "c.npz", group)
+
+
+def test_a_learner_that_is_signalled_before_its_actors_have_come_leaves_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SimpleNamespace(size=3, rank=0, Iallgather=lambda mine, of_all: SimpleNamespace(Test=lambda: False))
+    monkeypatch.setattr(training, "join", lambda group: world)
+    clock, config = PhaseClock(), {"framework": "numpy", "topology": "collective", "actors": 2, "seed": 1}
+    asked, group = Asked(1, 1024, 60, tasks=3), Group(rank=0, ranks=3)
+    recorder = Recorder(tmp_path / "a.rec", clock)
+    ended = training.train_cell(WORKLOAD, config, asked, None, recorder, clock, lambda: True, tmp_path / "c.npz", group)
+    assert (ended.outcome, ended.leaves_others) == ("preempted", True)
+    assert ended.reason == "after a signal an actor did not answer for 1 s: the training had not begun"
 
 
 def test_a_command_keeps_the_settings_of_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,10 @@ SPOOLED = "/var/spool/slurmd/job00123/slurm_script: line 12: module: command not
 FIRST, AGAIN, OTHER = (
     begins(Start(cell, "1", restart, "7_0", "m")) for cell, restart in (("aaa", 0), ("aaa", 1), ("bbb", 0))
 )
+WITHOUT_MPI = (
+    "srun: the MPI type in the script does not suit this site or the MPI library of the cell: set `launch.mpi` of the cluster's profile to "
+    "one of `srun --mpi=list`, then make the plan again"
+)
 
 
 @pytest.fixture
@@ -38,6 +42,11 @@ def scene(tmp_path: Path) -> Scene:
         ([OTHER, "its"], None),
         ([FIRST, "10 %\r20 %\rboom\r"], "boom"),
         ([FIRST, "x" * 30_000, "boom"], "boom"),
+        (["srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types"], WITHOUT_MPI),
+        (["loading", "srun: error: invalid MPI type 'pmix', --mpi=list for acceptable types"], WITHOUT_MPI),
+        ([FIRST, "but OMPI was not built with SLURM's PMI support and therefore cannot", "execute."], WITHOUT_MPI),
+        ([FIRST, "boom: Invalid MPI type"], "boom: Invalid MPI type"),
+        ([FIRST, "mine", OTHER, "but OMPI was not built with SLURM's PMI support and therefore cannot"], "mine"),
     ],
 )
 def test_only_what_the_cell_printed_counts_once_it_has_begun(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 
 from hpcrl.errors import UsageError
 
@@ -21,16 +22,38 @@ def choose_gl() -> str:
     """
     if given := os.environ.get("MUJOCO_GL"):
         return given
-    for name, library in _LIBRARIES.items():
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
+    if name := next(filter(_can_be_loaded, _LIBRARIES), None):
         os.environ["MUJOCO_GL"] = name
         return name
     if os.environ.get("DISPLAY"):
         return "glfw"  # MuJoCo's own choice
-    raise cannot_draw(f"neither {' nor '.join(_LIBRARIES.values())} can be loaded")
+    raise _without_library()
+
+
+def fault_of_drawing(variables: Mapping[str, str]) -> str | None:
+    """Say why a process with these environment variables could not draw here; None if it could, as far as its GL library tells.
+
+    MuJoCo is neither needed nor imported.
+    """
+    given = variables.get("MUJOCO_GL")
+    if given:
+        missing = given in _LIBRARIES and not _can_be_loaded(given)
+        return str(cannot_draw(f"MUJOCO_GL is {given}, and {_LIBRARIES[given]} cannot be loaded")) if missing else None
+    if variables.get("DISPLAY") or any(map(_can_be_loaded, _LIBRARIES)):
+        return None
+    return str(_without_library())
+
+
+def _can_be_loaded(name: str) -> bool:
+    try:
+        ctypes.CDLL(_LIBRARIES[name])
+    except OSError:
+        return False
+    return True
+
+
+def _without_library() -> UsageError:
+    return cannot_draw(f"neither {' nor '.join(_LIBRARIES.values())} can be loaded")
 
 
 def cannot_draw(reason: str) -> UsageError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from hpcrl.errors import HpcrlError
@@ -12,8 +11,8 @@ from hpcrl.rl.interfaces import Algorithm, Weights
 from hpcrl.rl.loops.acting import FrameworkActor, NumpyActor
 from hpcrl.rl.loops.exploring import Explorer
 from hpcrl.rl.runs import Result, Run
-from hpcrl.rl.topologies.ports import DirectActor, Patience, RankGone, StarActor
-from hpcrl.rl.topologies.wire import COMPLETED, GOING, PREEMPTED, WeightsMessage
+from hpcrl.rl.topologies.ports import DirectActor, StarActor
+from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, WeightsMessage
 from hpcrl.rl.weights import unpack
 
 
@@ -22,7 +21,6 @@ class ActorRank:
 
     def __init__(
         self,
-        wait: Patience,
         ports: DirectActor | StarActor,
         algorithm: Algorithm,
         implementation: Any,
@@ -33,7 +31,6 @@ class ActorRank:
         number: int,
         actors: int,
     ) -> None:
-        self._wait = wait
         self._ports, self._run, self._actors, self._number = ports, run, actors, number
         self._like, self._load = like, actor.load
         self._share = algorithm.settings.train_interval // actors
@@ -49,25 +46,23 @@ class ActorRank:
         self._taken += 1
 
     def explore(self, stop: Callable[[], bool]) -> Result:
-        """Explore until the learner says that there is no more to do. A signal that only this rank gets ends all ranks."""
-        self._wait.stop = stop
-        end = PREEMPTED
-        with suppress(RankGone):
-            end = self._explore(stop)
+        """Explore until the learner says that there is no more to do.
+
+        A signal ends exploring, and the next block tells the learner of it, which then ends all ranks. Until the learner answers, the
+        actor waits, however long that takes: if the learner has died, the launcher ends the actor.
+        """
+        end = self._explore(stop)
         return Result(
             "preempted" if end == PREEMPTED else "completed", self._taken, self._explorer.episodes, None, None, None
         )
 
     def _explore(self, stop: Callable[[], bool]) -> int:
         """Explore, and return why there is no more to do."""
-        switch = self._run.clock.switch
-        switch("other")
         message, told = self._take(), False
         while not message["end"]:
             if self._done < self._granted and not told:
                 self._block = self._ports.free_block()
                 self._advance(min(self._share, self._granted - self._done), lambda: stop() or self._is_over())
-                switch("send")
                 told = stop()
                 self._send(PREEMPTED if told else GOING)
             if told or self._done >= self._granted or self._ports.poll():
@@ -96,17 +91,18 @@ class ActorRank:
         return message is not None and message["end"] != GOING
 
     def _send(self, end: int) -> None:
-        block = self._block
+        switch, block = self._run.clock.switch, self._block
+        switch("send")
         block.say(actor=self._number, number=self._blocks, version=self._version, sent=self._taken, end=end)
         self._blocks += 1
         self._ports.send(block)
+        switch("other")
 
     def _take(self) -> WeightsMessage:
         """Wait for a message, and act with its weights from now on."""
         switch = self._run.clock.switch
-        switch("wait")
-        message = self._ports.take()
         switch("receive")
+        message = self._ports.take()
         if message["version"] < self._version:
             raise HpcrlError(
                 f"actor {self._number}: the weights' version went back from {self._version} to {message['version']}: "
@@ -116,7 +112,10 @@ class ActorRank:
             self._begun = message["episodes"] // self._actors
             self._explorer.restart(message["step"], self._begun)
         self._version, self._granted = message["version"], message["granted"]
-        self._explorer.step = max(self._explorer.step, message["step"])
+        # Between messages each of its own steps counted for every actor. The others may have been slower: only what the learner has not
+        # stored yet is still an estimate.
+        unseen = 0 if message["stored"] == ALL else self._taken - message["stored"]
+        self._explorer.step = message["step"] + self._actors * unseen
         self._load(unpack(message.vector, self._like))
         switch("other")
         return message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from hpcrl.catalogue.training import is_over
@@ -15,7 +14,7 @@ from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.updating import Updates
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.ports import PairLearner, Patience, PostedLearner, RankGone, StarLearner
-from hpcrl.rl.topologies.wire import COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
+from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
 from hpcrl.rl.weights import pack
 
 # An asynchronous actor may have sent this many blocks that were not answered.
@@ -35,7 +34,8 @@ class LearnerLoop:
     """What all topologies have in common. `step` counts the environment steps of all actors.
 
     `version` counts the intervals of updates, `staleness` by how many of them the weights that a block was acted with
-    were older than the learner's when the block was stored: version -> number of blocks.
+    were older than the learner's when the block was stored: version -> number of blocks. `gave_up` tells that an actor did not answer
+    after a signal. The actors then still wait for this rank: only the launcher can end them.
     """
 
     def __init__(
@@ -60,21 +60,35 @@ class LearnerLoop:
         self.step = self.episodes = self.version = 0
         self._bound = 0  # of the staleness
         self._learned = 0  # intervals
-        self._stopping = self._closed = False
+        self._stopping = self._closed = self.gave_up = False
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
-        self._wait.stop = stop
+        """Continue to step `until`; False if a signal to this rank or to an actor ended it earlier.
+
+        Raises:
+            HpcrlError: messages of an actor do not fit together. No more are exchanged then: :meth:`close` would find the same fault
+                again.
+        """
+        self._wait.stop = lambda: self._stopping or stop()
         try:
             return self._advance(until, stop)
         except RankGone:
-            self._closed = True
+            self._closed = self.gave_up = True
             return False
+        except Exception:
+            self._closed = True
+            raise
 
     def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
         raise NotImplementedError
 
     def _store(self, block: Block) -> None:
-        """Put the transitions of a block into the replay, and tell the ended episodes."""
+        """Put the transitions of a block into the replay, and tell the ended episodes.
+
+        Raises:
+            HpcrlError: the block is not the actor's next one, or its weights are not of a valid version.
+        """
+        self._switch("receive")
         account = self.accounts[block["actor"]]
         rows = block.rows().copy()  # n-step windows keep observations, and the block is used again
         who = f"actor {block['actor']}"
@@ -134,7 +148,9 @@ class LearnerLoop:
     def _written(self, granted: int = 0, end: int = GOING) -> WeightsMessage:
         """Return the message with the current weights."""
         self._switch("send")
-        self._message.say(version=self.version, step=self.step, episodes=self.episodes, granted=granted, end=end)
+        self._message.say(
+            version=self.version, step=self.step, stored=ALL, episodes=self.episodes, granted=granted, end=end
+        )
         pack(self._learner.weights(self._group), out=self._message.vector)
         return self._message
 
@@ -142,8 +158,10 @@ class LearnerLoop:
         """Tell the actors that there is no more to do, and store what they still send."""
         if not self._closed:
             self._closed = True
-            with suppress(RankGone):
+            try:
                 self._end()
+            except RankGone:
+                self.gave_up = True
 
     def _end(self) -> None:
         raise NotImplementedError
@@ -225,7 +243,7 @@ class RoundLoop(LearnerLoop):
         self._switch("other")
 
     def _gather(self) -> None:
-        self._switch("wait")
+        self._switch("receive")
         blocks = self._ports.gather()
         self._outstanding = False
         for block in blocks:
@@ -269,7 +287,6 @@ class AsynchronousLoop(LearnerLoop):
             elif self.step >= until and not self._is_due():
                 return True
             else:
-                self._switch("wait")
                 self._wait(self._take)
                 self._switch("other")
         return False
@@ -310,15 +327,15 @@ class AsynchronousLoop(LearnerLoop):
             account.granted += steps
             self._answers[actor].extend([self.version] * self._owed[actor])
             self._owed[actor] = 0
-            message.say(granted=account.granted)
+            message.say(granted=account.granted, stored=account.stored)
             self._ports.send(actor, message)
 
     def _end(self) -> None:
         message = self._written(end=PREEMPTED if self._stopping else COMPLETED)
         for actor, account in enumerate(self.accounts):
-            message.say(granted=account.granted)
+            message.say(granted=account.granted, stored=account.stored)
             self._ports.send(actor, message)
-        self._switch("wait")
+        self._switch("other")
         while not all(account.ended for account in self.accounts):
             self._wait(self._take)
         self._ports.close()

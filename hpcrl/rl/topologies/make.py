@@ -17,7 +17,15 @@ from hpcrl.rl.loops.updating import warm_up
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.acting import ActorRank
 from hpcrl.rl.topologies.learning import AsynchronousLoop, LearnerLoop, RoundLoop
-from hpcrl.rl.topologies.ports import DirectActor, PairLearner, Patience, PostedLearner, StarActor, StarLearner
+from hpcrl.rl.topologies.ports import (
+    GRACE_SECONDS,
+    DirectActor,
+    PairLearner,
+    Patience,
+    PostedLearner,
+    StarActor,
+    StarLearner,
+)
 from hpcrl.rl.topologies.wire import Block
 
 
@@ -55,12 +63,13 @@ def make_loop(
     """Return the learner's loop, with a learner that has compiled all of its programs. The actors have the environments.
 
     Raises:
-        HpcrlError: an actor has other settings, another space or another network.
+        RankGone: a signal came, and an actor had not come this far.
     """
-    wait = Patience()
     settings, world, size = algorithm.settings, run.world, _size(learner.weights(algorithm.acts_with))
-    check_equal(wait, world, algorithm, size)
+    # Not the phase `wait`, which is a part of the training: the actors are still being made.
+    check_equal(Patience(run.stop, GRACE_SECONDS), world, algorithm, size)
     warm_up(algorithm, implementation, learner, run)
+    wait = Patience(run.stop, GRACE_SECONDS, run.clock)
     given = (wait, algorithm, implementation, learner, run, size, settings.actors)
     blocks = [Block(algorithm.space, _capacity(algorithm)) for _ in range(settings.actors)]
     if settings.topology == "pairwise":
@@ -82,9 +91,9 @@ def make_actor_rank(
     Raises:
         HpcrlError: the learner has other settings, another space or another network.
     """
-    wait = Patience()
+    wait = Patience(clock=run.clock)
     settings, world, size = algorithm.settings, run.world, _size(weights)
-    check_equal(wait, world, algorithm, size)
+    check_equal(Patience(), world, algorithm, size)
     actor = FrameworkActor(learner, algorithm) if learner else NumpyActor(algorithm)
     first, second = (Block(algorithm.space, _capacity(algorithm)) for _ in range(2))
     ports = (
@@ -93,7 +102,7 @@ def make_actor_rank(
         else DirectActor(wait, world, size, (first, second))
     )
     number = world.rank - 1
-    return ActorRank(wait, ports, algorithm, implementation, environment, actor, weights, run, number, settings.actors)
+    return ActorRank(ports, algorithm, implementation, environment, actor, weights, run, number, settings.actors)
 
 
 def check_equal(wait: Patience, world: Any, algorithm: Algorithm, size: int) -> None:
@@ -101,6 +110,7 @@ def check_equal(wait: Patience, world: Any, algorithm: Algorithm, size: int) -> 
 
     Raises:
         HpcrlError: this rank differs from the learner.
+        RankGone: a signal came while another rank was awaited.
     """
     space = algorithm.space
     mine = np.array([size, space.inputs, space.actions, zlib.crc32(repr(algorithm.settings).encode())], np.int64)

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,32 +14,51 @@ import numpy as np
 
 from hpcrl.rl.interfaces import Space
 from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
+from hpcrl.telemetry.phases import PhaseClock
 
 # A wait first gives way this often, then it sleeps between looks: for this share of the time that it has waited, so that many who
 # wait cost the cores almost nothing, and no wait becomes much longer.
 _YIELDS = 20
 _NAP_SHARE, _SHORTEST_NAP, _LONGEST_NAP = 0.02, 5e-5, 2e-4
-_GRACE_SECONDS = 3.0
+# How long the learner waits for an actor after a signal. When a rank has died, mpirun sends TERM to the learner, and KILL a few
+# seconds later (hpcrl.run.ranks): until then it must have given up and written its checkpoint.
+GRACE_SECONDS = 1.0
 _TAG_WEIGHTS, _TAG_BLOCK = 1, 2
 LEARNER = 0
 
 
 class RankGone(Exception):
-    """A signal has come, and a rank does not answer any more."""
+    """A signal has come, and an actor has not answered since. It may be dead, or only slow."""
 
 
 class Patience:
-    """Waits for messages. After a signal (`stop` says yes) a rank has some seconds to send what it has."""
+    """Waits for messages.
 
-    def __init__(self) -> None:
-        self.stop: Callable[[], bool] = lambda: False
+    Only the learner has a `grace`, because it has a checkpoint to write. An actor cannot tell a learner that is dead from one that takes
+    updates or evaluates, and it has nothing to save. So it waits until the learner answers or the launcher ends it.
+
+    Args:
+        stop: tells whether a signal has come.
+        grace: seconds that a wait still lasts after that.
+        clock: counts waits as the phase `wait`; without it they belong to the present phase.
+    """
+
+    def __init__(
+        self, stop: Callable[[], bool] = lambda: False, grace: float = math.inf, clock: PhaseClock | None = None
+    ) -> None:
+        self.stop, self.grace = stop, grace
+        self._clock = clock
 
     def __call__(self, done: Callable[[], bool]) -> None:
         """Wait until `done` says yes.
 
         Raises:
-            RankGone: a signal came, and it still says no.
+            RankGone: a signal came, and `done` still says no after the grace.
         """
+        with self._clock.aside("wait") if self._clock else nullcontext():
+            self._wait(done)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
         for _ in range(_YIELDS):
             if done():
                 return
@@ -49,7 +69,7 @@ class Patience:
             if now > end:
                 raise RankGone
             if end == math.inf and self.stop():
-                end = now + _GRACE_SECONDS
+                end = now + self.grace
             time.sleep(min(max(_SHORTEST_NAP, _NAP_SHARE * (now - begun)), _LONGEST_NAP))
 
 

@@ -14,8 +14,10 @@ from hpcrl.rl.interfaces import Action, Observations, Space
 
 # Why there is no more to do, as `end` of a message.
 GOING, COMPLETED, PREEMPTED = 0, 1, 2
+# `stored` of a message whose receivers have nothing on its way to the learner.
+ALL = -1
 
-_WEIGHTS = np.dtype([(name, np.int64) for name in ("version", "step", "episodes", "granted", "end")])
+_WEIGHTS = np.dtype([(name, np.int64) for name in ("version", "step", "stored", "episodes", "granted", "end")])
 _BLOCK = np.dtype([(name, np.int64) for name in ("actor", "number", "version", "count", "sent", "end")])
 
 
@@ -39,8 +41,9 @@ class _Message:
 class WeightsMessage(_Message):
     """From the learner: `vector`, the float32 weights that actors act with, after `version` intervals of updates.
 
-    `step` and `episodes` count the environment steps and the ended episodes of all actors. The receiver may take `granted` steps, or
-    episodes if intervals are counted in them, since the ranks began.
+    `step` and `episodes` count the environment steps and the ended episodes of all actors. `stored` of the steps are the receiver's own
+    since the ranks began; `ALL` means every step that it has taken. The receiver may take `granted` steps, or episodes if intervals are
+    counted in them, since the ranks began.
     """
 
     def __init__(self, size: int) -> None:

@@ -29,8 +29,9 @@ _CAPTION = (
     "runs. Its 4.94 with four actors is therefore no speed-up at equal work: by its own figure for two processes, simulating is 74% of the "
     "sequential time, so that four actors give at most 3.83. Its runs on CartPole do not become faster beyond one actor, because learning is the longer "
     "part. Runs again as published have its agents: their speed-up in time holds what their agents and episodes differ in, too, and that of an environment "
-    "step does not hold the episodes' lengths. All other measured runs take the same steps and updates with the same agent. A speed-up is the geometric mean of the sequential training times, divided "
-    "by that of the run. The model is the best possible: the sequential time, divided by the larger one of the time to simulate per actor and the time to learn."
+    "step does not hold the episodes' lengths. All other measured runs take the same steps and updates with the same agent. Their times are those of training with its "
+    "evaluations, because actors go on exploring while the learner evaluates. A speed-up is the geometric mean of the sequential times, divided by that of the run. The "
+    "model is the best possible: the sequential time, divided by the larger one of the time to simulate per actor and the time to learn and evaluate."
 )
 
 
@@ -94,27 +95,33 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
 
 
 def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run with actors, and the model's: `what`, `x` (actors), `speed_up`, `latency`."""
+    """Return a row for each run with actors, and the model's: `what`, `x` (actors), `speed_up`, `latency`.
+
+    Times are in seconds, of training and evaluations: a sequential run explores in the first only, actors in both.
+    """
     configs = [json.loads(text) for text in done["config"]]
     done = done.assign(
         topology=[str(config.get("topology", "sequential")) for config in configs],
         actors=[int(config.get("actors", 1)) for config in configs],
         latency=[float(config.get("step_latency", 0.0)) for config in configs],
         rest=[_rest(config) for config in configs],
+        evaluation_time=done["evaluation_time"].fillna(0.0),
+        time=done["training_time"] + done["evaluation_time"].fillna(0.0),
     )
     rows: list[dict[str, Any]] = []
     for (_, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
         alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
         if alone.empty or others.empty:
             continue
-        base = geometric_mean(np.asarray(alone["training_time"].to_numpy(float))).value
+        base = geometric_mean(np.asarray(alone["time"].to_numpy(float))).value
         where = {"latency": latency, "rest": rest}
         for row in others.to_dict("records"):
-            speed_up = base / row["training_time"]
+            speed_up = base / row["time"]
             rows.append(
                 {"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where}
             )
         simulating, learning = _parts(alone, phases)
+        learning += float(alone["evaluation_time"].mean())
         for actors in sorted(set(others["actors"])) if simulating else ():
             rows.append(
                 {

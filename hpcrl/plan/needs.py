@@ -1,0 +1,35 @@
+"""What cells need of the site or of this machine, as far as it is known when they are planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
+from hpcrl.catalogue.training import ranks_with_actors
+from hpcrl.rl.envs.offscreen import fault_of_drawing
+from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.workload import Workload
+
+
+def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a note on cells with actors, whose ranks talk over MPI, if srun is not told the type of it; without the full stop."""
+    launch = profile.launch
+    if profile.scheduler.here or launch.mpi or any(argument.startswith("--mpi") for argument in launch.arguments):
+        return []
+    if not any(ranks_with_actors({**workload.hyperparameters, **config}) for config in configs):
+        return []
+    return [
+        f"a learner and its actors need MPI, and the profile of {profile.name} has no `launch.mpi`: srun takes the site's default, which "
+        "must suit the MPI library of the cells (`srun --mpi=list` shows what there is)"
+    ]
+
+
+def drawing_notes(profile: ClusterProfile, workload: Workload) -> list[str]:
+    """Return a note on cells that run on this machine and see images, if nothing here can draw them; without the full stop."""
+    own = OWN_ENVIRONMENTS.get(workload.environment or "")
+    if own is None or not own.drawn or not profile.scheduler.here:
+        return []
+    wrong = fault_of_drawing({**os.environ, **workload.env})
+    return [f"environment {workload.environment}: {wrong}"] if wrong else []

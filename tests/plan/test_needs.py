@@ -1,0 +1,71 @@
+"""What a plan notes of MPI on the site, and of images that nothing on this machine can draw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.formats.plan import read_plan
+from hpcrl.plan.needs import drawing_notes, mpi_notes
+from hpcrl.rl.envs import offscreen
+from hpcrl.spec.cluster import Launch
+from hpcrl.spec.library import Library
+from hpcrl.spec.workload import Workload
+from tests.builders import dqn_study, planned
+
+
+def workload(environment: str = "CartPole-v1", **more: Any) -> Workload:
+    return Workload.model_validate({"algorithm": "dqn", "environment": environment, **more})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "launch", "topology", "told"),
+    [
+        ("sol", None, "collective", False),  # it has `launch.mpi`
+        ("sol", {}, "collective", True),
+        ("sol", {}, "sequential", False),
+        ("sol", {"arguments": ["--mpi=pmi2"]}, "collective", False),
+        ("workstation", None, "collective", False),  # mpirun starts them
+    ],
+)
+def test_a_profile_that_does_not_name_its_mpi_is_noted(
+    cluster: str, launch: dict[str, Any] | None, topology: str, told: bool
+) -> None:
+    profile = Library([]).cluster(cluster)
+    if launch is not None:
+        profile = profile.model_copy(update={"launch": Launch(**launch)})
+    notes = mpi_notes(profile, workload(hyperparameters={"topology": "sequential"}), [{}, {"topology": topology}])
+    assert len(notes) == told
+    for note in notes:
+        assert note.startswith(
+            "a learner and its actors need MPI, and the profile of sol has no `launch.mpi`: srun takes"
+        )
+
+
+def test_the_actors_of_a_whole_study_are_seen() -> None:
+    profile = Library([]).cluster("sol").model_copy(update={"launch": Launch()})
+    assert len(mpi_notes(profile, workload(hyperparameters={"topology": "pairwise"}), [{}])) == 1
+
+
+def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MUJOCO_GL", "DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(offscreen, "_LIBRARIES", {"egl": "libnone-1.so", "osmesa": "libc.so.6"})
+    here, elsewhere = (Library([]).cluster(name) for name in ("workstation", "sol"))
+    slider = workload("BoxSlider64-v0")
+    assert drawing_notes(here, slider) == []
+    (note,) = drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "egl"}))
+    assert note.startswith(
+        "environment BoxSlider64-v0: MuJoCo cannot draw images here: MUJOCO_GL is egl, and libnone-1.so cannot be loaded: "
+    )
+    assert drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "glfw"})) == []  # MuJoCo knows
+    monkeypatch.setitem(offscreen._LIBRARIES, "osmesa", "libnone-2.so")
+    (note,) = drawing_notes(here, slider)
+    assert "neither libnone-1.so nor libnone-2.so can be loaded: install a GL library" in note
+    assert drawing_notes(elsewhere, slider) == []
+    assert drawing_notes(here, workload()) == []
+    study = dqn_study(axes={"framework": ["torch"]})
+    study["workload"]["environment"] = "BoxSlider64-v0"
+    assert note in read_plan(planned(tmp_path / "plan", study)).totals["notes"]
