@@ -31,6 +31,8 @@ LEAST_SHARE = 0.001  # of the whole: smaller frames are part of their caller
 MOST_DEPTH = 64
 _LONGEST = 120  # characters of a name
 _ODD = re.compile(r"[;\t\r\n\x00-\x1f]+")
+# No other function of these files has one of these names: the time of one must not contain that of another.
+_UPDATE = re.compile(r"(?:update|_burst) \(hpcrl/rl/frameworks/\w+/core\.py:\d+\)")
 
 
 @dataclass(frozen=True)
@@ -136,14 +138,19 @@ def place_of(function: str, path: str, line: int) -> str:
     return plain_name(f"{function} ({path}:{line})" if line else f"{function} ({path})")
 
 
+def is_update(name: str) -> bool:
+    """Tell whether a function, as :func:`place_of` names it, is a learner's update: one gradient step, or those of an interval."""
+    return _UPDATE.fullmatch(name) is not None
+
+
 def functions_text(functions: Iterable[Function]) -> str:
-    """Write the functions with the largest own values, and those with the largest values with callees."""
+    """Write the functions with the largest own values, those with the largest values with callees, and the learner's updates."""
     known = list(functions)
     most = MOST_FUNCTIONS // 2
     kept = sorted(known, key=lambda function: -function.own)[:most]
-    kept += [
-        function for function in sorted(known, key=lambda function: -function.total)[:most] if function not in kept
-    ]
+    by_total = sorted(known, key=lambda function: -function.total)
+    kept += [function for function in by_total[:most] if function not in kept]
+    kept += [function for function in by_total[most:] if is_update(function.name) and function not in kept]
     return "\n".join(
         f"{plain_name(function.name)}\t{function.own:.6g}\t{function.total:.6g}\t{'' if function.calls is None else function.calls}"
         for function in kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pandas as pd
 import pytest
 
 import hpcrl
+from hpcrl.catalogue.registry import frameworks
+from hpcrl.formats.profiles import is_update
 from hpcrl.report.baseline import compare
 from hpcrl.report.figures import figures
 from hpcrl.report.groups import with_groups
@@ -119,7 +123,7 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
     plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["jax", "torch"], "profile": ["none", "cprofile"]}))
     for cell in cells_of(plan):
         jax, profiler = cell["config"]["framework"] == "jax", cell["config"].get("profile")
-        functions = f"update (hpcrl/rl/frameworks/{cell['config']['framework']}/core.py:9)\t0.1\t{1.0 if jax else 3.0}\t5\nupdate (x.py:1)\t9\t9\t9"
+        functions = f"update (hpcrl/rl/frameworks/{cell['config']['framework']}/core.py:9)\t0.1\t{1.0 if jax else 3.0}\t5\nupdate (x.py:1)\t9\t9\t9\nwhole_update (hpcrl/rl/frameworks/jax/core.py:4)\t0.1\t0.9\t5"
         own = {"profile": {**PROFILE, "functions": functions}} if profiler else {}
         phases = {"update": 4.0 if jax else 3.0, "other": 1.0}
         write_record(
@@ -150,6 +154,21 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
     assert drawn["updates"].panels[1].title == "synchronised after every update"
     without = figures(rows, **tables, study={}, dispatched=found.updates.iloc[:0]).own
     assert "updates" not in [each.name for each in without]
+
+
+@pytest.mark.parametrize("framework", sorted(frameworks()))
+def test_only_a_learner_s_own_calls_have_the_names_of_updates(framework: str) -> None:
+    """An inner function of that name would count its time twice."""
+    source = Path(hpcrl.__file__).parent / f"rl/frameworks/{framework}/core.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    (learner,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Learner")
+
+    def named(nodes: Iterable[ast.AST]) -> list[str]:
+        names = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+        return sorted(name for name in names if is_update(f"{name} (hpcrl/rl/frameworks/{framework}/core.py:1)"))
+
+    assert named(ast.walk(tree)) == named(learner.body)
+    assert "update" in named(learner.body)
 
 
 def test_a_dataset_of_an_older_hpcrl_has_no_profiles_and_is_extended(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ import hpcrl as package
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.formats.profiles import Function, read_functions, read_stacks
 from hpcrl.plan.reuse import completed_cells
+from hpcrl.report.figures.updates import dispatched
 from hpcrl.report.write import write_report
+from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.run.profilers.interface import Found
 from hpcrl.run.profilers.python_program import under
 from hpcrl.run.profiling import PHASE, Profiling
@@ -89,6 +91,26 @@ def test_cprofile_sees_the_training_and_nothing_before_it(trained: Path) -> None
     (outermost,) = [each for each in tree.callees.values() if each.value > 0.5 * tree.value]
     assert outermost.name.startswith("train (hpcrl/rl/train.py:")
     assert found.profile.total == pytest.approx(sum(own for _, _, own, *_ in counted.values()), rel=0.01)
+
+
+def test_the_time_of_updates_under_cprofile_is_that_of_the_learner_s_call(trained: Path) -> None:
+    cells, profiles = package.load(trained / "d"), package.load(trained / "d", "profiles")
+    under_it = cells.loc[cells["profile"].notna(), ["plan", "cell", "attempt", "steps"]]
+    found = dispatched(under_it.assign(name="NumPy"), profiles)
+    place = Learner.update.__code__.co_firstlineno, "update"
+    wanted = []
+    for file in (trained / "p/profiles").glob("*.pstats"):
+        counted = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
+        ((_, calls, _, total, _),) = [
+            numbers
+            for (path, *rest), numbers in counted.items()
+            if tuple(rest) == place and path.endswith("hpcrl/rl/frameworks/numpy/core.py")
+        ]
+        assert calls > 100
+        wanted.append(total)
+    assert len(wanted) == 2
+    (steps,) = set(under_it["steps"])
+    assert sorted(found["seconds"] * steps) == pytest.approx(sorted(wanted), rel=1e-4)
 
 
 def test_a_profile_changes_nothing_that_is_learned_and_its_writing_is_a_phase(trained: Path) -> None:

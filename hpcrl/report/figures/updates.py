@@ -9,11 +9,9 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from hpcrl.formats.profiles import read_functions
+from hpcrl.formats.profiles import is_update, read_functions
 from hpcrl.report.figures.drawing import ROW, Figure, Panel, ordered, rounded, y_lines
 
-_OF_LEARNERS = "(hpcrl/rl/frameworks/"
-_UPDATES = ("update", "_burst")  # of a learner: one gradient step, or those of an interval in one program
 _MICRO = 1e6
 
 
@@ -26,13 +24,9 @@ def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
     rows = []
     own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
     for row in own.merge(named, on=["plan", "cell", "attempt"]).to_dict("records"):
-        seconds = sum(
-            function.total
-            for function in read_functions(row["functions"] or "")
-            if function.name.partition(" ")[0] in _UPDATES
-            and _OF_LEARNERS in function.name
-            and "/core.py:" in function.name
-        )
+        counted = read_functions(row["functions"] or "")
+        # Neither calls the other, so that nothing counts twice.
+        seconds = sum(function.total for function in counted if is_update(function.name))
         if seconds > 0 and row["steps"] > 0:
             rows.append({"name": row["name"], "seconds": seconds / row["steps"]})
     return pd.DataFrame(rows, columns=["name", "seconds"])
