@@ -25,6 +25,7 @@ class Profiler:
         viewer: a command that shows its file, `{}`.
         package: what the cell's environment must have; empty: only the standard library, or the framework itself.
         commands: whether it can look at a command; `python_only`: of Python, in its command line.
+        whole: whether it looks at the whole training; otherwise at the first second.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Profiler:
     package: str = ""
     commands: bool = True
     python_only: bool = True
+    whole: bool = True
 
 
 PROFILERS = {
@@ -48,6 +50,7 @@ PROFILERS = {
             "s",
             "hpcrl profile PLAN --cell CELL --export trace, and https://ui.perfetto.dev",
             commands=False,
+            whole=False,
         ),
     )
 }

@@ -73,7 +73,7 @@ class Profile:
     Args:
         file: its name in the plan's ``profiles/``; None if there is none, and `note` says why.
         size: bytes of the file.
-        seconds: what stopping the profiler and writing took, after the workload.
+        seconds: what stopping the profiler and writing its file took. It is no part of the time of the training.
         unit: of all values: s, samples, B.
         total: of the whole profile.
     """

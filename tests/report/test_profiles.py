@@ -76,6 +76,41 @@ def test_the_cost_of_a_profiler_is_the_ratio_of_cells_that_differ_in_nothing_els
     assert cost == "The cost of cProfile itself was not measured: no cell ran with and without it on the same machine."
 
 
+def test_an_attempt_whose_profiler_failed_does_not_tell_its_cost(dataset: Path) -> None:
+    cells, profiles, rows = hpcrl.load(dataset), hpcrl.load(dataset, "profiles"), read_cells(dataset, None)
+    total = profiles["total"].copy()
+    total.iloc[0] = float("nan")
+    _, cost = profiles_of(cells, rows, profiles.assign(total=total)).sentences
+    assert "from 2 pairs" in cost and "from 3 pairs" in cost
+    cell = profiles["cell"].iloc[0]
+    assert cost.endswith(
+        f" Left out: 1 attempt in which cProfile failed (cell {cell}). The table of profiles says why."
+    )  # fmt: skip
+    none = profiles.assign(total=float("nan"), file=None, functions=None, stacks=None, note="cprofile cannot start")
+    found = profiles_of(cells, rows, none)
+    assert found.sentences[1].startswith(
+        "The cost of cProfile itself was not measured: no cell ran with and without it on the same machine. Left out: 6 attempts in which cProfile failed (cells "
+    )
+    assert {row[-1] for row in found.rows} == {"cprofile cannot start"}
+    assert found.drawn == []
+
+
+def test_the_cost_of_a_profiler_that_looks_at_one_second_is_not_that_of_the_training(dataset: Path) -> None:
+    cells = hpcrl.load(dataset)
+    cells["profile"] = [name if pd.isna(name) else "framework" for name in cells["profile"]]
+    _, cost = profiles_of(cells, read_cells(dataset, None), hpcrl.load(dataset, "profiles")).sentences
+    assert cost == (
+        "The cost of the framework's profiler itself was not measured: it ran in the first second of a training only, and times are those of whole trainings."
+    )
+
+
+def test_pairs_that_ran_beside_other_cells_are_named(dataset: Path) -> None:
+    cells, profiles = hpcrl.load(dataset), hpcrl.load(dataset, "profiles")
+    beside = cells["profile"].isna() & (cells["framework"] == "torch")
+    _, cost = profiles_of(cells.assign(shared=beside), read_cells(dataset, None), profiles).sentences
+    assert cost.endswith(" 3 pairs ran beside other cells on the same machine, which changes times, too.")
+
+
 def test_nothing_of_a_profiled_cell_is_in_a_table_or_a_baseline(dataset: Path, tmp_path: Path) -> None:
     rows = read_cells(dataset, None)
     assert set(rows["training_time"]) == {10.0}

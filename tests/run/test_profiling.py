@@ -7,8 +7,10 @@ import json
 import marshal
 import os
 import pstats
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -299,7 +301,12 @@ class Failing:
 
 
 @pytest.mark.parametrize("where", ["start", "look", "stop", "write", "made", "folder", "nothing"])
-def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where: str) -> None:
+def test_a_profiler_that_fails_does_not_harm_the_training(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
     def make(name: str, framework: str | None) -> Any:
         if where == "made":
             raise ImportError("not here")
@@ -313,6 +320,7 @@ def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where:
         profiling.look()
         trained = np.ones(3).sum()
     assert trained == 3
+    assert list((tmp_path / "tmp").iterdir()) == []
     assert profiling.profile is not None
     if where == "nothing":
         assert (profiling.profile.file, profiling.profile.note) == ("c.a.n.r0.txt", None)
@@ -329,6 +337,48 @@ def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where:
     else:
         assert profiling.profile.note == expected[where]
     assert profiling.profile.file is None
+
+
+def test_stopping_in_the_middle_of_a_training_is_part_of_what_a_profile_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hpcrl.run.profiling.perf_counter", lambda: now[0])
+
+    class Window(Failing):
+        """Stops at its second look, in 5 seconds, and writes in 2."""
+
+        looks = 0
+
+        def look(self) -> bool:
+            self.looks += 1
+            now[0] += 5.0 if self.looks == 2 else 0.25
+            return self.looks == 2
+
+        def write(self, scratch: Path) -> Found:
+            now[0] += 2.0
+            (scratch / "x.txt").write_text("x")
+            return Found(scratch / "x.txt", 1.0, [Function("f", 1.0, 1.0)])
+
+    def make(name: str, framework: str | None) -> Any:
+        return Window("nowhere")
+
+    profiling = Profiling("framework", tmp_path, "c.a.n.r0.rec", 64, PhaseClock(), make=make)
+    with profiling.training():
+        for _ in range(3):
+            profiling.look()
+    assert profiling.profile is not None and profiling.profile.seconds == 7.0
+
+
+def test_a_profiler_that_is_not_there_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    profiling = Profiling("py-spy", tmp_path, "c.a.n.r0.rec", 64, PhaseClock())
+    with profiling.training():
+        assert list((tmp_path / "tmp").iterdir()) == []
+    assert profiling.profile is not None
+    assert profiling.profile.note == "py-spy cannot start: it is not on PATH in the cell's environment: add it there"
 
 
 def test_an_error_of_the_training_is_not_hidden(tmp_path: Path) -> None:
@@ -373,8 +423,6 @@ def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown],
 def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
     trained: Path, tmp_path: Path, hpcrl: Callable[..., Shown]
 ) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(trained / "p", copy)
     cell = cells_of(copy)[3]["id"]
