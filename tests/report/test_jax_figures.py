@@ -17,7 +17,7 @@ from hpcrl.report.write import read_cells
 from tests.builders import cells_of, planned, write_record
 from tests.collect.gathering import no_slurm
 
-# Seconds of updates, and of a run, of each framework; their ratios are 1/4 and 1/2.
+# Seconds of updates, and of a training, of each framework; their ratios are 1/4 and 1/2.
 SECONDS = {"torch": (8.0, 20.0), "jax": (2.0, 10.0)}
 
 
@@ -30,7 +30,7 @@ def data_of(tmp_path: Path, study: str, **choices: Any) -> PaperData:
         algorithm = config.get("algorithm", "td3")
         score = (100.0 if algorithm == "vpg" else 5000.0) * (0.5 if config.get("activation") == "tanh" else 1.0)
         write_record(
-            plan, cell, phases={"update": learning * factor, "env_step": 1.0}, steps=1000, wall_time=whole * factor,
+            plan, cell, phases={"update": learning * factor, "env_step": 1.0}, steps=1000, training_time=whole * factor, wall_time=40.0,
             final_score=score + config["seed"], header={"workload": algorithm}, evaluations=[(500, 1.0, score), (1000, 2.0, 2 * score)],
         )  # fmt: skip
     collect([plan], tmp_path / "d", no_slurm())

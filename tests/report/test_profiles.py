@@ -154,7 +154,7 @@ def test_the_page_draws_one_profile_of_each_configuration_and_trusts_no_name(dat
 
 
 def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path) -> None:
-    """JAX returns after 1 s of dispatch, and its updates take 4 s of the 8 s of the run."""
+    """JAX returns after 1 s of dispatch, and its updates take 4 s of the 8 s of the training, beside which there are evaluations."""
     plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["jax", "torch"], "profile": ["none", "cprofile"]}))
     for cell in cells_of(plan):
         jax, profiler = cell["config"]["framework"] == "jax", cell["config"].get("profile")
@@ -167,7 +167,8 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
             header={"profile": profiler, "hardware": HARDWARE},
             phases=phases,
             steps=1000,
-            wall_time=8.0,
+            training_time=8.0,
+            wall_time=20.0,
             precise_phases=True,
             **own,
         )
