@@ -7,6 +7,7 @@ import json
 import marshal
 import os
 import pstats
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import hpcrl as package
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.formats.profiles import Function, read_functions, read_stacks
 from hpcrl.plan.reuse import completed_cells
+from hpcrl.profilers import PROFILERS
 from hpcrl.report.figures.updates import dispatched
 from hpcrl.report.write import write_report
 from hpcrl.rl.frameworks.numpy.core import Learner
@@ -262,7 +264,9 @@ def test_options_of_the_interpreter_stay_its_own(tmp_path: Path) -> None:
         assert marshal.loads((scratch / "out").read_bytes())
 
 
-def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(tmp_path: Path) -> None:
+def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(
+    tmp_path: Path, hpcrl: Callable[..., Shown]
+) -> None:
     program = tmp_path / "many.py"
     program.write_text("for n in range(16000):\n    exec(f'def f{n}(): pass\\nf{n}()')\n")
     plan = planned(
@@ -280,6 +284,8 @@ def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(tmp_path
         and "was not kept, because `profile_limit` is 1 MiB: set it higher" in row["note"]
     )
     assert row["functions"]  # the summary is small and stays
+    _, listed = hpcrl("profile", plan).out.splitlines()
+    assert listed.endswith(row["note"])
 
 
 class Failing:
@@ -405,6 +411,21 @@ def test_the_command_line_lists_shows_and_exports(trained: Path, tmp_path: Path,
         assert (tmp_path / form).read_text().startswith(start)
     assert hpcrl("profile", plan, "--cell", cell, "--export", "file", "-o", tmp_path / "x.pstats").code == 0
     assert pstats.Stats(str(tmp_path / "x.pstats")).total_calls > 1000  # type: ignore[attr-defined]
+
+
+def test_what_opens_a_file_can_be_pasted_into_a_shell(
+    trained: Path, tmp_path: Path, hpcrl: Callable[..., Shown]
+) -> None:
+    plan = tmp_path / "my plans/p"
+    shutil.copytree(trained / "p", plan)
+    (found,) = profiles_of(plan, cells_of(plan)[2]["id"])
+    said = hpcrl("profile", plan, "--cell", found.cell).out
+    assert shlex.split(said.partition("Open it with: ")[2]) == ["snakeviz", str(found.path)]
+    told = {name: each.opened_with(Path("/my plans/x"), plan, "3f2a") for name, each in PROFILERS.items()}
+    assert shlex.split(told["memray"]) == ["memray", "flamegraph", "/my plans/x"]
+    assert told["py-spy"] == "https://www.speedscope.app (choose '/my plans/x' there)"
+    command = ["hpcrl", "profile", str(plan), "--cell", "3f2a", "--export", "trace"]
+    assert shlex.split(told["framework"].partition(", and ")[0]) == command
 
 
 def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown], tmp_path: Path) -> None:
