@@ -105,6 +105,8 @@ def check_profiler(profiler: str, plan: Plan, cell: Cell, environment: Path | No
     framework = frameworks().get(str(cell.config.get("framework")))
     if profiler == FRAMEWORK and framework and not framework.has_profiler:
         raise UsageError(f"--profile: {framework.title} has no profiler of its own: use cprofile")
+    if profiler == "py-spy" and (how := plan.study.surroundings) and how.container:
+        raise UsageError("--profile: py-spy cannot look into a container: use cprofile")
     package = PROFILERS[profiler].package
     if package and environment is not None and not (environment / "bin" / package).exists():
         raise UsageError(f"--profile: {environment}: has no {package}: {how_to_add(package)}")
