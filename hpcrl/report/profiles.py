@@ -190,7 +190,11 @@ def _factors(pairs: Mapping[Any, list[float]], plain: Mapping[Any, list[float]])
 
 
 def _crowded(pairs: int) -> str:
-    return f" {counted(pairs, 'pair')} ran beside other cells on the same machine, which changes times, too." if pairs else ""
+    return (
+        f" {counted(pairs, 'pair')} ran beside other cells on the same machine, which changes times, too."
+        if pairs
+        else ""
+    )
 
 
 def _left_out(name: str, cells: Sequence[str]) -> str:

@@ -98,7 +98,9 @@ def test_vpg_is_judged_by_training_episodes_and_updates_by_their_time() -> None:
     found = {each.claim: each for each in judge(Library().claims("jax-spinning-up"), rows, "spinup-jax", None)}
     assert found["vpg-return-jax"].verdict == "contradicted"
     assert found["vpg-return-torch"].verdict == "agrees"
-    told = "Return of the training episodes in the last tenth of the steps: JAX VPG lazy on one GPU has a median of -277 "
+    told = (
+        "Return of the training episodes in the last tenth of the steps: JAX VPG lazy on one GPU has a median of -277 "
+    )
     assert found["vpg-return-jax"].measured.startswith(told)
     assert found["vpg-update-time"].verdict == "agrees in direction"
     assert "has 0.25 (" in found["vpg-update-time"].measured
@@ -114,5 +116,8 @@ def test_what_each_fault_costs(tmp_path: Path) -> None:
         "no fault": 5002, "target noise with a mean (uniform)": 5002, "averaging the wrong way round": 5002, "tanh for ReLU": 2502,
         "one random key for all": 5002, "all of them, as published": 2502,
     }  # fmt: skip
-    assert "The dashed line is what the paper has of that code: 5,000 ± 300 after 1.2 million steps" in figures["jax-faults"].text
+    assert (
+        "The dashed line is what the paper has of that code: 5,000 ± 300 after 1.2 million steps"
+        in figures["jax-faults"].text
+    )
     assert any("strokeDash" in layer["mark"] for layer in for_paper(figures["jax-faults"])["layer"])
