@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcrl.errors import written
 
@@ -22,9 +24,10 @@ class Profiler:
 
     Args:
         unit: of what it counts: seconds, samples or bytes.
-        viewer: a command that shows its file, `{}`.
+        viewer: what shows a profile, with the places {file}, {plan} and {cell}.
         package: what the cell's environment must have; empty: only the standard library, or the framework itself.
         commands: whether it can look at a command; `python_only`: of Python, in its command line.
+        whole: whether it looks at the whole training; otherwise at the first second.
     """
 
     name: str
@@ -34,20 +37,33 @@ class Profiler:
     package: str = ""
     commands: bool = True
     python_only: bool = True
+    whole: bool = True
+
+    def opened_with(self, file: Path, plan: Path, cell: str) -> str:
+        """Return the command, for a shell, or the address that shows a profile's file."""
+        return self.viewer.format(file=shlex.quote(str(file)), plan=shlex.quote(str(plan)), cell=cell)
 
 
 PROFILERS = {
     profiler.name: profiler
     for profiler in (
-        Profiler("cprofile", "cProfile", "s", "snakeviz {}"),
-        Profiler("py-spy", "py-spy", "samples", "speedscope.app", "py-spy", python_only=False),
-        Profiler("memray", "memray", "B", "memray flamegraph {}", "memray"),
+        Profiler("cprofile", "cProfile", "s", "snakeviz {file}"),
+        Profiler(
+            "py-spy",
+            "py-spy",
+            "samples",
+            "https://www.speedscope.app (choose {file} there)",
+            "py-spy",
+            python_only=False,
+        ),
+        Profiler("memray", "memray", "B", "memray flamegraph {file}", "memray"),
         Profiler(
             FRAMEWORK,
             "the framework's profiler",
             "s",
-            "hpcrl profile PLAN --cell CELL --export trace, and https://ui.perfetto.dev",
+            "hpcrl profile {plan} --cell {cell} --export trace, and https://ui.perfetto.dev",
             commands=False,
+            whole=False,
         ),
     )
 }

@@ -50,7 +50,7 @@ def command(plan: Path, cell: str | None, top: int, form: str | None, output: Pa
     elif as_json:
         echo_json({**_line(chosen), "functions": [vars(function) for function in _functions(chosen)[:top]]})
     else:
-        _show(chosen, top)
+        _show(chosen, top, plan)
 
 
 def _line(each: CellProfile) -> dict[str, object]:
@@ -81,7 +81,7 @@ def _functions(chosen: CellProfile) -> list[object]:
     return list(read_functions(chosen.profile.functions))
 
 
-def _show(chosen: CellProfile, top: int) -> None:
+def _show(chosen: CellProfile, top: int, plan: Path) -> None:
     from hpcrl.formats.profiles import read_functions
     from hpcrl.profilers import PROFILERS
 
@@ -99,7 +99,7 @@ def _show(chosen: CellProfile, top: int) -> None:
     if rows:
         print_table([f"own ({profile.unit})", f"with callees ({profile.unit})", "calls", "function"], rows)
     if chosen.path:
-        hint = f" Open it with: {known.viewer.format(chosen.path)}" if known else ""
+        hint = f" Open it with: {known.opened_with(chosen.path, plan, chosen.cell)}" if known else ""
         echo(f"File: {chosen.path}.{hint}")
 
 

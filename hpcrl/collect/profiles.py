@@ -12,7 +12,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.plan import RECORDS, Plan, find_cell, read_plan
 from hpcrl.formats.profiles import PROFILES, Profile
-from hpcrl.formats.record import SUFFIX, RecordError
+from hpcrl.formats.record import SUFFIX, RecordError, read_frames
 from hpcrl.formats.traces import TRACE, XSPACE, TraceError, chrome_trace, read_xspace
 from hpcrl.profilers import FRAMEWORK, KEY
 
@@ -113,15 +113,22 @@ def trace_of(profile: CellProfile) -> bytes:
 
 
 def _records(directory: Path, cell: str | None) -> list[Path]:
-    """Return the records of a cell, or of all cells that have a file of a profile."""
+    """Return the records of a cell, or of all attempts under a profiler, also of those whose profile has no file."""
     folder = directory / RECORDS
     try:
         if cell is not None:
             return sorted(folder.glob(f"{cell}.*{SUFFIX}"))
-        cells = {path.name.partition(".")[0] for path in (directory / PROFILES).glob("*")}
-        return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name.partition(".")[0] in cells)
+        return sorted(path for path in folder.glob(f"*{SUFFIX}") if _is_profiled(path))
     except OSError as error:
         raise HpcrlError(f"{folder}: cannot be read: {error.strerror}") from None
+
+
+def _is_profiled(record: Path) -> bool:
+    try:
+        header = next(read_frames(record, frozenset({"header"})), None)
+    except RecordError:
+        return False
+    return header is not None and isinstance(header.layout.facts.get(KEY), str)
 
 
 def _as_found(plan: Plan, path: Path) -> Found:

@@ -31,6 +31,8 @@ LEAST_SHARE = 0.001  # of the whole: smaller frames are part of their caller
 MOST_DEPTH = 64
 _LONGEST = 120  # characters of a name
 _ODD = re.compile(r"[;\t\r\n\x00-\x1f]+")
+# No other function of these files has one of these names: the time of one must not contain that of another.
+_UPDATE = re.compile(r"(?:update|_burst) \(hpcrl/rl/frameworks/\w+/core\.py:\d+\)")
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Profile:
     Args:
         file: its name in the plan's ``profiles/``; None if there is none, and `note` says why.
         size: bytes of the file.
-        seconds: what stopping the profiler and writing took, after the workload.
+        seconds: what stopping the profiler and writing its file took. It is no part of the time of the training.
         unit: of all values: s, samples, B.
         total: of the whole profile.
     """
@@ -103,6 +105,8 @@ def check_profiler(profiler: str, plan: Plan, cell: Cell, environment: Path | No
     framework = frameworks().get(str(cell.config.get("framework")))
     if profiler == FRAMEWORK and framework and not framework.has_profiler:
         raise UsageError(f"--profile: {framework.title} has no profiler of its own: use cprofile")
+    if profiler == "py-spy" and (how := plan.study.surroundings) and how.container:
+        raise UsageError("--profile: py-spy cannot look into a container: use cprofile")
     package = PROFILERS[profiler].package
     if package and environment is not None and not (environment / "bin" / package).exists():
         raise UsageError(f"--profile: {environment}: has no {package}: {how_to_add(package)}")
@@ -136,14 +140,19 @@ def place_of(function: str, path: str, line: int) -> str:
     return plain_name(f"{function} ({path}:{line})" if line else f"{function} ({path})")
 
 
+def is_update(name: str) -> bool:
+    """Tell whether a function, as :func:`place_of` names it, is a learner's update: one gradient step, or those of an interval."""
+    return _UPDATE.fullmatch(name) is not None
+
+
 def functions_text(functions: Iterable[Function]) -> str:
-    """Write the functions with the largest own values, and those with the largest values with callees."""
+    """Write the functions with the largest own values, those with the largest values with callees, and the learner's updates."""
     known = list(functions)
     most = MOST_FUNCTIONS // 2
     kept = sorted(known, key=lambda function: -function.own)[:most]
-    kept += [
-        function for function in sorted(known, key=lambda function: -function.total)[:most] if function not in kept
-    ]
+    by_total = sorted(known, key=lambda function: -function.total)
+    kept += [function for function in by_total[:most] if function not in kept]
+    kept += [function for function in by_total[most:] if is_update(function.name) and function not in kept]
     return "\n".join(
         f"{plain_name(function.name)}\t{function.own:.6g}\t{function.total:.6g}\t{'' if function.calls is None else function.calls}"
         for function in kept

@@ -343,12 +343,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             ),
             _field("bytes", _I64, "size of that file", "B"),
             _field("note", _TEXT, "why there is no file, or no profile"),
-            _field("seconds", _F64, "time to stop the profiler and to write its file, after the workload", "s"),
+            _field("seconds", _F64, "time to stop the profiler and to write its file, no part of the training", "s"),
             _field("total", _F64, "sum of the whole profile, in its unit"),
             _field(
                 "functions",
                 _TEXT,
-                "functions with the largest values, one per line: name, own value, value with callees, calls, separated by tabs",
+                "functions with the largest values and the learner's updates, one per line: name, own value, value with callees, calls, separated by tabs",
             ),
             _field(
                 "stacks",

@@ -14,7 +14,7 @@ from hpcrl.profilers import PROFILERS, how_to_add
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.environment import SoftwareEnvironment
 from hpcrl.spec.rendering import Renderer
-from hpcrl.surroundings import Surroundings, fault
+from hpcrl.surroundings import Surroundings, expanded, fault
 
 FlavourName = Literal["cpu", "cuda"]
 
@@ -87,22 +87,37 @@ def unchecked_of(environments: Iterable[Environment]) -> list[str]:
     return [f"environment {name}: {remark}" for name, remark in remarks.items() if remark]
 
 
-def check_profilers(wanted: Iterable[tuple[str, str]], environments: Iterable[Environment]) -> None:
+def check_profilers(
+    wanted: Iterable[tuple[str, str]], environments: Iterable[Environment], how: Surroundings | None
+) -> list[str]:
     """Check that the environments of profiled cells have what their profilers need.
 
     Args:
         wanted: key of an environment, and the profiler of some of its cells.
+        how: the study's existing environment, which may not be on this machine.
+
+    Returns:
+        a sentence for each profiler that cannot be looked for here.
 
     Raises:
         UsageError: a package is missing.
     """
     known = {environment.key: environment for environment in environments}
+    unknown = []
     for key, profiler in sorted(set(wanted)):
         package = PROFILERS[profiler].package
-        if not package or key not in known:  # an environment that hpcrl did not build: the cell says what it lacks
+        if not package:
             continue
-        if not re.search(rf"^{package}==", known[key].requirements, re.MULTILINE):
-            raise UsageError(f"profile: environment {known[key].name} has no {package}: {how_to_add(package)}")
+        if key in known:
+            if not re.search(rf"^{package}==", known[key].requirements, re.MULTILINE):
+                raise UsageError(f"profile: environment {known[key].name} has no {package}: {how_to_add(package)}")
+        elif how and how.path and not fault(how):
+            place = expanded(how.path)
+            if not (place / "bin" / package).exists():
+                raise UsageError(f"profile: environment {place} has no {package}: install it there")
+        else:
+            unknown.append(f"profile: the environment of the cells must have {package}: it cannot be checked here")
+    return unknown
 
 
 def surroundings_notes(how: Surroundings | None) -> list[str]:

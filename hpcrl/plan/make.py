@@ -105,7 +105,8 @@ def make_plan(
     )
     check_readers(study.workload, used, surroundings)
     profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
-    check_profilers(((key, str(profiler)) for key, profiler in profiled if profiler), used)
+    wanted = ((key, str(profiler)) for key, profiler in profiled if profiler)
+    profiler_notes = check_profilers(wanted, used, surroundings)
     cell_jobs = [job for job in made.jobs if job.stage == "cells"]
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)
@@ -136,6 +137,7 @@ def make_plan(
                 *unchecked_of(used),
                 *training_notes(study),
                 *surroundings_notes(surroundings),
+                *profiler_notes,
                 *notes(profile, [batch.placement for batch in batches]),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
                 *drawing_notes(profile, study.workload),

@@ -10,7 +10,7 @@ from hpcrl.report.claim_runs import MEASURES, Runs, values_of
 from hpcrl.report.equivalence import LEVEL as EQUAL
 from hpcrl.report.equivalence import Position, mean_within, median_within, same_ratio
 from hpcrl.report.statistics import CONFIDENCE, Values, least_p, mann_whitney, median, ratio, runs_needed
-from hpcrl.spec.claim_tests import Fails, Measure, Reaches, Same, Within
+from hpcrl.spec.claim_tests import SCORES, Fails, Measure, Reaches, Same, Within
 from hpcrl.spec.claims import Configuration
 
 LEVEL = 1 - CONFIDENCE
@@ -83,7 +83,7 @@ def compared(
         return Part(missing)
     under, over = (group for group in groups if not isinstance(group, str))
     names = [runs.name(low), runs.name(high)]
-    if measure == "final_score" or min(under.min(), over.min()) <= 0:
+    if measure in SCORES or min(under.min(), over.min()) <= 0:
         return _ranked([under, over], names)
     if kind in ("more", "most"):
         factor, text = ratio(over, under), f"{names[1]} has {{}} times that of {names[0]}"
@@ -124,7 +124,7 @@ def inside(configuration: Configuration, test: Within, measure: Measure, runs: R
     claimed = f"; by the claim {' and '.join(ends)}"
     if isinstance(values, str):
         return Part(values)
-    if measure == "final_score" or values.min() <= 0:
+    if measure in SCORES or values.min() <= 0:
         if 0.5 ** len(values) > LEVEL:
             least = math.ceil(-math.log2(LEVEL))
             told = f"{name} has a median of {median(values).value:.4g}"

@@ -22,6 +22,7 @@ MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "goal_time": ("goal_time", "training time to the goal", False),
     "goal_wall_time": ("goal_wall_time", "wall time to the goal", False),
     "final_score": ("final_score", "last policy's score", False),
+    "last_return": ("last_return", "return of the training episodes in the last tenth of the steps", False),
     "cpu": ("cpu_seconds", "the job's own cores in use", False),
     "memory": ("memory", "the job's own RAM", False),
     "machine_cpu": ("machine_cpu_percent", "CPU use of the machine", True),
@@ -39,6 +40,7 @@ MEASURES: dict[Measure, tuple[str, str, bool]] = {
         "maximum of the machine's RAM use in training, divided by the minimum",
         True,
     ),
+    "update_per_step": ("update_per_step", "time of the updates per environment step", False),
 }
 
 

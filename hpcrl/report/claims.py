@@ -18,7 +18,7 @@ import pandas as pd
 from hpcrl.report.claim_parts import LEVEL, Part, compared, counted, inside, same
 from hpcrl.report.claim_runs import MEASURES, Runs, listed
 from hpcrl.report.design import capitalised
-from hpcrl.report.integrals import with_integrals
+from hpcrl.report.integrals import with_integrals, with_last_returns, with_updates
 from hpcrl.report.machines import not_alone
 from hpcrl.report.statistics import holm
 from hpcrl.spec.claim_tests import (
@@ -96,6 +96,7 @@ def verdicts(
     rows: pd.DataFrame,
     episodes: pd.DataFrame,
     samples: pd.DataFrame,
+    phases: pd.DataFrame,
     name: str,
     study: dict[str, Any],
     library: Library,
@@ -113,14 +114,16 @@ def verdicts(
     paper = study.get("paper")
     if paper not in library.files("jobs/claims", ".yaml"):
         return []
-    return judge(library.claims(str(paper)), with_integrals(rows, episodes, samples), name, study.get("goal"))
+    measured = with_updates(with_last_returns(with_integrals(rows, episodes, samples), episodes), phases)
+    return judge(library.claims(str(paper)), measured, name, study.get("goal"))
 
 
 def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) -> list[Verdict]:
     """Judge each claim of a paper on each cluster.
 
     Args:
-        rows: attempts of one study with the columns of `with_groups` and `with_integrals`, and `shared`.
+        rows: attempts of one study with the columns of `with_groups`, `with_integrals`, `with_last_returns` and `with_updates`, and
+            `shared`.
         goal: the study's goal; evaluations that reach it are recorded as such.
     """
     judged = []

@@ -1,4 +1,4 @@
-"""Values over the training of each run: integrals over time, means over time, use per step, and how constant memory is."""
+"""Values over the training of each run: integrals and means over time, use and updates per step, last returns, how constant memory is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from hpcrl.report.statistics import Values
 
 # name of a value -> column of the samples
 _SAMPLED = {"machine_cpu": "machine_cpu_percent", "machine_memory": "machine_memory_percent"}
+_LAST = 0.1  # of the environment steps
+_LEARNING = ("update", "transfer")  # phases
 
 
 def since_training(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -56,6 +58,31 @@ def with_integrals(rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataF
     )
 
 
+def with_last_returns(rows: pd.DataFrame, episodes: pd.DataFrame) -> pd.DataFrame:
+    """Add `last_return`: the mean return of the training episodes that ended in the last tenth of a run's steps; missing if none did.
+
+    They have the noise of exploring. An evaluation takes the mean actions: on HalfCheetah those of an untrained policy score near 0, and its noise -280.
+    """
+    returns = episodes[(episodes["name"] == "return") & (episodes["kind"] == "train")]
+    known = returns.merge(rows[[*ATTEMPT, "steps"]], on=ATTEMPT)
+    late = known[known["step"] > (1 - _LAST) * known["steps"]]
+    means = late.groupby(ATTEMPT, observed=True)["value"].mean().to_dict()
+    return rows.assign(last_return=_of_each(rows, means))
+
+
+def with_updates(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+    """Add `update_per_step`: seconds of updates, and of transfers to the device before them, per environment step, on the first rank.
+
+    It is missing if they are in no phase of their own, and for a requeued cell, whose record has only the rest of its times.
+    """
+    if phases.empty:
+        return rows.assign(update_per_step=np.nan)
+    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_LEARNING)]
+    seconds = own.groupby(ATTEMPT, observed=True)["seconds"].sum().to_dict()
+    steps = rows["steps"].where((rows["steps"] > 0) & rows["resumed_step"].isna())
+    return rows.assign(update_per_step=_of_each(rows, seconds) / steps.to_numpy(float))
+
+
 def integral(time: Values, value: Values) -> tuple[float, float]:
     """Return the integral of a series over time, and its mean over time: the integral divided by the time."""
     length = float(time[-1] - time[0]) if len(time) > 1 else 0.0
@@ -63,6 +90,10 @@ def integral(time: Values, value: Values) -> tuple[float, float]:
         return np.nan, np.nan
     whole = float(np.trapezoid(value, time))
     return whole, whole / length
+
+
+def _of_each(rows: pd.DataFrame, values: dict[Any, float]) -> Values:
+    return np.array([values.get(key, np.nan) for key in rows[ATTEMPT].itertuples(index=False, name=None)], float)
 
 
 def _by_run(table: pd.DataFrame, column: str) -> dict[Any, tuple[Values, Values]]:

@@ -95,7 +95,8 @@ def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame)
     """Describe the profiled attempts of a study.
 
     Args:
-        cells: its rows of the table ``cells``; rows: those that are compared, with the columns of `with_groups`.
+        cells: its rows of the table ``cells``, with `shared` if it is known (:func:`hpcrl.report.machines.side_by_side`).
+        rows: those that are compared, with the columns of `with_groups`.
         profiles: the table ``profiles`` of the dataset.
     """
     under = cells[cells["profile"].notna()]
@@ -106,7 +107,7 @@ def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame)
     known = profiles.merge(named, on=_KEYS, how="inner")
     told = known.sort_values(["what", "where", "seed", "attempt", "rank"], kind="stable")
     records = told.to_dict("records")
-    sentences = [*_counted(under, rows, alone), *_costs(cells, named)]
+    sentences = [*_counted(under, rows, alone), *_costs(cells, named, known)]
     names = named["what"].str.removesuffix(f" {KEY} cprofile") + " · " + named["where"]
     updates = dispatched(named.assign(name=names, steps=under["steps"]), profiles)
     return Profiled(sentences, [_row(record) for record in records], _drawn(records), updates)
@@ -124,7 +125,7 @@ def _named(under: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
-    names = [PROFILERS[name].title if name in PROFILERS else str(name) for name in sorted(under["profile"].unique())]
+    names = [_title(str(name)) for name in sorted(under["profile"].unique())]
     tools = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     if not alone:
         return [
@@ -133,13 +134,20 @@ def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
     left = len(under) - len(rows)
     text = f"Every cell of this study ran under a profiler ({tools}): its times include the profiler's cost, and compare with nothing else."
     if len(names) > 1:
-        chosen = PROFILERS.get(str(rows["profile"].iloc[0]))
-        text += f" The comparison has the cells under {chosen.title if chosen else rows['profile'].iloc[0]} only, and leaves out {counted(left, 'attempt')}."
+        chosen = _title(str(rows["profile"].iloc[0]))
+        text += f" The comparison has the cells under {chosen} only, and leaves out {counted(left, 'attempt')}."
     return [text]
 
 
-def _costs(cells: pd.DataFrame, named: pd.DataFrame) -> list[str]:
-    """Say for each profiler how much longer the same work takes under it, from cells that differ in nothing else."""
+def _costs(cells: pd.DataFrame, named: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
+    """Say for each profiler how much longer the same work takes under it, from cells that differ in nothing else.
+
+    An attempt whose profiler failed on any rank is left out: it may have run without it.
+    """
+    ran = set(profiles[_KEYS].itertuples(index=False, name=None))
+    ran -= set(profiles.loc[profiles["total"].isna(), _KEYS].itertuples(index=False, name=None))
+    failed: dict[str, list[str]] = {}
+    crowded: set[Any] = set()  # cells without profiler of which an attempt ran beside another cell
     done = cells[(cells["outcome"] == "completed") & (cells["training_time"] > 0) & cells["resumed_step"].isna()]
     whats = {tuple(key): what for *key, what in named[[*_KEYS, "what"]].itertuples(index=False)}
     plain: dict[Any, list[float]] = {}
@@ -150,15 +158,26 @@ def _costs(cells: pd.DataFrame, named: pd.DataFrame) -> list[str]:
         config = {name: value for name, value in json.loads(row["config"]).items() if name != KEY}
         place = tuple(None if pd.isna(row[name]) else row[name] for name in _ALIKE)
         alike = json.dumps(config, sort_keys=True), place
+        if row.get("shared"):
+            crowded.add(alike)
         if not isinstance(profiler := row["profile"], str):
             plain.setdefault(alike, []).append(row["training_time"])
             continue
-        what = whats[tuple(row[name] for name in _KEYS)].removesuffix(f" {KEY} {profiler}")
+        key = tuple(row[name] for name in _KEYS)
+        if key not in ran:
+            failed.setdefault(profiler, []).append(str(row["cell"]))
+            continue
+        if profiler in PROFILERS and not PROFILERS[profiler].whole:
+            continue
+        what = whats[key].removesuffix(f" {KEY} {profiler}")
         under.setdefault(profiler, {}).setdefault(what, {}).setdefault(alike, []).append(row["training_time"])
-    return [
-        _cost(name, {what: _factors(pairs, plain) for what, pairs in under.get(name, {}).items()})
-        for name in sorted(set(cells["profile"].dropna()))
-    ]
+    told = []
+    for name in sorted(set(cells["profile"].dropna())):
+        ways = under.get(name, {})
+        beside = {alike for pairs in ways.values() for alike in pairs if alike in plain and alike in crowded}
+        text = _cost(name, {what: _factors(pairs, plain) for what, pairs in ways.items()})
+        told.append(text + _crowded(len(beside)) + _left_out(name, failed.get(name, [])))
+    return told
 
 
 def _factors(pairs: Mapping[Any, list[float]], plain: Mapping[Any, list[float]]) -> list[float]:
@@ -170,8 +189,31 @@ def _factors(pairs: Mapping[Any, list[float]], plain: Mapping[Any, list[float]])
     ]
 
 
+def _crowded(pairs: int) -> str:
+    return (
+        f" {counted(pairs, 'pair')} ran beside other cells on the same machine, which changes times, too."
+        if pairs
+        else ""
+    )
+
+
+def _left_out(name: str, cells: Sequence[str]) -> str:
+    """Name the cells in which a profiler failed."""
+    if not cells:
+        return ""
+    more = f" and {len(cells) - _MOST_COSTS} more" if len(cells) > _MOST_COSTS else ""
+    named = f"{'cell' if len(cells) == 1 else 'cells'} {', '.join(cells[:_MOST_COSTS])}{more}"
+    return f" Left out: {counted(len(cells), 'attempt')} in which {_title(name)} failed ({named}). The table of profiles says why."
+
+
+def _title(name: str) -> str:
+    return PROFILERS[name].title if name in PROFILERS else name
+
+
 def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
-    title = PROFILERS[name].title if name in PROFILERS else name
+    title = _title(name)
+    if name in PROFILERS and not PROFILERS[name].whole:
+        return f"The cost of {title} itself was not measured: it ran in the first second of a training only, and times are those of whole trainings."
     known = {what: values for what, values in sorted(factors.items()) if values}
     if not known:
         return f"The cost of {title} itself was not measured: no cell ran with and without it on the same machine."
@@ -199,9 +241,8 @@ def _drawn(records: Sequence[Mapping[Any, Any]]) -> list[Drawn]:
             continue
         if len(drawn) == MOST_DRAWN:
             break
-        title = PROFILERS[key[0]].title if key[0] in PROFILERS else key[0]
         seed = "" if pd.isna(record["seed"]) else f", seed {int(record['seed'])}"
-        named = f"{title} of {what} on {record['where']}{seed}"
+        named = f"{_title(key[0])} of {what} on {record['where']}{seed}"
         total = None if pd.isna(record["total"]) else float(record["total"])
         svg = flame_graph(read_stacks(record["stacks"]), str(record["unit"]), named, total) if record["stacks"] else ""
         functions = sorted(read_functions(record["functions"] or ""), key=lambda function: -function.own)[:MOST_TOLD]

@@ -150,7 +150,7 @@ def make_section(
         provenance=provenance(rows, score.trains),
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
-        claims=verdicts(rows, tables["episodes"], tables["samples"], name, study, library),
+        claims=verdicts(rows, **tables, name=name, study=study, library=library),
     )
 
 

@@ -187,6 +187,8 @@ def make_sections(
     studies = read_index(dataset)["studies"]
     searched = {name for name, facts in studies.items() if facts.get("search")}
     attempts, profiles = load_table(dataset, "cells"), load_table(dataset, "profiles")
+    if attempts["profile"].notna().any():
+        attempts = attempts.assign(shared=side_by_side(attempts, tables["samples"]))
     for key, rows in cells.groupby("study", sort=True):
         own = attempts[attempts["study"] == key]
         trials = own if key in searched else None

@@ -51,6 +51,8 @@ class Profiling:
         self._clock, self._framework, self._make = clock, framework, make or tool_of
         self._tool: Tool | None = None
         self._running = False
+        self._scratch: Path | None = None
+        self._stopping = 0.0  # seconds of a look at which the profiler stopped
         self.profile: Profile | None = None
 
     @contextmanager
@@ -58,19 +60,26 @@ class Profiling:
         """Profile the training that the caller does meanwhile."""
         with self._clock.aside(PHASE) if self._profiler else nullcontext():
             if self._begun():
-                self._running = self._tried("cannot start", lambda tool: tool.start()) is not None
+                self._running = self._tried("cannot start", self._start) is not None
+                if not self._running:
+                    self._discard()
         try:
             yield
         finally:
-            if self._running:
-                with self._clock.aside(PHASE), tempfile.TemporaryDirectory(prefix="hpcrl-profile-") as scratch:
-                    self._end(Path(scratch))
+            with self._clock.aside(PHASE) if self._profiler else nullcontext():
+                if self._running and self._scratch:
+                    self._end(self._scratch)
+                self._discard()
 
     def look(self) -> None:
         """Let the profiler see that the training has made progress."""
         if self._running and self._tool:
             with self._clock.aside(PHASE):
-                self._running = self._tried("ended", lambda tool: tool.look()) is not None
+                started = perf_counter()
+                result = self._tried("ended", lambda tool: tool.look())
+                self._running = result is not None
+                if result and result[0]:
+                    self._stopping += perf_counter() - started
 
     def command(self, words: list[str], scratch: Path) -> list[str]:
         """Return the command line that runs a command under the profiler; unchanged without one."""
@@ -125,6 +134,15 @@ class Profiling:
             self._note(f"{self._profiler} cannot start: {_said(error)}")
         return self._tool is not None
 
+    def _start(self, tool: Tool) -> None:
+        """Start a tool in a directory of its own. The directory stays if a signal kills this process."""
+        self._scratch = Path(tempfile.mkdtemp(prefix=f"hpcrl-profile-{self._record.partition('.')[0]}-"))
+        tool.start(self._scratch)
+
+    def _discard(self) -> None:
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
     def _end(self, scratch: Path) -> None:
         started = perf_counter()
         if self._tried("cannot stop", lambda tool: tool.stop()) is None:
@@ -151,7 +169,7 @@ class Profiling:
             file=None if note else file,
             size=size,
             note=note,
-            seconds=perf_counter() - started,
+            seconds=self._stopping + perf_counter() - started,
             unit=PROFILERS[self._profiler].unit,
             total=found.total,
             functions=functions_text(found.functions),

@@ -16,6 +16,7 @@ Measure = Literal[
     "goal_time",
     "goal_wall_time",
     "final_score",
+    "last_return",
     "cpu",
     "memory",
     "machine_cpu",
@@ -29,7 +30,9 @@ Measure = Literal[
     "machine_memory_per_step",
     "memory_range",
     "machine_memory_range",
+    "update_per_step",
 ]
+SCORES: tuple[Measure, ...] = ("final_score", "last_return")  # may be 0 or negative, and have no ratios
 
 
 def _names(value: Any) -> Any:
@@ -107,7 +110,7 @@ class Same(Model):
 
     @model_validator(mode="after")
     def _ratios(self) -> Same:
-        if self.measure == "final_score":
+        if self.measure in SCORES:
             raise ValueError("measure: expected one with ratios; scores may be 0: use kind `within`")
         return self
 

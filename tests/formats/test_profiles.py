@@ -8,6 +8,7 @@ import pytest
 
 from hpcrl.formats.profiles import (
     MOST_FRAMES,
+    MOST_FUNCTIONS,
     Frame,
     Function,
     called_tree,
@@ -91,6 +92,18 @@ def test_functions_are_written_and_read_and_a_stranger_s_lines_are_left_out() ->
     odd = "a\t1\nb\tx\t2\t3\nc\tnan\t2\t3\nd\t1\tinf\t3\n\n<script>\t1\t2\t-3\n" + text
     assert [each.name for each in read_functions(odd)] == ["<script>", "b", "a"]
     assert read_stacks("a;b x\na;b nan\na -1\n1\n ok 2\na;c 1").callees["a"].value == 1
+
+
+def test_a_learner_s_updates_are_kept_however_small_they_are() -> None:
+    larger = [Function(f"f{number}", 1.0, 1.0 + number) for number in range(MOST_FUNCTIONS)]
+    learner = "(hpcrl/rl/frameworks/jax/core.py:9)"
+    update, burst = (Function(f"{name} {learner}", 0.0, 0.5, 7) for name in ("update", "_burst"))
+    others = (f"whole_update {learner}", "update (hpcrl/rl/loops/core.py:9)", "update (x.py:9)")
+    text = functions_text([*(Function(name, 0.0, 0.5) for name in others), *larger, update, burst])
+    kept = read_functions(text)
+    assert len(kept) == MOST_FUNCTIONS + 2
+    assert kept[-2:] == [update, burst]
+    assert not {function.name for function in kept} & set(others)
 
 
 def test_a_flame_graph_is_one_svg_without_a_script() -> None:

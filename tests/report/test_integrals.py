@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcrl.report.integrals import integral, since_training, with_integrals
+from hpcrl.report.integrals import integral, since_training, with_integrals, with_last_returns, with_updates
 
 KEYS = {"plan": "p", "attempt": "a"}
 
@@ -72,3 +72,30 @@ def test_a_run_without_two_points_has_no_value() -> None:
 def test_time_is_counted_from_the_start_of_training() -> None:
     rows, episodes, _ = tables(one={"returns": [(2.0, 1.0), (3.5, 2.0)]})
     assert since_training(rows, episodes)[["time", "value"]].to_numpy().tolist() == [[0.5, 2.0]]
+
+
+def test_the_last_return_is_of_training_episodes_in_the_last_tenth_of_the_steps() -> None:
+    returns = [(4.0, -300.0), (5.0, -60.0), (6.0, -40.0), (7.0, 5.0)]
+    rows, episodes, _ = tables(one={"returns": returns}, two={"returns": [(4.0, 1.0)]})
+    episodes = episodes.assign(step=[90, 91, 100, 95, 50], kind=["train", "train", "train", "evaluation", "train"])
+    first, second = with_last_returns(rows, episodes)["last_return"]
+    assert first == -50.0
+    assert np.isnan(second)
+
+
+def test_updates_of_the_first_rank_with_their_transfers_are_counted_by_step() -> None:
+    rows, _, _ = tables(one={}, resumed={}, fused={})
+    rows = rows.assign(resumed_step=[np.nan, 50.0, np.nan])
+    phases = pd.DataFrame(
+        [
+            KEYS | {"cell": cell, "rank": rank, "phase": phase, "seconds": seconds}
+            for cell, rank, phase, seconds in (
+                ("one", 0, "update", 2.0), ("one", 0, "transfer", 1.0), ("one", 0, "act", 9.0), ("one", 1, "update", 50.0),
+                ("resumed", 0, "update", 4.0), ("fused", 0, "fused", 8.0),
+            )
+        ]
+    )  # fmt: skip
+    first, *others = with_updates(rows, phases)["update_per_step"]
+    assert first == pytest.approx(0.03)
+    assert np.isnan(others).all()
+    assert with_updates(rows, phases.iloc[:0])["update_per_step"].isna().all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pandas as pd
 import pytest
 
 import hpcrl
+from hpcrl.catalogue.registry import frameworks
+from hpcrl.formats.profiles import is_update
 from hpcrl.report.baseline import compare
 from hpcrl.report.figures import figures
 from hpcrl.report.groups import with_groups
@@ -72,6 +76,41 @@ def test_the_cost_of_a_profiler_is_the_ratio_of_cells_that_differ_in_nothing_els
     assert cost == "The cost of cProfile itself was not measured: no cell ran with and without it on the same machine."
 
 
+def test_an_attempt_whose_profiler_failed_does_not_tell_its_cost(dataset: Path) -> None:
+    cells, profiles, rows = hpcrl.load(dataset), hpcrl.load(dataset, "profiles"), read_cells(dataset, None)
+    total = profiles["total"].copy()
+    total.iloc[0] = float("nan")
+    _, cost = profiles_of(cells, rows, profiles.assign(total=total)).sentences
+    assert "from 2 pairs" in cost and "from 3 pairs" in cost
+    cell = profiles["cell"].iloc[0]
+    assert cost.endswith(
+        f" Left out: 1 attempt in which cProfile failed (cell {cell}). The table of profiles says why."
+    )  # fmt: skip
+    none = profiles.assign(total=float("nan"), file=None, functions=None, stacks=None, note="cprofile cannot start")
+    found = profiles_of(cells, rows, none)
+    assert found.sentences[1].startswith(
+        "The cost of cProfile itself was not measured: no cell ran with and without it on the same machine. Left out: 6 attempts in which cProfile failed (cells "
+    )
+    assert {row[-1] for row in found.rows} == {"cprofile cannot start"}
+    assert found.drawn == []
+
+
+def test_the_cost_of_a_profiler_that_looks_at_one_second_is_not_that_of_the_training(dataset: Path) -> None:
+    cells = hpcrl.load(dataset)
+    cells["profile"] = [name if pd.isna(name) else "framework" for name in cells["profile"]]
+    _, cost = profiles_of(cells, read_cells(dataset, None), hpcrl.load(dataset, "profiles")).sentences
+    assert cost == (
+        "The cost of the framework's profiler itself was not measured: it ran in the first second of a training only, and times are those of whole trainings."
+    )
+
+
+def test_pairs_that_ran_beside_other_cells_are_named(dataset: Path) -> None:
+    cells, profiles = hpcrl.load(dataset), hpcrl.load(dataset, "profiles")
+    beside = cells["profile"].isna() & (cells["framework"] == "torch")
+    _, cost = profiles_of(cells.assign(shared=beside), read_cells(dataset, None), profiles).sentences
+    assert cost.endswith(" 3 pairs ran beside other cells on the same machine, which changes times, too.")
+
+
 def test_nothing_of_a_profiled_cell_is_in_a_table_or_a_baseline(dataset: Path, tmp_path: Path) -> None:
     rows = read_cells(dataset, None)
     assert set(rows["training_time"]) == {10.0}
@@ -115,11 +154,11 @@ def test_the_page_draws_one_profile_of_each_configuration_and_trusts_no_name(dat
 
 
 def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path) -> None:
-    """JAX returns after 1 s of dispatch, and its updates take 4 s of the 8 s of the run."""
+    """JAX returns after 1 s of dispatch, and its updates take 4 s of the 8 s of the training, beside which there are evaluations."""
     plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["jax", "torch"], "profile": ["none", "cprofile"]}))
     for cell in cells_of(plan):
         jax, profiler = cell["config"]["framework"] == "jax", cell["config"].get("profile")
-        functions = f"update (hpcrl/rl/frameworks/{cell['config']['framework']}/core.py:9)\t0.1\t{1.0 if jax else 3.0}\t5\nupdate (x.py:1)\t9\t9\t9"
+        functions = f"update (hpcrl/rl/frameworks/{cell['config']['framework']}/core.py:9)\t0.1\t{1.0 if jax else 3.0}\t5\nupdate (x.py:1)\t9\t9\t9\nwhole_update (hpcrl/rl/frameworks/jax/core.py:4)\t0.1\t0.9\t5"
         own = {"profile": {**PROFILE, "functions": functions}} if profiler else {}
         phases = {"update": 4.0 if jax else 3.0, "other": 1.0}
         write_record(
@@ -128,7 +167,8 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
             header={"profile": profiler, "hardware": HARDWARE},
             phases=phases,
             steps=1000,
-            wall_time=8.0,
+            training_time=8.0,
+            wall_time=20.0,
             precise_phases=True,
             **own,
         )
@@ -150,6 +190,21 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
     assert drawn["updates"].panels[1].title == "synchronised after every update"
     without = figures(rows, **tables, study={}, dispatched=found.updates.iloc[:0]).own
     assert "updates" not in [each.name for each in without]
+
+
+@pytest.mark.parametrize("framework", sorted(frameworks()))
+def test_only_a_learner_s_own_calls_have_the_names_of_updates(framework: str) -> None:
+    """An inner function of that name would count its time twice."""
+    source = Path(hpcrl.__file__).parent / f"rl/frameworks/{framework}/core.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    (learner,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Learner")
+
+    def named(nodes: Iterable[ast.AST]) -> list[str]:
+        names = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+        return sorted(name for name in names if is_update(f"{name} (hpcrl/rl/frameworks/{framework}/core.py:1)"))
+
+    assert named(ast.walk(tree)) == named(learner.body)
+    assert "update" in named(learner.body)
 
 
 def test_a_dataset_of_an_older_hpcrl_has_no_profiles_and_is_extended(tmp_path: Path) -> None:

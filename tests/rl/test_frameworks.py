@@ -178,6 +178,11 @@ def test_known_answers_of_vpg(worker: Path, framework: str, execution: str) -> N
         assert facts["better"] == 1.0
     if execution == "fused":
         assert facts["strays"] < 1e-5
+        # Continuous actions, of an environment that a user's module has in JAX: 2,000 samples of a standard normal distribution.
+        assert facts["noise"]["means"] == pytest.approx([0, 0], abs=0.09)
+        assert facts["noise"]["deviations"] == pytest.approx([1, 1], abs=0.07)
+        assert facts["continuous"] > -0.1  # minus the squared distance from the target
+        assert facts["rewards"] == pytest.approx([0, -1], abs=1e-6)
     else:
         assert facts["target"] > -0.02  # minus the squared distance from it
     assert facts["identical"]

@@ -186,6 +186,34 @@ def trained(settings: Settings, probe: int, seed: int = 1, **extra: Any) -> tupl
     return training.learner, train(training, **extra)
 
 
+@pytest.mark.parametrize("precise", [False, True])
+def test_waiting_for_the_losses_is_part_of_the_update(monkeypatch: pytest.MonkeyPatch, precise: bool) -> None:
+    """What reads a result waits for a device: it must be in the phase `update`, and only the sum tree in `replay`."""
+    clock = PhaseClock()
+    settings = replace(LEARNING, total_steps=200, evaluation_interval=200)
+    run = Run(1, Silent(), clock, precise_phases=precise)
+    training = make_training("rainbow", settings, "numpy", "eager", lambda: Probe(1), run)
+    seen: dict[str, list[str]] = {"read": [], "synchronize": [], "prioritize": []}
+
+    def watch(target: Any, name: str) -> None:
+        original = getattr(target, name)
+
+        def watched(*arguments: Any) -> Any:
+            seen[name].append(clock.phase)
+            return original(*arguments)
+
+        monkeypatch.setattr(target, name, watched)
+
+    watch(training.learner, "read")
+    watch(training.learner, "synchronize")
+    watch(NStepReplay, "prioritize")
+    train(training)
+    assert len(seen["prioritize"]) == clock.counts["update"] > 50
+    assert set(seen["prioritize"]) == {"replay"}
+    assert set(seen["read"]) == set(seen["synchronize"]) == {"update"}
+    assert len(seen["read"]) >= len(seen["prioritize"])
+
+
 @pytest.mark.parametrize("number", range(1, 6))
 @pytest.mark.parametrize("off", [None, "double", "dueling", "prioritized", "noisy", "distributional", "n_step"])
 def test_the_probes_are_solved_whatever_part_is_left_out(number: int, off: str | None) -> None:

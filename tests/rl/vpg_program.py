@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.vpg import Settings
 from hpcrl.rl.envs.make import gymnasium_environment
@@ -21,6 +23,7 @@ from hpcrl.rl.runs import Run
 from hpcrl.rl.smoke import Silent
 from hpcrl.rl.specification.networks import forward
 from hpcrl.rl.train import train
+from hpcrl.rl.vector.make import make_vector
 from hpcrl.telemetry.phases import PhaseClock
 from tests.rl.builders import Target, exact
 from tests.rl.parity_program import stray
@@ -29,6 +32,26 @@ SETTINGS = Settings(
     total_steps=3_000, hidden=(16,), learning_rate=1e-2, value_learning_rate=1e-2, gamma=0.5, environments=10,
     rollout_steps=10, value_steps=5, evaluation_interval=3_000, evaluation_episodes=2,
 )  # fmt: skip
+
+
+class PureTarget(Target):
+    """Target, which JAX has, too: see :func:`jax_world`."""
+
+    spec = SimpleNamespace(
+        id="PureTarget-v0", entry_point="tests.rl.vpg_program:PureTarget", max_episode_steps=None, kwargs={}
+    )  # fmt: skip
+
+
+def jax_world() -> Any:
+    """Return Target as pure functions, as a user's module does."""
+    import jax.numpy as jnp
+
+    from hpcrl.rl.envs.jax.world import World
+
+    def step(state: Any, action: Any) -> Any:
+        return state, -((action[0] - 0.7) ** 2) - (action[1] + 0.4) ** 2, jnp.bool_(True)
+
+    return World(1, 2, lambda key: jnp.zeros(1), step)
 
 
 def trained(
@@ -83,6 +106,25 @@ def strays_when_fused() -> float:
     return max(stray(reference, learner, group) for group in ("actor", "critic"))
 
 
+def noise_when_fused() -> NDArray[np.float64]:
+    """Return the noise (n, 2) of continuous actions in a rollout: what they are from the means, in standard deviations."""
+    import jax
+
+    from hpcrl.rl.envs.jax.registry import world_of
+    from hpcrl.rl.frameworks.jax.fused_rollout import rollout
+
+    settings = replace(SETTINGS, environments=20, rollout_steps=100, total_steps=2_000)
+    training = make_training("vpg", settings, "jax", "fused", PureTarget, Run(3, Silent(), PhaseClock()))
+    learner: Any = training.learner
+    loop: Any = training.loop
+    carry = loop._carry()
+    vectors = [carry.vectors["actor"], carry.vectors["critic"]]
+    _, (taken, _) = rollout(learner, *world_of(PureTarget()), vectors, carry.environments, jax.random.key(1))
+    actions, shown = np.asarray(taken.actions, float), np.asarray(taken.observations)
+    noise = (actions.reshape(-1, 2) - learner.act(shown.reshape(-1, 1))) / np.exp(settings.initial_log_std)
+    return np.asarray(noise, float)
+
+
 def main(framework: str, execution: str, part: str) -> None:
     # JAX has no Target.
     environment: Any = partial(Probe, 5) if execution == "fused" else Target
@@ -101,6 +143,12 @@ def main(framework: str, execution: str, part: str) -> None:
         facts["better"] = trained(framework, execution, partial(Probe, 5))[1]
     if execution == "fused":
         facts["strays"] = strays_when_fused()
+        noise = noise_when_fused()
+        facts["noise"] = {"means": noise.mean(0).tolist(), "deviations": noise.std(0).tolist()}
+        facts["continuous"] = trained(framework, execution, PureTarget, 10_000)[1]
+        compiled = make_vector("compiled", PureTarget, 2)
+        compiled.reset([1, 2])
+        facts["rewards"] = compiled.step(np.array([[0.7, -0.4], [0.7, 0.6]], np.float32)).rewards.tolist()
     print(json.dumps(facts))
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.errors import UsageError
-from hpcrl.formats.profiles import read_functions
+from hpcrl.formats.plan import find_cell, read_plan
+from hpcrl.formats.profiles import check_profiler, read_functions
 from tests.builders import cells_of, command_study, dqn_study, planned, run_cell, run_task, write_yaml
 from tests.conftest import Shown
 from tests.run.test_cell import only_record
@@ -28,6 +29,29 @@ def test_what_hpcrl_s_environments_lack_is_refused_with_the_way_to_add_it(
     mine = {"extends": "numpy", "name": "mine", "+packages": [f"{profiler}==0.4.3"]}
     write_yaml(tmp_path / "envs/mine.yaml", mine)
     planned(tmp_path / "q", dqn_study(profile=profiler, environment="mine"), path=tmp_path)
+
+
+def test_an_existing_environment_is_looked_into_where_it_is_here(tmp_path: Path) -> None:
+    venv = tmp_path / "my venv"
+    (venv / "bin").mkdir(parents=True)
+    study = dqn_study(profile="memray", environment={"path": str(venv)})
+    with pytest.raises(UsageError, match=f"profile: environment {venv} has no memray: install it there"):
+        planned(tmp_path / "p", study)
+    (venv / "bin/memray").touch()
+    told = "profile: the environment of the cells must have memray: it cannot be checked here"
+    assert told not in read_plan(planned(tmp_path / "q", study)).totals["notes"]
+    elsewhere = planned(tmp_path / "r", study | {"environment": {"path": "/no/such/venv"}})
+    assert told in read_plan(elsewhere).totals["notes"]
+
+
+def test_py_spy_is_not_tried_on_a_container_by_hand_either(tmp_path: Path) -> None:
+    study = command_study(["python", "x.py"], environment={"container": "docker://debian:12"})
+    plan = planned(tmp_path / "p", study)
+    opened = read_plan(plan)
+    cell, *_ = find_cell(plan, opened, cells_of(plan)[0]["id"])
+    with pytest.raises(UsageError, match="--profile: py-spy cannot look into a container: use cprofile"):
+        check_profiler("py-spy", opened, cell, None)
+    check_profiler("cprofile", opened, cell, None)
 
 
 @pytest.fixture(scope="module")

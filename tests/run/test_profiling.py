@@ -7,8 +7,11 @@ import json
 import marshal
 import os
 import pstats
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,10 @@ import hpcrl as package
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.formats.profiles import Function, read_functions, read_stacks
 from hpcrl.plan.reuse import completed_cells
+from hpcrl.profilers import PROFILERS
+from hpcrl.report.figures.updates import dispatched
 from hpcrl.report.write import write_report
+from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.run.profilers.interface import Found
 from hpcrl.run.profilers.python_program import under
 from hpcrl.run.profiling import PHASE, Profiling
@@ -89,6 +95,26 @@ def test_cprofile_sees_the_training_and_nothing_before_it(trained: Path) -> None
     (outermost,) = [each for each in tree.callees.values() if each.value > 0.5 * tree.value]
     assert outermost.name.startswith("train (hpcrl/rl/train.py:")
     assert found.profile.total == pytest.approx(sum(own for _, _, own, *_ in counted.values()), rel=0.01)
+
+
+def test_the_time_of_updates_under_cprofile_is_that_of_the_learner_s_call(trained: Path) -> None:
+    cells, profiles = package.load(trained / "d"), package.load(trained / "d", "profiles")
+    under_it = cells.loc[cells["profile"].notna(), ["plan", "cell", "attempt", "steps"]]
+    found = dispatched(under_it.assign(name="NumPy"), profiles)
+    place = Learner.update.__code__.co_firstlineno, "update"
+    wanted = []
+    for file in (trained / "p/profiles").glob("*.pstats"):
+        counted = pstats.Stats(str(file)).stats  # type: ignore[attr-defined]
+        ((_, calls, _, total, _),) = [
+            numbers
+            for (path, *rest), numbers in counted.items()
+            if tuple(rest) == place and path.endswith("hpcrl/rl/frameworks/numpy/core.py")
+        ]
+        assert calls > 100
+        wanted.append(total)
+    assert len(wanted) == 2
+    (steps,) = set(under_it["steps"])
+    assert sorted(found["seconds"] * steps) == pytest.approx(sorted(wanted), rel=1e-4)
 
 
 def test_a_profile_changes_nothing_that_is_learned_and_its_writing_is_a_phase(trained: Path) -> None:
@@ -231,7 +257,9 @@ def test_options_of_the_interpreter_stay_its_own(tmp_path: Path) -> None:
         assert marshal.loads((scratch / "out").read_bytes())
 
 
-def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(tmp_path: Path) -> None:
+def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(
+    tmp_path: Path, hpcrl: Callable[..., Shown]
+) -> None:
     program = tmp_path / "many.py"
     program.write_text("for n in range(16000):\n    exec(f'def f{n}(): pass\\nf{n}()')\n")
     plan = planned(
@@ -249,6 +277,8 @@ def test_a_profile_that_is_too_large_is_not_kept_and_the_cell_completes(tmp_path
         and "was not kept, because `profile_limit` is 1 MiB: set it higher" in row["note"]
     )
     assert row["functions"]  # the summary is small and stays
+    _, listed = hpcrl("profile", plan).out.splitlines()
+    assert listed.endswith(row["note"])
 
 
 class Failing:
@@ -270,7 +300,12 @@ class Failing:
 
 
 @pytest.mark.parametrize("where", ["start", "look", "stop", "write", "made", "folder", "nothing"])
-def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where: str) -> None:
+def test_a_profiler_that_fails_does_not_harm_the_training(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
     def make(name: str, framework: str | None) -> Any:
         if where == "made":
             raise ImportError("not here")
@@ -284,6 +319,7 @@ def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where:
         profiling.look()
         trained = np.ones(3).sum()
     assert trained == 3
+    assert list((tmp_path / "tmp").iterdir()) == []
     assert profiling.profile is not None
     if where == "nothing":
         assert (profiling.profile.file, profiling.profile.note) == ("c.a.n.r0.txt", None)
@@ -300,6 +336,48 @@ def test_a_profiler_that_fails_does_not_harm_the_training(tmp_path: Path, where:
     else:
         assert profiling.profile.note == expected[where]
     assert profiling.profile.file is None
+
+
+def test_stopping_in_the_middle_of_a_training_is_part_of_what_a_profile_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hpcrl.run.profiling.perf_counter", lambda: now[0])
+
+    class Window(Failing):
+        """Stops at its second look, in 5 seconds, and writes in 2."""
+
+        looks = 0
+
+        def look(self) -> bool:
+            self.looks += 1
+            now[0] += 5.0 if self.looks == 2 else 0.25
+            return self.looks == 2
+
+        def write(self, scratch: Path) -> Found:
+            now[0] += 2.0
+            (scratch / "x.txt").write_text("x")
+            return Found(scratch / "x.txt", 1.0, [Function("f", 1.0, 1.0)])
+
+    def make(name: str, framework: str | None) -> Any:
+        return Window("nowhere")
+
+    profiling = Profiling("framework", tmp_path, "c.a.n.r0.rec", 64, PhaseClock(), make=make)
+    with profiling.training():
+        for _ in range(3):
+            profiling.look()
+    assert profiling.profile is not None and profiling.profile.seconds == 7.0
+
+
+def test_a_profiler_that_is_not_there_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    profiling = Profiling("py-spy", tmp_path, "c.a.n.r0.rec", 64, PhaseClock())
+    with profiling.training():
+        assert list((tmp_path / "tmp").iterdir()) == []
+    assert profiling.profile is not None
+    assert profiling.profile.note == "py-spy cannot start: it is not on PATH in the cell's environment: add it there"
 
 
 def test_an_error_of_the_training_is_not_hidden(tmp_path: Path) -> None:
@@ -328,6 +406,21 @@ def test_the_command_line_lists_shows_and_exports(trained: Path, tmp_path: Path,
     assert pstats.Stats(str(tmp_path / "x.pstats")).total_calls > 1000  # type: ignore[attr-defined]
 
 
+def test_what_opens_a_file_can_be_pasted_into_a_shell(
+    trained: Path, tmp_path: Path, hpcrl: Callable[..., Shown]
+) -> None:
+    plan = tmp_path / "my plans/p"
+    shutil.copytree(trained / "p", plan)
+    (found,) = profiles_of(plan, cells_of(plan)[2]["id"])
+    said = hpcrl("profile", plan, "--cell", found.cell).out
+    assert shlex.split(said.partition("Open it with: ")[2]) == ["snakeviz", str(found.path)]
+    told = {name: each.opened_with(Path("/my plans/x"), plan, "3f2a") for name, each in PROFILERS.items()}
+    assert shlex.split(told["memray"]) == ["memray", "flamegraph", "/my plans/x"]
+    assert told["py-spy"] == "https://www.speedscope.app (choose '/my plans/x' there)"
+    command = ["hpcrl", "profile", str(plan), "--cell", "3f2a", "--export", "trace"]
+    assert shlex.split(told["framework"].partition(", and ")[0]) == command
+
+
 def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown], tmp_path: Path) -> None:
     plan, cell = trained / "p", cells_of(trained / "p")[0]["id"]
     shown = hpcrl("profile", plan, "--cell", cell)
@@ -344,8 +437,6 @@ def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown],
 def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
     trained: Path, tmp_path: Path, hpcrl: Callable[..., Shown]
 ) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
     shutil.copytree(trained / "p", copy)
     cell = cells_of(copy)[3]["id"]

@@ -1,4 +1,4 @@
-"""The time of updates, three ways: as a profiler counts it, synchronised, and as a share of the whole run.
+"""The time of updates, three ways: as a profiler counts it, synchronised, and as a share of the training.
 
 A framework that works asynchronously (JAX, and every one on a GPU) returns from an update before it is computed. A profiler that looks at the
 call alone counts its dispatch, and the waiting appears elsewhere. Figure 6 of "JAX 4 Deep RL" (2023) shows such times.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from hpcrl.formats.profiles import read_functions
+from hpcrl.formats.profiles import is_update, read_functions
 from hpcrl.report.figures.drawing import ROW, Figure, Panel, ordered, rounded, y_lines
 
-_OF_LEARNERS = "(hpcrl/rl/frameworks/"
-_UPDATES = ("update", "_burst")  # of a learner: one gradient step, or those of an interval in one program
 _MICRO = 1e6
 
 
@@ -26,13 +24,9 @@ def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
     rows = []
     own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
     for row in own.merge(named, on=["plan", "cell", "attempt"]).to_dict("records"):
-        seconds = sum(
-            function.total
-            for function in read_functions(row["functions"] or "")
-            if function.name.partition(" ")[0] in _UPDATES
-            and _OF_LEARNERS in function.name
-            and "/core.py:" in function.name
-        )
+        counted = read_functions(row["functions"] or "")
+        # Neither calls the other, so that nothing counts twice.
+        seconds = sum(function.total for function in counted if is_update(function.name))
         if seconds > 0 and row["steps"] > 0:
             rows.append({"name": row["name"], "seconds": seconds / row["steps"]})
     return pd.DataFrame(rows, columns=["name", "seconds"])
@@ -46,6 +40,7 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
         as_published: the result of :func:`dispatched`.
     """
     done = rows[(rows["outcome"] == "completed") & (rows["steps"] > 0) & rows["profile"].isna()]
+    done = done[done["resumed_step"].isna()]  # otherwise its phases are those of the rest only
     keys = ["plan", "cell", "attempt"]
     updates = phases[(phases["rank"] == 0) & (phases["phase"] == "update")][[*keys, "seconds"]]
     known = done.assign(name=done["what"] + " · " + done["where"]).merge(updates, on=keys)
@@ -53,7 +48,7 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
     if known.empty:
         return None
     measured = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds"] / known["steps"]})
-    share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["wall_time"]})
+    share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["training_time"]})
     names = ordered(known["name"])
     published = as_published[as_published["name"].isin(names)]
     dispatch = pd.DataFrame({"name": published["name"], "value": _MICRO * published["seconds"]})
@@ -70,14 +65,14 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
         for values, axis, title in (
             (dispatch, "µs per environment step", "as published: the call under cProfile"),
             (measured, "µs per environment step", f"synchronised after {when}"),
-            (share, "share of the wall time (%)", "of the whole run"),
+            (share, "share of the training time (%)", "of the whole training"),
         )
     )
     text = (
         "The time of updates, three ways, means over seeds. As published: what cProfile counts in the learner's call, which may return before the update is "
         "computed, and which includes the profiler's own cost. Synchronised: the phase “update” of cells without a profiler, which waits for the device. Last, "
-        "that phase as a share of the whole run. (Figure 6 of “JAX 4 Deep RL” is of the first kind: 0.22 of PyTorch's time for VPG, of which the update was 2.0 % of "
-        "the run in PyTorch and 0.6 % in JAX.)"
+        "that phase as a share of the training time, which has no evaluations, compiling and set-up in it. (Figure 6 of “JAX 4 Deep RL” is of the first kind: 0.22 of "
+        "PyTorch's time for VPG, of which the update was 2.0 % of a run without evaluations in PyTorch and 0.6 % in JAX.)"
     )
     return Figure("updates", "The time of updates, three ways", text, panels)
 

@@ -85,11 +85,12 @@ class Updates:
                 if gradient_step.name == self._algorithm.sync_unit:
                     self._sync()
         self._taken += 1
-        if memory.prioritized:
-            switch("replay")
-            memory.prioritize(learner.read(aux)[0])
         if self._run.precise_phases:
             learner.synchronize()
+        if memory.prioritized:
+            losses = learner.read(aux)[0]  # waits for the update, so it belongs to its phase
+            with self._clock.aside("replay"):
+                memory.prioritize(losses)
         return aux
 
     def _sync(self) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.actions import kind_of_actions
 from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.interfaces import Actions, Transitions
 
@@ -66,7 +67,10 @@ class CompiledEnvironments:
         pure = PureEnvironments(environment)
         self._reset, self._step = pure.reset, jax.jit(pure.step, donate_argnums=0)
         self.reset([0] * count)
-        self.step(np.zeros(count, np.int64))  # compiled here, not in the training
+        space = environment.action_space
+        continuous = kind_of_actions(space) == "continuous"
+        self.step(np.zeros((count, *space.shape), np.float32) if continuous else np.zeros(count, np.int64))
+        # So it is compiled here, not in the training.
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
         self._state = self._reset(seeds)

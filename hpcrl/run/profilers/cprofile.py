@@ -29,11 +29,11 @@ class Tool:
     def __init__(self, framework: str | None = None) -> None:
         self._profile = cProfile.Profile()
 
-    def start(self) -> None:
+    def start(self, scratch: Path) -> None:
         self._profile.enable()
 
-    def look(self) -> None:
-        pass
+    def look(self) -> bool:
+        return False
 
     def stop(self) -> None:
         self._profile.disable()

@@ -6,8 +6,6 @@ A second has enough updates to see one whole, and its trace still opens in a bro
 from __future__ import annotations
 
 import importlib
-import shutil
-import tempfile
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,17 +23,20 @@ class Tool:
 
     def __init__(self, framework: str | None) -> None:
         self._tracer: Any = importlib.import_module(f"hpcrl.run.profilers.tracers.{framework}")
-        self._place = Path(tempfile.mkdtemp(prefix="hpcrl-trace-"))
+        self._place = Path()
         self._since: float | None = None
         self._found: Any = None
 
-    def start(self) -> None:
-        self._tracer.start(self._place)
+    def start(self, scratch: Path) -> None:
+        self._place = scratch
+        self._tracer.start(scratch)
         self._since = perf_counter()
 
-    def look(self) -> None:
-        if self._since is not None and perf_counter() - self._since > WINDOW_SECONDS:
-            self.stop()
+    def look(self) -> bool:
+        if self._since is None or perf_counter() - self._since <= WINDOW_SECONDS:
+            return False
+        self.stop()
+        return True
 
     def stop(self) -> None:
         if self._since is not None:
@@ -43,16 +44,12 @@ class Tool:
             self._found = self._tracer.stop(self._place)
 
     def write(self, scratch: Path) -> Found:
+        file: Path
         threads: list[Thread]
-        try:
-            file, threads = self._tracer.written(self._found, self._place)
-            kept = scratch / file.name
-            shutil.move(file, kept)
-        finally:
-            shutil.rmtree(self._place, ignore_errors=True)
+        file, threads = self._tracer.written(self._found, scratch)
         tree = tree_of(threads)
         own = [function for thread in tree.callees.values() for function in functions_of(thread)]
-        return Found(kept, tree.value, own, tree)
+        return Found(file, tree.value, own, tree)
 
     def wrapped(self, words: list[str], scratch: Path) -> list[str]:
         raise UsageError("framework is for built-in training")

@@ -1,7 +1,7 @@
 """What a profiler does for one rank: around its training, in this process, or around its command.
 
-A profiler writes into a private directory; :mod:`hpcrl.run.profiling` moves the file into the plan. Every method may raise
-any exception: the cell goes on without a profile, and its row says why.
+A profiler writes into a private directory, `scratch`. :mod:`hpcrl.run.profiling` makes it, copies the profile into the plan, and removes it. Every
+method may raise any exception: the cell goes on without a profile, and its row says why.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Found:
 class Tool(Protocol):
     """One profiler of one rank. It is made with the name of the framework of built-in training, or None."""
 
-    def start(self) -> None:
-        """Begin, in the thread that trains."""
+    def start(self, scratch: Path) -> None:
+        """Begin, in the thread that trains. What is written meanwhile goes below `scratch`."""
 
-    def look(self) -> None:
-        """The training has made some progress: a profiler with a limit may stop here."""
+    def look(self) -> bool:
+        """Take note of some progress of the training. Tell whether the profiler stopped here, because it has a limit."""
 
     def stop(self) -> None:
         """End it, in the same thread."""
 
     def write(self, scratch: Path) -> Found:
-        """Write what was measured since :meth:`start` below `scratch`."""
+        """Write what was measured since :meth:`start` below `scratch`, the same directory."""
 
     def wrapped(self, words: list[str], scratch: Path) -> list[str]:
         """Return the command line that runs a command under this profiler, which writes below `scratch`."""

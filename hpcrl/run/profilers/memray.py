@@ -22,34 +22,26 @@ class Tool:
 
     def __init__(self, framework: str | None = None) -> None:
         self._tracker: Any = None
-        self._scratch: Any = None
 
-    def start(self) -> None:
-        import tempfile
-
+    def start(self, scratch: Path) -> None:
         try:
             import memray
         except ImportError:
             raise UsageError(f"it is not installed in {_prefix()}: add it there") from None
-        self._scratch = tempfile.TemporaryDirectory(prefix="hpcrl-memray-")
         kind = memray.FileFormat.AGGREGATED_ALLOCATIONS
-        self._tracker = memray.Tracker(str(Path(self._scratch.name) / _FILE), file_format=kind)
+        self._tracker = memray.Tracker(str(scratch / _FILE), file_format=kind)
         self._tracker.__enter__()
 
-    def look(self) -> None:
-        pass
+    def look(self) -> bool:
+        return False
 
     def stop(self) -> None:
         self._tracker.__exit__(None, None, None)
 
     def write(self, scratch: Path) -> Found:
-        import shutil
-
         import memray
 
         file = scratch / _FILE
-        shutil.move(Path(self._scratch.name) / _FILE, file)
-        self._scratch.cleanup()
         records = memray.FileReader(str(file)).get_high_watermark_allocation_records(merge_threads=True)
         return _found(file, ((record.stack_trace()[::-1], record.size) for record in records))
 

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,16 +28,17 @@ class Tool:
 
     def __init__(self, framework: str | None = None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._place = Path(tempfile.mkdtemp(prefix="hpcrl-spy-"))
+        self._place = Path()
         self._log: IO[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, scratch: Path) -> None:
+        self._place = scratch
         allow_reading()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self._attach(os.getpid(), {**os.environ, "PATH": path})
 
-    def look(self) -> None:
-        pass
+    def look(self) -> bool:
+        return False
 
     def attach(self, pid: int, environment: Mapping[str, str]) -> None:
         """Begin to look at a process and its children.
@@ -93,19 +93,15 @@ class Tool:
         return [self._process.pid] if self._process else []
 
     def write(self, scratch: Path) -> Found:
-        try:
-            source = self._place / "stacks.txt"
-            if not source.exists():
-                lines = [line.strip() for line in self._said().decode(errors="replace").splitlines() if line.strip()]
-                raise HpcrlError(f"it saw nothing: {lines[-1] if lines else 'it said nothing'}")
-            file = scratch / "profile.txt"
-            shutil.move(source, file)
-        finally:
-            shutil.rmtree(self._place, ignore_errors=True)
+        file = scratch / "stacks.txt"
+        if not file.exists():
+            lines = [line.strip() for line in self._said().decode(errors="replace").splitlines() if line.strip()]
+            raise HpcrlError(f"it saw nothing: {lines[-1] if lines else 'it said nothing'}")
         tree = _tree(file.read_text(encoding="utf-8", errors="replace"))
         return Found(file, tree.value, functions_of(tree), tree)
 
     def wrapped(self, words: list[str], scratch: Path) -> list[str]:
+        self._place = scratch
         return words
 
     def read(self, scratch: Path) -> Found | None:

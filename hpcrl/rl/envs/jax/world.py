@@ -12,6 +12,7 @@ import jax
 class World:
     """An environment with observations (inputs,), which are its states, and actions 0 to actions - 1.
 
+    If the actions of its Gymnasium environment are continuous, an action is a float32 vector (actions,), not clipped to any bounds.
     `reset(key)` returns a state; `step(state, action)` the next state, the reward, and whether the episode ended by itself.
     """
 

@@ -102,13 +102,13 @@ class Learner:
             direction, slots = optimizer.update(_clipped(change, largest), slots)
             return vector - rate * direction, slots
 
-        def update(vector: jax.Array, slots: Any, constants: Constants, batch: Any, rate: Any) -> Any:
+        def whole_update(vector: jax.Array, slots: Any, constants: Constants, batch: Any, rate: Any) -> Any:
             change, aux = gradient(vector, constants, batch)
             return *apply(vector, slots, change, rate), aux
 
-        self.pure_updates[step.name] = update
+        self.pure_updates[step.name] = whole_update
         if self._collective is None:
-            self._programs.append(whole := self._compile(update, donate_argnums=(0, 1)))
+            self._programs.append(whole := self._compile(whole_update, donate_argnums=(0, 1)))
             return whole
         self._programs.append(compiled := self._compile(gradient))
         mean, finish = self._collective.averaged(compiled), self._compile(apply, donate_argnums=(0, 1))
@@ -139,7 +139,7 @@ class Learner:
         group, uses = step.group, step.uses
         vectors, slots, taken = self.vectors, self.slots, self._taken
 
-        def update(batch: Any, learning_rate: float, count: int = 1) -> tuple[jax.Array, ...]:
+        def bound_update(batch: Any, learning_rate: float, count: int = 1) -> tuple[jax.Array, ...]:
             taken[group] += count
             constants = [vectors[name] for name in uses]
             vectors[group], slots[group], aux = program(
@@ -147,7 +147,7 @@ class Learner:
             )
             return aux
 
-        return update
+        return bound_update
 
     def act(self, observations: Observations) -> Actions:
         return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))

@@ -74,8 +74,10 @@ def rollout(
         return state, (transition, Episodes(ended, returns, lengths))
 
     # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environments.
-    gumbel, resets = jax.random.split(key)
-    noise = jax.random.gumbel(gumbel, (steps, count, world.actions))
+    exploring, resets = jax.random.split(key)
+    space = learner.algorithm.space
+    draw = jax.random.normal if space.continuous else jax.random.gumbel
+    noise = draw(exploring, (steps, count, space.actions))
     starts = jax.vmap(world.reset)(jax.random.split(resets, steps * count)).reshape(steps, count, -1)
     return jax.lax.scan(step, environments, (noise, starts))
 

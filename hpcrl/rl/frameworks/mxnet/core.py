@@ -100,7 +100,7 @@ class Learner:
 
         mean = self._collective.averaged(flat_gradient) if self._collective is not None else None
 
-        def update(batch: list[Any], learning_rate: float) -> tuple[Any, ...]:
+        def whole_update(batch: list[Any], learning_rate: float) -> tuple[Any, ...]:
             change, aux = gradient(batch) if mean is None else mean(batch)
             if mean is not None:
                 change = _split(change, own)
@@ -108,7 +108,7 @@ class Learner:
             optimizer.apply(own, change, learning_rate)
             return aux
 
-        return update
+        return whole_update
 
     def act(self, observations: Observations) -> Actions:
         output = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])

@@ -51,12 +51,12 @@ class Learner:
         optimizer, weights = self._optimizers[step.group], self._weights[step.group]
         constants = [self._weights[name] for name in step.uses]
 
-        def update(batch: Arrays, learning_rate: float) -> Arrays:
+        def whole_update(batch: Arrays, learning_rate: float) -> Arrays:
             _, gradient, aux = loss_and_gradient(weights, batch, settings, *constants)
             optimizer.apply(weights, optimizers.clip(gradient, settings.max_gradient_norm), learning_rate)
             return tuple(aux)
 
-        return update
+        return whole_update
 
     def act(self, observations: Observations) -> Actions:
         actions: Actions = self._greedy(observations)

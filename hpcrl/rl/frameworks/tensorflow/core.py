@@ -71,14 +71,14 @@ class Learner:
         def apply(change: Any, numbers: Any) -> None:
             optimizer.apply(_clipped(change, largest), numbers)
 
-        def update(*tensors: Any) -> Any:
+        def whole_update(*tensors: Any) -> Any:
             *batch, numbers = tensors
             change, aux = gradient(batch)
             apply(change, numbers)
             return aux
 
         if self._collective is None:
-            whole = runtime.Program(self._execution, update)
+            whole = runtime.Program(self._execution, whole_update)
             self._counted.append(whole.function)
             return whole
         self._counted.append(compiled := self._compile(gradient))

@@ -77,7 +77,7 @@ class Learner:
             with torch.no_grad():
                 optimizer.apply(vector, _clipped(change, settings.max_gradient_norm), numbers)
 
-        def update(batch: Tensors, numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def whole_update(batch: Tensors, numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
             change, aux = gradient(vector, batch)
             apply(change, numbers)
             return aux
@@ -85,7 +85,7 @@ class Learner:
         # torch's own optimiser classes break the graph by design, so they stay eager.
         whole = settings.defaults == "aligned"
         if self._collective is None and whole:
-            return self._compile(update)
+            return self._compile(whole_update)
         mean = self._compile(gradient)
         if self._collective is not None:
             mean = self._collective.averaged(mean, value=value, vector=vector, compile=self._compile)
