@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.events import EPISODE, EVALUATION, EventFile, file_name
+from hpcrl.formats.mlflow import metrics_of_step
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 from hpcrl.report.tracking import Tracking, agents_of, refusals
@@ -187,7 +188,7 @@ def _tracked(
         if row["outcome"] == "running":  # it may be sending its values itself
             continue
         metrics = {name: float(row[name]) for name in _METRICS if not pd.isna(row[name])}
-        curves = [(point.tag, point.value, point.time, point.step) for point in points]
+        curves = _curves(points)
         # An attempt that is not the cell's newest has left no agents.
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)
@@ -195,6 +196,21 @@ def _tracked(
             tracking.add_report(row["study"], report)
             done.add(row["study"])
     return count
+
+
+def _curves(points: Iterable[_Point]) -> list[tuple[str, float, float, int]]:
+    """Return metric, value, seconds and step of each point. Episodes that ended at one step are one point, as in live tracking."""
+    curves: list[tuple[str, float, float, int]] = []
+    ended: dict[int, list[_Point]] = {}
+    for point in points:
+        if point.kind == "train":
+            ended.setdefault(point.step, []).append(point)
+        else:
+            curves.append((point.tag, point.value, point.time, point.step))
+    for step, some in ended.items():
+        values = metrics_of_step([point.value for point in some], [point.length for point in some])
+        curves += [(name, value, some[-1].time, step) for name, value in values.items()]
+    return curves
 
 
 KINDS: dict[str, Callable[[Path, Path], int]] = {

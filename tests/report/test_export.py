@@ -13,6 +13,7 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.formats.plan import agent_file
 from hpcrl.formats.tables import SCHEMAS
+from hpcrl.report.export import _curves, _Point
 from hpcrl.report.spreadsheet import to_csv
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
@@ -77,6 +78,20 @@ def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
     assert runs[0].data.metrics["final_score"] == 20
     history = client.get_metric_history(runs[0].info.run_id, "return/episode")
     assert [(each.step, each.value) for each in history] == [(10, 10), (20, 20), (30, 30)]
+
+
+def test_episodes_that_end_at_one_step_are_one_point_in_mlflow() -> None:
+    """MLflow keeps one of two points that are equal in metric, step, time (ms) and value."""
+    episodes = [
+        _Point("train", "return", 64, 1.5, value, length) for value, length in ((10.0, 17), (10.0, 17), (4.0, 14))
+    ]
+    points = [*episodes, _Point("evaluation", "return", 64, 2.0, 5.0, float("nan"))]
+    assert sorted(_curves(points)) == [
+        ("count/episode", 3.0, 1.5, 64),
+        ("length/episode", 16.0, 1.5, 64),
+        ("return/episode", 8.0, 1.5, 64),
+        ("return/evaluation", 5.0, 2.0, 64),
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -96,16 +96,31 @@ class _Servant(ThreadingHTTPServer):
         return 200, json.dumps(answer).encode()
 
 
-@pytest.mark.parametrize("how", ["mlflow", "mlflow-inline"])
-def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(tmp_path: Path, how: str) -> None:
-    plan = planned(tmp_path / "p", dqn_study(tracking=how))
+def means(steps: Iterable[float], values: Iterable[float]) -> list[tuple[float, float]]:
+    """Return each step with the mean of its values, in order of time."""
+    of_steps: dict[float, list[float]] = {}
+    for step, value in zip(steps, values, strict=True):
+        of_steps.setdefault(step, []).append(value)
+    return [(step, sum(some) / len(some)) for step, some in of_steps.items()]
+
+
+@pytest.mark.parametrize(("how", "environments"), [("mlflow", 1), ("mlflow-inline", 1), ("mlflow", 64)])
+def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(
+    tmp_path: Path, how: str, environments: int
+) -> None:
+    study = dqn_study(tracking=how)
+    study["workload"]["hyperparameters"]["environments"] = environments
+    plan = planned(tmp_path / "p", study)
     with _Servant(lambda number, name: None) as server:
         done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
     assert done.returncode == 0, done.stderr
     data = only_record(plan)
     for tag, table in (("return/episode", "episodes"), ("return/evaluation", "evaluations")):
         sent = [each[1:] for each in server.metrics if each[0] == tag]
-        assert sent == list(zip(data.column(table, "step"), data.column(table, "value"), strict=True))
+        assert sent == means(data.column(table, "step"), data.column(table, "value"))
+    ended = [each[2] for each in server.metrics if each[0] == "count/episode"]
+    assert sum(ended) == len(data.column("episodes", "step"))
+    assert (max(ended) > 1) == (environments > 1)
     assert data.phases is not None and data.footer is not None
     seconds, times = data.phases["tracking"]
     assert times == len(data.column("episodes", "step")) + len(data.column("evaluations", "step"))
@@ -114,6 +129,45 @@ def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(tmp_pa
     assert seconds < loop <= data.footer["training_time"] <= loop + times_of["other"]
     assert DURING in data.events
     assert server.ends[-1] == "FINISHED"
+
+
+def test_the_episodes_of_one_step_are_one_point_with_their_number() -> None:
+    """MLflow keeps one of two points that are equal in metric, step, time (ms) and value."""
+    points = tracking.Points(1e9)
+    made: list[dict[str, Any]] = []
+    for row in ((64, 0.5, 10.0, 17), (64, 0.5, 10.0, 17), (64, 0.5, 4.0, 14), (128, 0.75, 7.0, 15)):
+        made += points.take("episodes", row)
+    made += points.take("evaluations", (128, 1.0, 3.0))
+    made += points.rest()
+    assert [(each["key"], each["step"], each["value"]) for each in made] == [
+        ("return/episode", 64, 8.0), ("length/episode", 64, 16.0), ("count/episode", 64, 3.0),
+        ("return/evaluation", 128, 3.0),
+        ("return/episode", 128, 7.0), ("length/episode", 128, 15.0), ("count/episode", 128, 1.0),
+    ]  # fmt: skip
+    assert [each["timestamp"] for each in made[2:4]] == [1_000_000_000_500, 1_000_000_001_000]
+    assert points.rest() == []
+
+
+def test_inline_sends_two_requests_for_each_step_at_which_episodes_ended() -> None:
+    asked: list[str] = []
+
+    def note(number: int, name: str) -> None:
+        asked.append(name)
+
+    with _Servant(note) as server:
+        follower = tracking.InlineTracking(
+            Server({"MLFLOW_TRACKING_URI": server.address}), Named("s", "r", "p/c/1", 0), 1e9, print
+        )
+        asked.clear()
+        for step, episodes in ((64, 3), (128, 1), (192, 2)):
+            for _ in range(episodes):
+                follower.add([], "episodes", (step, 0.5, 10.0, 17), None)
+        follower.add([], "evaluations", (192, 1.0, 3.0), None)
+        before = list(asked)
+        follower.close([], {"outcome": "completed", "wall_time": 2.0, "score": 3}, {})
+    of_step = ["runs/log-metric", "runs/log-batch"]
+    assert before == [*of_step, *of_step, "runs/log-metric"]  # a later episode may still end at the last step
+    assert asked[len(before) :] == [*of_step, "runs/log-batch", "runs/update"]
 
 
 def test_a_server_that_is_away_for_a_while_gets_everything_once(tmp_path: Path) -> None:
