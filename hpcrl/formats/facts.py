@@ -18,6 +18,8 @@ from hpcrl.surroundings import Surroundings, read_surroundings
 
 # Values that a command reports under these names are its return.
 RETURNS = ("return", "episode_return")
+# The value that built-in training reports where an environment knows it: the largest mean return of its evaluations.
+BEST_POSSIBLE = "best_possible_return"
 
 # Resources that bound a cell and do not change what it computes.
 LIMITS = ("time", "memory", "exclusive")

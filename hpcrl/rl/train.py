@@ -125,6 +125,20 @@ def _mean_return(training: Training, stream: int, episodes: int) -> float:
     return float(evaluate(training.loop.act, training.evaluation_environments, starts, dtype).mean())
 
 
+def best_possible(training: Training) -> float | None:
+    """Return the largest mean return of the starts that all evaluations have; None if the environment does not know it.
+
+    An environment knows it by a method ``best_mean_return(seeds, limit)``; `limit` is the largest number of steps.
+    """
+    known = getattr(training.evaluation_environments[0].unwrapped, "best_mean_return", None)
+    limit = training.algorithm.space.limit
+    if known is None or limit is None:
+        return None
+    return float(
+        known(start_seeds(training.run.seed, _EVALUATION, training.algorithm.settings.evaluation_episodes), limit)
+    )
+
+
 def _save(training: Training, scores: _Scores, path: Path) -> None:
     loop = training.loop
     arrays, loop_facts = loop.state()
