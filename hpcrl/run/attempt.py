@@ -34,7 +34,7 @@ from hpcrl.run.metric_files import read_metric_files
 from hpcrl.run.mlflow import Named, Server
 from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder, Sampler
-from hpcrl.run.search import Trial, wanted
+from hpcrl.run.search import FAULTS, Trial, wanted
 from hpcrl.run.together import Together
 from hpcrl.run.tracking import DURING as TRACKED
 from hpcrl.run.tracking import INLINE, InlineTracking, TrackingBeside
@@ -167,6 +167,7 @@ class RankOfAttempt:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
         if isinstance(self._trial, Trial):
             facts["drawn"] = self._trial.values
+            self._trial.say = self._recorder.event
         self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
         self._recorder.look = self._profiling.look
         if self._first_on_node and baseline.note:
@@ -290,7 +291,7 @@ class RankOfAttempt:
         facts = self._recorder.last if self._plan.runs_command else ended.facts
         try:
             wrong = self._trial.end(ended.outcome, facts)
-        except (OSError, HpcrlError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (HpcrlError, *FAULTS) as error:
             wrong = f"the search cannot be told of it: {error}"
         return replace(ended, outcome="failed", reason=wrong) if wrong else ended
 
