@@ -36,6 +36,16 @@ PRUNERS: dict[str, dict[str, int]] = {
 }
 
 
+def first_pruning(pruner: str, options: Mapping[str, int]) -> int:
+    """Return the number of evaluations after which a pruner of Optuna ends a trial at the earliest."""
+    if pruner == "median":
+        return max(1, options.get("n_warmup_steps", 0))
+    least = options.get("min_resource", 1)
+    if pruner == "halving":
+        least *= options.get("reduction_factor", 4) ** options.get("min_early_stopping_rate", 0)
+    return least
+
+
 @dataclass(frozen=True)
 class SearchFacts:
     """What a cell and the report need of a search. `space`: name -> the values, or `low`, `high`, `log` and `step`."""

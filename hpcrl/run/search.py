@@ -275,9 +275,8 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path, jou
     study.sampler = _sampler(search, f"{search.seed} {cell.config[TRIAL]} {len(earlier)}")
     with _drawing(journal):
         for frozen in study.trials:
-            if (
-                frozen.state == TrialState.RUNNING and _CELL not in frozen.user_attrs
-            ):  # its process failed while it drew
+            # Its process failed while it drew.
+            if frozen.state == TrialState.RUNNING and _CELL not in frozen.user_attrs:
                 study.tell(frozen.number, state=TrialState.FAIL)
         trial = study.ask(_distributions(search.space))
         trial.set_user_attr(_CELL, cell.id)
