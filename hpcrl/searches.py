@@ -16,6 +16,7 @@ from typing import Any
 ROLE, TRIAL, BEST = "search", "trial", "best"
 TRIALS = "trials"  # the number of trials that the best one was chosen from
 KEYS = (ROLE, TRIAL, TRIALS)
+ID = "search_id"  # in datasets: which search a cell belongs to, the name of its journal
 # The directory of a plan with the journals of its searches: one file for each combination of the other axes.
 FOLDER = "searches"
 # What the trials of built-in training are compared by, and the usual direction.
@@ -61,7 +62,7 @@ class SearchFacts:
 
 def setting_of(config: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the study's own axes set in a cell: all cells of one search have the same."""
-    return {name: value for name, value in config.items() if name not in (*KEYS, "seed", *space)}
+    return {name: value for name, value in config.items() if name not in (*KEYS, ID, "seed", *space)}
 
 
 def journal_name(what_is_computed: Mapping[str, Any], search: SearchFacts) -> str:

@@ -16,6 +16,7 @@ from hpcrl.formats.plan import Cell, Job, Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.schedulers.interface import look
+from hpcrl.searches import ID as SEARCH_ID
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 # The outcome of an attempt when Slurm ended its job, whatever its record says.
@@ -237,6 +238,8 @@ def _row_of_records(
         known = {
             name: drawn[name] for name in plan.study.search.space if isinstance(drawn.get(name), str | int | float)
         }
+        if head.get("search"):
+            known[SEARCH_ID] = head["search"]
         cell = replace(cell, config=cell.config | known)
     row = _identity(plan, cell, head["attempt"], charges)
     row |= {

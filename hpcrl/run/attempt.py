@@ -166,7 +166,7 @@ class RankOfAttempt:
         if self._first_on_node:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
         if isinstance(self._trial, Trial):
-            facts["drawn"] = self._trial.values
+            facts |= {"drawn": self._trial.values, "search": self._trial.journal}
             self._trial.say = self._recorder.event
         self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
         self._recorder.look = self._profiling.look

@@ -36,9 +36,11 @@ FAULTS = (OSError, *_DAMAGED)
 class Trial:
     """The hyperparameters of a cell of a search, and what is told to its journal."""
 
-    def __init__(self, search: SearchFacts, values: Mapping[str, Any], study: Any = None, trial: Any = None) -> None:
-        """Take what :func:`begin` found; without a trial nothing is told."""
-        self.values = dict(values)
+    def __init__(
+        self, search: SearchFacts, values: Mapping[str, Any], study: Any = None, trial: Any = None, journal: str = ""
+    ) -> None:
+        """Take what :func:`begin` found; without a trial nothing is told. `journal` is the name of the search."""
+        self.values, self.journal = dict(values), journal
         self._search, self._study, self._trial = search, study, trial
         self.say: Callable[[str], None] = lambda text: None  # hears once that the journal fails while the trial trains
         self._told = False
@@ -159,14 +161,14 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
             raise HpcrlError(f"{path}: is not a regular file: {_ANEW}")
         study = _open(path, search)
         if cell.config[ROLE] == BEST:
-            return Trial(search, _best(study, search, path))
+            return Trial(search, _best(study, search, path), journal=path.stem)
         checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
         trial = _trial_of(study, search, cell, checkpoint, path)
     except OSError as error:
         raise HpcrlError(f"{path}: the search cannot use it: {_cause(error)}") from None
     except _DAMAGED as error:
         raise HpcrlError(f"{path}: is damaged ({error}): {_ANEW}") from None
-    return Trial(search, trial.params, study, trial)
+    return Trial(search, trial.params, study, trial, path.stem)
 
 
 def _computed_by(plan: Plan, cell: Cell, search: SearchFacts) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def test_the_best_trial_runs_anew_on_seeds_that_no_trial_saw(tmp_path: Path) -> 
     assert [config["seed"] for config, _ in runs] == [0, 0, 0, 0, 1, 2]
     assert [footer["drawn"] for config, footer in runs if config["search"] == "best"] == [best.params] * 2
     assert [footer["outcome"] for _, footer in runs] == ["completed"] * 6
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    assert [footer["search"] for _, footer in runs] == [journal.stem] * 6
 
 
 def test_the_best_waits_for_every_trial(tmp_path: Path) -> None:
