@@ -109,7 +109,7 @@ class StudyFacts:
 
     @property
     def tracks(self) -> bool:
-        """Whether a cell sends its values to MLflow while it trains."""
+        """Whether a cell of built-in training sends its values to MLflow while it trains."""
         places = (self.given.get(name) for name in ("axes", "include", "zip", "random"))
         return self.given.get("tracking", "none") != "none" or any(map(_sets_tracking, places))
 

@@ -184,7 +184,7 @@ class RankOfAttempt:
         """Let MLflow get the values from now on, if the cell asks for it; return why it cannot."""
         cell, allocation, config = self._cell, self._allocation, self._cell.config
         how = config.get("tracking")
-        if not how or allocation.rank or self._is_extra:
+        if not how or allocation.rank or self._is_extra or self._plan.runs_command:
             return None
         study, cluster = self._plan.study.name, self._plan.cluster.name
         words = [study, cluster, *(config.get(name) for name in ("framework", "execution", "seed")), cell.id]

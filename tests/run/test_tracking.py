@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from hpcrl.collect.reading import read_record
 from hpcrl.errors import UsageError
+from hpcrl.formats.plan import read_plan
+from hpcrl.formats.record import read_frames
 from hpcrl.run import tracking
 from hpcrl.run.mlflow import MlflowError, Named, Server
 from hpcrl.run.tracking import DURING
-from tests.builders import cells_of, dqn_study, planned, run_task
+from tests.builders import cells_of, command_study, dqn_study, planned, run_task
 from tests.conftest import Shown
 from tests.run.test_cell import JOB, only_record
 
@@ -390,6 +393,24 @@ def test_a_cell_without_tracking_is_the_same_in_a_study_that_tracks_others(tmp_p
     assert ids[0] == plain["id"] and len(set(ids)) == 3
     (whole,) = cells_of(planned(tmp_path / "whole", dqn_study(axes={"framework": ["numpy"]}, tracking="mlflow")))
     assert whole["id"] == ids[1]
+
+
+def test_an_axis_of_a_command_that_is_called_tracking_is_its_own(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study = command_study([sys.executable, "-c", "import hpcrl; hpcrl.log(letters=len('{tracking}'))"])
+    study["axes"] = {"tracking": ["none", "mlflow-inline"]}
+    plan = planned(tmp_path / "p", study)
+    (job,) = read_plan(plan).cell_jobs()
+    for task, cell in enumerate(cells_of(plan)):
+        done = run_task(plan, job.name, task)
+        assert done.returncode == 0, done.stderr
+        (record,) = (plan / "records").glob(f"{cell['id']}*")
+        (values,) = [frame.payload for frame in read_frames(record) if frame.kind == "values"]
+        assert values["entries"][0]["values"] == {"letters": len(study["axes"]["tracking"][task])}
+        assert not [each for each in read_record(record).events if "MLflow" in each]
+    assert "MLFLOW" not in hpcrl("submit", planned(tmp_path / "q", study, "sol")).err
 
 
 def test_an_outcome_is_mlflow_s_word_for_it() -> None:
