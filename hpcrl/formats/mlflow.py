@@ -12,7 +12,7 @@ from typing import Any
 from hpcrl.formats.events import EPISODE
 
 ADDRESS = "MLFLOW_TRACKING_URI"
-KEY = "hpcrl.run"  # tag: which attempt a run is, or which study a parent run is of
+KEY = "hpcrl.run"  # tag: which attempt a run is, or which plan of a study a parent run is of
 CONTENT = "hpcrl.content"  # tag: the digest of what was exported; a run without it is not complete
 PARENT = "mlflow.parentRunId"  # MLflow's own tag of a nested run
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1_000, 100
@@ -21,8 +21,9 @@ _LONGEST = 6_000  # characters of a parameter's value
 _ODD = re.compile(r"[^\w\-. /:]", re.ASCII)  # what names cannot have
 
 
-def key_of_study(study: str) -> str:
-    return f"study {study}"
+def key_of_parent(study: str, attempt: str) -> str:
+    """Return the key of the parent of an attempt's run, from the study's name and the attempt's key: each plan of a study has one."""
+    return f"study {study} {attempt.partition('/')[0]}"
 
 
 def key_of_attempt(plan: str, cell: str, attempt: str) -> str:

@@ -16,6 +16,7 @@ from hpcrl.formats.mlflow import metrics_of_step
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 from hpcrl.report.tracking import Tracking, agents_of, refusals
+from hpcrl.secrets import without_password
 
 # Columns with the results of a cell; the others are its configuration.
 _METRICS = (
@@ -56,7 +57,7 @@ def export(dataset: Path, kind: str, place: Path | str, report: Path | None = No
             f"{kind}: the package {error.name} is not installed: install hpcrl[{kind}], or pip install {error.name}"
         ) from None
     except OSError as error:
-        raise HpcrlError(f"{output}: cannot be written: {error.strerror}") from None
+        raise HpcrlError(f"{without_password(str(output))}: cannot be written: {error.strerror}") from None
 
 
 def _csv(dataset: Path, output: Path) -> int:
@@ -192,9 +193,8 @@ def _tracked(
         # An attempt that is not the cell's newest has left no agents.
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)
-        if report and row["study"] not in (done := tracking.reported):
-            tracking.add_report(row["study"], report)
-            done.add(row["study"])
+        if report:
+            tracking.add_report(row["study"], row["plan"], report)
     return count
 
 

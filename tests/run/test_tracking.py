@@ -63,7 +63,8 @@ class _Servant(ThreadingHTTPServer):
     def __init__(self, fails: Callable[[int, str], tuple[int, bytes] | None]) -> None:
         super().__init__(("127.0.0.1", 0), _StandIn)
         self.fails, self.calls, self.location = fails, 0, ""
-        self.runs: dict[str, dict[str, Any]] = {}
+        self.experiments: set[str] = set()
+        self.runs: dict[str, dict[str, Any]] = {}  # by their ids: their keys, unless there are several of a key
         self.metrics: list[tuple[str, int, float]] = []
         self.ends: list[str] = []
         self.seen: list[dict[str, str]] = []
@@ -77,6 +78,11 @@ class _Servant(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def add(self, key: str, started: int, parent: str | None = None) -> dict[str, Any]:
+        run = f"{key} {len(self.runs)}" if key in self.runs else key
+        self.runs[run] = {"info": {"run_id": run}, "key": key, "started": started, "parent": parent}
+        return self.runs[run]
+
     def told(self, name: str, content: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
         self.calls += 1
         self.seen.append(headers)
@@ -84,13 +90,21 @@ class _Servant(ThreadingHTTPServer):
             return instead
         answer: dict[str, Any] = {}
         if name == "experiments/get-by-name":
+            if not self.experiments:
+                return 404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}'
             answer = {"experiment": {"experiment_id": "1"}}
+        elif name == "experiments/create":
+            self.experiments.add(content["name"])
+            answer = {"experiment_id": "1"}
         elif name == "runs/search":
             key = content["filter"].partition("'")[2].rstrip("'")
-            answer = {"runs": [self.runs[key]]} if key in self.runs else {}
+            some = [each for each in self.runs.values() if each["key"] == key]
+            answer = {"runs": sorted(some, key=lambda each: int(each["started"]))[:1]}
         elif name == "runs/create":
-            key = next(each["value"] for each in content["tags"] if each["key"] == "hpcrl.run")
-            answer = {"run": self.runs.setdefault(key, {"info": {"run_id": key}})}
+            tags = {each["key"]: each["value"] for each in content["tags"]}
+            answer = {"run": self.add(tags["hpcrl.run"], content["start_time"], tags.get("mlflow.parentRunId"))}
+        elif name == "runs/delete":
+            del self.runs[content["run_id"]]
         elif name in ("runs/log-batch", "runs/log-metric"):
             points = content.get("metrics", [content] if "key" in content else [])
             self.metrics += [(each["key"], each["step"], each["value"]) for each in points]
@@ -373,17 +387,48 @@ def test_user_password_and_token_are_sent_and_never_shown(tmp_path: Path, monkey
         Server({"MLFLOW_TRACKING_URI": "https://h", "MLFLOW_TRACKING_SERVER_CERT_PATH": "/none"})
 
 
-def test_two_cells_that_begin_a_study_at_once_have_one_parent() -> None:
-    # The other cell creates experiment and parent between the question and the answer.
-    with _Servant(
-        lambda number, name: {
-            1: (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}'),
-            2: (400, b'{"error_code": "RESOURCE_ALREADY_EXISTS", "message": "there"}'),
-        }.get(number)
-    ) as server:
-        server.runs["study s"] = {"info": {"run_id": "the other's"}}
+def test_a_cell_that_did_not_make_the_experiment_waits_for_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another cell makes the experiment between the question and the answer, and the parent some time later."""
+    waited: list[float] = []
+    monkeypatch.setattr("hpcrl.run.mlflow.time.sleep", waited.append)
+    questions: list[int] = []
+
+    def other(number: int, name: str) -> tuple[int, bytes] | None:
+        if number == 2:
+            server.experiments.add("s")
+            return 400, b'{"error_code": "RESOURCE_ALREADY_EXISTS", "message": "there"}'
+        if name == "runs/search":
+            questions.append(number)
+            if len(questions) == 3:
+                server.add("study s p", 5)
+        return None
+
+    with _Servant(other) as server:
         Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
-    assert list(server.runs) == ["study s", "p/c/1"]
+    assert list(server.runs) == ["study s p", "p/c/1"] and server.runs["p/c/1"]["parent"] == "study s p"
+    assert len(waited) == 2
+
+
+def test_of_two_parents_that_were_made_at_once_the_older_one_is_kept() -> None:
+    asked: list[str] = []
+
+    def other(number: int, name: str) -> None:
+        asked.append(name)
+        if asked.count("runs/create") == 1 and name == "runs/create":
+            server.add("study s p", 5)
+
+    with _Servant(other) as server:
+        Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
+    assert list(server.runs) == ["study s p", "p/c/1"] and server.runs["p/c/1"]["parent"] == "study s p"
+    assert "runs/delete" in asked
+
+
+def test_another_plan_of_a_study_has_another_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.run.mlflow._PARENT_SECONDS", (0.0, 0.0))
+    with _Servant(lambda number, name: None) as server:
+        for plan in ("p", "q"):
+            Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", f"{plan}/c/1", 0))
+    assert [run["parent"] for run in server.runs.values()] == [None, "study s p", None, "study s q"]
 
 
 def test_a_cell_without_tracking_is_the_same_in_a_study_that_tracks_others(tmp_path: Path) -> None:
