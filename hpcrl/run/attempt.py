@@ -39,6 +39,7 @@ from hpcrl.run.together import Together
 from hpcrl.run.tracking import DURING as TRACKED
 from hpcrl.run.tracking import INLINE, InlineTracking, TrackingBeside
 from hpcrl.run.training import Ended, before_import, train_cell
+from hpcrl.searches import ROLE, TRIAL
 from hpcrl.slurm.client import Slurm
 from hpcrl.surroundings import expanded
 from hpcrl.telemetry import idle
@@ -146,15 +147,17 @@ class RankOfAttempt:
         )
         if not self._is_extra:
             self._save_agents(ended)
+        of_search = isinstance(self._trial, Trial) and self._cell.config[ROLE] == TRIAL
+        # Nothing of a pruned or diverged trial is left to run.
+        over = COMPLETED if outcome == "pruned" or (outcome == "diverged" and of_search) else outcome
         if written and not self._is_extra:
-            over = COMPLETED if outcome == "pruned" else outcome  # nothing of it is left to run
             end_attempt(self._directory, self._start, over, self._allocation.rank, self._allocation.ranks)
         self._recorder.close_followers()
         if self._shows and self._tensorboard != "during":
             write_events(self._path, self._places.own, self._allocation.node, self._allocation.attempt)
         if requeue and not self._requeued():
             return 1
-        return EXIT[outcome]
+        return EXIT[over]
 
     def _open_record(self) -> None:
         allocation, baseline = self._allocation, self._baseline

@@ -395,6 +395,16 @@ def test_a_diverged_trial_counts_and_is_never_drawn_again(tmp_path: Path) -> Non
     assert (kept.state, kept.user_attrs["outcome"]) == (TrialState.FAIL, "diverged")
 
 
+def test_a_diverged_trial_is_not_submitted_again(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 1, "space": {"learning_rate": [1e30, 1e31]}})
+    plan = planned(tmp_path / "p", study)
+    (job, _) = read_plan(plan).cell_jobs()
+    assert run_task(plan, job.name).returncode == 0
+    cell = next(read_cells(plan))
+    assert last(plan, cell.id)["outcome"] == "diverged"
+    assert list((plan / "attempts").glob(f"{cell.id}.*.completed"))
+
+
 def test_what_an_evaluation_costs_does_not_grow_with_their_number(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
     trial = begin(plan, read_plan(plan), next(read_cells(plan)))
