@@ -16,6 +16,7 @@ from typing import Any
 ROLE, TRIAL, BEST = "search", "trial", "best"
 TRIALS = "trials"  # the number of trials that the best one was chosen from
 KEYS = (ROLE, TRIAL, TRIALS)
+ID = "search_id"  # in datasets: which search a cell belongs to, the name of its journal
 # The directory of a plan with the journals of its searches: one file for each combination of the other axes.
 FOLDER = "searches"
 # What the trials of built-in training are compared by, and the usual direction.
@@ -36,6 +37,16 @@ PRUNERS: dict[str, dict[str, int]] = {
 }
 
 
+def first_pruning(pruner: str, options: Mapping[str, int]) -> int:
+    """Return the number of evaluations after which a pruner of Optuna ends a trial at the earliest."""
+    if pruner == "median":
+        return max(1, options.get("n_warmup_steps", 0))
+    least = options.get("min_resource", 1)
+    if pruner == "halving":
+        least *= options.get("reduction_factor", 4) ** options.get("min_early_stopping_rate", 0)
+    return least
+
+
 @dataclass(frozen=True)
 class SearchFacts:
     """What a cell and the report need of a search. `space`: name -> the values, or `low`, `high`, `log` and `step`."""
@@ -51,7 +62,7 @@ class SearchFacts:
 
 def setting_of(config: Mapping[str, Any], space: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the study's own axes set in a cell: all cells of one search have the same."""
-    return {name: value for name, value in config.items() if name not in (*KEYS, "seed", *space)}
+    return {name: value for name, value in config.items() if name not in (*KEYS, ID, "seed", *space)}
 
 
 def journal_name(what_is_computed: Mapping[str, Any], search: SearchFacts) -> str:

@@ -46,6 +46,14 @@ _ELSEWHERE = re.compile(r"\$|%|\{[A-Za-z_]\w*\}$|[/.~@<]|(?:file|env):|-")
 _NUMBER = re.compile(r"-?[0-9.]+(?:e-?[0-9]+)?|true|false|none|null|yes|no", re.IGNORECASE)
 
 
+_LOGIN = re.compile(r"(?<=://)(?!/)\S*@")  # to the last @ of a word: a password may have a slash in it
+
+
+def without_password(text: str) -> str:
+    """Leave out user and password of every address in a text. Paths of files (``sqlite:///...``) are as they were."""
+    return _LOGIN.sub("", text)
+
+
 def secret_among(words: Sequence[str]) -> str | None:
     """Find what looks like a secret in a command line. Return its place, never its value: ``the value of --token``.
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hpcrl.errors import HpcrlError
-from hpcrl.secrets import looks_secret, secret_among
+from hpcrl.secrets import looks_secret, secret_among, without_password
 from hpcrl.spec.notify import read_notify
 from hpcrl.spec.study import Study
 from hpcrl.telemetry.provenance import numeric_variables
@@ -90,3 +90,17 @@ def test_a_study_with_a_secret_in_its_command_is_refused_and_the_value_not_repea
     for text in ("mail --password hunter2", "https://h/?token=hunter2"):
         with pytest.raises(HpcrlError, match="looks like a secret"):
             read_notify(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:secret@host:5000/a: not there", "http://host:5000/a: not there"),
+        ("https://t0k@host and http://me:a/b@c@host", "https://host and http://host"),
+        ("http://host:5000/a", "http://host:5000/a"),
+        ("sqlite:////home/me@lab/s.db", "sqlite:////home/me@lab/s.db"),
+        ("runs@home", "runs@home"),
+    ],
+)
+def test_an_address_is_shown_without_its_password(text: str, shown: str) -> None:
+    assert without_password(text) == shown

@@ -8,6 +8,17 @@ from typing import Any
 _UNBOUNDED = 1e18
 
 
+SPACES = "hpcrl: spaces "  # begins the line in which a process of its own tells the spaces of an environment, as JSON
+
+
+def spaces_of(environment: Any) -> tuple[str, tuple[int, ...], str, str | None]:
+    """Return kind of actions, shape and type of observations, and whether continuous actions have no bounds, as a sentence."""
+    taken, seen = environment.action_space, environment.observation_space
+    kind = kind_of_actions(taken)
+    shape = tuple(int(length) for length in getattr(seen, "shape", None) or ())
+    return kind, shape, str(getattr(seen, "dtype", None)), bounds_fault(taken) if kind == "continuous" else None
+
+
 def kind_of_actions(space: Any) -> str:
     """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or ``other``."""
     shape = getattr(space, "shape", None) or ()

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import DEFAULT_DATASET, echo
+from hpcrl.secrets import without_password
 
 
 @click.command("export", epilog="Example: hpcrl export dataset --to tensorboard -o runs")
@@ -35,4 +36,4 @@ def command(dataset: Path, kind: str, output: str, report: Path | None, plans: t
     from hpcrl.report.export import export
 
     done = export(dataset, kind, output, report, plans)
-    echo(f"{done} {'tables' if kind == 'csv' else 'runs'} written to {output}")
+    echo(f"{done} {'tables' if kind == 'csv' else 'runs'} written to {without_password(output)}")

@@ -13,6 +13,7 @@ from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.formats.facts import RETURNS, StudyFacts
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.profilers import KEY as PROFILE
+from hpcrl.searches import ID as SEARCH_ID
 from hpcrl.slurm.client import RUNNING, WAITING
 
 # The outcome of an attempt when Slurm ended its job, whatever its record says.
@@ -187,6 +188,8 @@ def _row_of_records(
         known = {
             name: drawn[name] for name in plan.study.search.space if isinstance(drawn.get(name), str | int | float)
         }
+        if head.get("search"):
+            known[SEARCH_ID] = head["search"]
         cell = replace(cell, config=cell.config | known)
     row = _identity(plan, cell, head["attempt"], charges)
     row |= {

@@ -124,13 +124,8 @@ def _collect(
                 done.merged += len(batch) - len(refused)
                 seen += len(batch)
                 report(seen, total)
-        index["studies"] |= {
-            plan.study.name: {
-                name: plan.study.given.get(name)
-                for name in ("title", "goal", "paper", "score", "better", "scaling", "search")
-            }
-            for _, plan in opened
-        }
+        for _, plan in opened:
+            _add_study(index["studies"], plan)
         lines.append(_inside(index.pop("records")).encode())
         done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda each: each[1:3])
         del known_bad, bad, reasons, conflicts
@@ -176,6 +171,16 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
             done.quarantined.append(Refusal(*record[:3], unforeseen(error)))
     done.quarantined += conflicts
     return done
+
+
+def _add_study(studies: dict[str, Any], plan: Plan) -> None:
+    """Add what reports need of a plan's study. Searches of one name have all parameters of their spaces."""
+    name, given = plan.study.name, plan.study.given
+    facts = {key: given.get(key) for key in ("title", "goal", "paper", "score", "better", "scaling", "search")}
+    earlier = (studies.get(name) or {}).get("search")
+    if earlier and facts["search"]:
+        facts["search"] = {**facts["search"], "space": {**earlier["space"], **facts["search"]["space"]}}
+    studies[name] = facts
 
 
 def _inside(facts: dict[str, Any]) -> str:

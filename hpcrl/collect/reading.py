@@ -24,7 +24,7 @@ _HEADER = {
 _NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
 _HEADER_TOO = {
     "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
-    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "profile": TEXT,
+    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "search": TEXT, "profile": TEXT,
     "submission": TEXT,
 }  # fmt: skip
 _HARDWARE = {

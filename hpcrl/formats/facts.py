@@ -18,6 +18,8 @@ from hpcrl.surroundings import Surroundings, read_surroundings
 
 # Values that a command reports under these names are its return.
 RETURNS = ("return", "episode_return")
+# The value that built-in training reports where an environment knows it: the largest mean return of its evaluations.
+BEST_POSSIBLE = "best_possible_return"
 
 # Resources that bound a cell and do not change what it computes.
 LIMITS = ("time", "memory", "exclusive")
@@ -107,7 +109,7 @@ class StudyFacts:
 
     @property
     def tracks(self) -> bool:
-        """Whether a cell sends its values to MLflow while it trains."""
+        """Whether a cell of built-in training sends its values to MLflow while it trains."""
         places = (self.given.get(name) for name in ("axes", "include", "zip", "random"))
         return self.given.get("tracking", "none") != "none" or any(map(_sets_tracking, places))
 

@@ -6,24 +6,40 @@ Source: MLflow's REST API, https://mlflow.org/docs/latest/api_reference/rest-api
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcrl.formats.events import EPISODE
+
 ADDRESS = "MLFLOW_TRACKING_URI"
-KEY = "hpcrl.run"  # tag: which attempt a run is, or which study a parent run is of
+KEY = "hpcrl.run"  # tag: which attempt a run is, or which plan of a study a parent run is of
 CONTENT = "hpcrl.content"  # tag: the digest of what was exported; a run without it is not complete
 PARENT = "mlflow.parentRunId"  # MLflow's own tag of a nested run
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1_000, 100
+LENGTH, ENDED = "length/episode", "count/episode"
 _LONGEST = 6_000  # characters of a parameter's value
 _ODD = re.compile(r"[^\w\-. /:]", re.ASCII)  # what names cannot have
 
 
-def key_of_study(study: str) -> str:
-    return f"study {study}"
+def key_of_parent(study: str, attempt: str) -> str:
+    """Return the key of the parent of an attempt's run, from the study's name and the attempt's key: each plan of a study has one."""
+    return f"study {study} {attempt.partition('/')[0]}"
 
 
 def key_of_attempt(plan: str, cell: str, attempt: str) -> str:
     return f"{plan}/{cell}/{attempt}"
+
+
+def metrics_of_step(returns: Sequence[float], lengths: Sequence[float]) -> dict[str, float]:
+    """Return the metrics of the episodes that ended at one environment step: mean return, mean length in steps, and their number.
+
+    Environments that step together end many episodes at one step. The store keeps only one of two points with equal metric, step, value and
+    time in milliseconds, so that a point for each episode would lose some.
+
+    Source: MLflow's tracking store, ``SqlMetric``, whose primary key they are.
+    """
+    count = len(returns)
+    return {EPISODE: sum(returns) / count, LENGTH: sum(lengths) / count, ENDED: float(count)}
 
 
 def parameters(columns: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:

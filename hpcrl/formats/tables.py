@@ -248,7 +248,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "kind",
                 _WORD,
-                "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command",
+                "train: an episode of training; evaluation: mean over greedy episodes; value: reported by a command, or `best_possible_return` of an evaluation if the environment knows it",
             ),
             _field("name", _WORD, "`return`, or the name of a reported value"),
             _field("episode", _I64, "number of the episode, from 1"),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import MANIFEST, Job, Plan, cell_ids, generations, read_plan
@@ -104,17 +105,26 @@ def read_before(directory: Path) -> Before | None:
     return Before(directory, plan, manifest, cells, files, taken)
 
 
-def check_same(before: Before, study: str, cluster: str) -> None:
-    """Check that the next generation has the same study and the same cluster.
+def check_same(before: Before, study: str, cluster: str, search: Mapping[str, Any] | None = None) -> None:
+    """Check that the next generation has the same study, the same cluster and the same search, if it had one.
+
+    Args:
+        search: the search of the study without its number of trials, which may differ.
 
     Raises:
-        UsageError: the study or the cluster differs.
+        UsageError: the study, the cluster or the search differs.
     """
     old = before.plan
     if (old.study.name, old.cluster.name) != (study, cluster):
         raise UsageError(
             f"{before.directory}: contains a plan of study {old.study.name} on {old.cluster.name}, not of study {study} on "
             f"{cluster}: choose another directory with -o"
+        )
+    earlier = old.study.given.get("search")
+    if earlier and {**earlier, "trials": None} != {**(search or {}), "trials": None}:
+        raise UsageError(
+            f"{before.directory}: contains another search of study {study}, and trials of two searches under one name would be mixed: give the "
+            "study another name, and plan into another directory with -o"
         )
 
 

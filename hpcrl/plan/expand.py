@@ -48,6 +48,8 @@ def expand(study: Study) -> Iterator[Point]:
         settings.append({key: value for option in chosen for key, value in option.values.items()})
     settings.extend(dict(extra) for extra in study.include)
     defaults = {name: getattr(study.resources, name) for name in RESOURCES}
+    # A cell without a profiler or tracking is the same in a study that profiles or tracks others. A command's `tracking` is its own.
+    unset = ((PROFILE, NONE), ("tracking", "none")) if study.workload.trains else ((PROFILE, NONE),)
     count = 0
     cache: dict[tuple[Any, ...], Resources] = {}
     for point in settings:
@@ -58,12 +60,7 @@ def expand(study: Study) -> Iterator[Point]:
             if study.computed and study.excludes({**defaults, **whole}):
                 continue
             resources = _resources(study, whole, cache)
-            # A cell without a profiler or tracking is the same in a study that profiles or tracks others.
-            config = {
-                key: value
-                for key, value in whole.items()
-                if key not in RESOURCES and (key, value) not in ((PROFILE, NONE), ("tracking", "none"))
-            }
+            config = {key: value for key, value in whole.items() if key not in RESOURCES and (key, value) not in unset}
             for seed in seeds:
                 values_here = {**defaults, **whole, "seed": seed}
                 if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):

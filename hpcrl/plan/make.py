@@ -59,7 +59,8 @@ def make_plan(
     profile = _profile(library, cluster, choices.allow_retired)
     study = _chosen(library.study(study_name or profile.default_study, choices.settings), choices)
     if before:
-        check_same(before, study.name, profile.name)
+        search = {**study.search.identity(), "directions": directions_of(study)} if study.search else None
+        check_same(before, study.name, profile.name, search)
     renderer = Renderer(library)
     environments: dict[tuple[str, FlavourName, bool], Environment] = {}
 

@@ -96,7 +96,7 @@ class Runs:
         if place.study:
             fits &= rows["study"].isin(place.study)
         if place.settings:
-            fits &= rows["config"].map(lambda text: place.settings.items() <= json.loads(text).items()).astype(bool)
+            fits &= rows["config"].map(lambda text: place.has(json.loads(text))).astype(bool)
         return fits
 
     def only(self, configuration: Configuration) -> pd.DataFrame | str:

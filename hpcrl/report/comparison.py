@@ -89,7 +89,7 @@ def to_csv(compared: Sequence[Line], trains: bool = True) -> str:
         trains: whether any study trains. If not, there is no goal, and the time is that of the command.
     """
     frame = pd.DataFrame([_plain(line) for line in compared])
-    if not trains:
+    if not trains and compared:
         frame = frame[[name for name in frame.columns if "goal" not in name and name not in _OF_TRAINING]]
         frame.columns = frame.columns.str.replace("training_", "command_")
     return spreadsheet.to_csv(frame)
@@ -136,7 +136,7 @@ def number(value: float | None) -> str:
 
 
 def _used(rows: list[list[str]]) -> list[int]:
-    return [index for index in range(len(rows[0])) if any(row[index] != NOTHING for row in rows)]
+    return [index for index in range(len(rows[0]) if rows else 0) if any(row[index] != NOTHING for row in rows)]
 
 
 def _estimate(found: Estimate | None, with_interval: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.events import EPISODE, EVALUATION, EventFile, file_name
+from hpcrl.formats.mlflow import metrics_of_step
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 from hpcrl.report.tracking import Tracking, agents_of, refusals
+from hpcrl.secrets import without_password
 
 # Columns with the results of a cell; the others are its configuration.
 _METRICS = (
@@ -55,7 +57,7 @@ def export(dataset: Path, kind: str, place: Path | str, report: Path | None = No
             f"{kind}: the package {error.name} is not installed: install hpcrl[{kind}], or pip install {error.name}"
         ) from None
     except OSError as error:
-        raise HpcrlError(f"{output}: cannot be written: {error.strerror}") from None
+        raise HpcrlError(f"{without_password(str(output))}: cannot be written: {error.strerror}") from None
 
 
 def _csv(dataset: Path, output: Path) -> int:
@@ -187,14 +189,28 @@ def _tracked(
         if row["outcome"] == "running":  # it may be sending its values itself
             continue
         metrics = {name: float(row[name]) for name in _METRICS if not pd.isna(row[name])}
-        curves = [(point.tag, point.value, point.time, point.step) for point in points]
+        curves = _curves(points)
         # An attempt that is not the cell's newest has left no agents.
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)
-        if report and row["study"] not in (done := tracking.reported):
-            tracking.add_report(row["study"], report)
-            done.add(row["study"])
+        if report:
+            tracking.add_report(row["study"], row["plan"], report)
     return count
+
+
+def _curves(points: Iterable[_Point]) -> list[tuple[str, float, float, int]]:
+    """Return metric, value, seconds and step of each point. Episodes that ended at one step are one point, as in live tracking."""
+    curves: list[tuple[str, float, float, int]] = []
+    ended: dict[int, list[_Point]] = {}
+    for point in points:
+        if point.kind == "train":
+            ended.setdefault(point.step, []).append(point)
+        else:
+            curves.append((point.tag, point.value, point.time, point.step))
+    for step, some in ended.items():
+        values = metrics_of_step([point.value for point in some], [point.length for point in some])
+        curves += [(name, value, some[-1].time, step) for name, value in values.items()]
+    return curves
 
 
 KINDS: dict[str, Callable[[Path, Path], int]] = {

@@ -46,7 +46,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     places_of_studies = [places for _, places in _places(rows["study"])]
     given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
     rows["what"] = [given[place] for place in range(len(rows))]
-    rows["where"] = resources(rows)
+    rows["where"] = pd.Series(resources(rows), rows.index, dtype=str)
     rows["where"] += _kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
     for places in places_of_studies:

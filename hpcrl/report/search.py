@@ -13,7 +13,7 @@ from hpcrl.formats.facts import RETURNS
 from hpcrl.formats.labels import label
 from hpcrl.report.design import counted, display, spread
 from hpcrl.report.groups import resources
-from hpcrl.searches import BEST, ROLE, TRIAL, TRIALS, setting_of
+from hpcrl.searches import BEST, ID, ROLE, TRIAL, TRIALS, setting_of
 
 _FIRST = ("algorithm", "framework", "execution")  # in names, by their value alone
 _LEAST_TRIALS = 5  # completed ones, below which an importance means nothing
@@ -52,7 +52,7 @@ def is_trial(cells: pd.DataFrame) -> pd.Series[bool]:
 
 
 def without_trials(cells: pd.DataFrame, studies: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """Leave out the trials of the studies that have other cells: the runs of the best trial are the result, and are named so.
+    """Leave out the trials of searches: the runs of the best trial are the result, and are named so.
 
     Args:
         studies: the entries of the dataset's index.
@@ -60,21 +60,44 @@ def without_trials(cells: pd.DataFrame, studies: Mapping[str, Mapping[str, Any]]
     searched = {name for name, study in studies.items() if study.get("search")}
     if not searched & set(cells["study"]):
         return cells
-    trials = is_trial(cells)
-    others = set(cells.loc[~trials, "study"])
-    kept = cells[~(trials & cells["study"].isin(others))]
-    configs = [_named(text, studies[name]) for text, name in zip(kept["config"], kept["study"], strict=True)]
-    return kept.assign(config=configs)
+    configs = cells["config"].copy()
+    for name in searched & set(cells["study"]):
+        own = cells[cells["study"] == name]
+        space = studies[name]["search"].get("space") or {}
+        numbers = _numbers(own, space)
+        configs[own.index] = [_named(text, space, number) for text, number in zip(own["config"], numbers, strict=True)]
+    trials = is_trial(cells) & cells["study"].isin(searched)
+    return cells.assign(config=configs)[~trials]
 
 
-def _named(text: str, study: Mapping[str, Any]) -> str:
+def _named(text: str, space: Mapping[str, Any], number: str) -> str:
     """Return the configuration of a run of the best trial without the values that were drawn."""
-    config, search = json.loads(text), study.get("search") or {}
+    config = json.loads(text)
     if config.get(ROLE) != BEST:
         return text
-    setting = setting_of(config, search.get("space") or {})
-    said = f"best of {counted(int(config.get(TRIALS) or 0), 'trial')}"
-    return json.dumps({**setting, ROLE: said, "seed": config.get("seed")}, sort_keys=True)
+    said = f"best of {counted(int(config.get(TRIALS) or 0), 'trial')}{number and f', {number}'}"
+    return json.dumps({**setting_of(config, space), ROLE: said, "seed": config.get("seed")}, sort_keys=True)
+
+
+def _numbers(cells: pd.DataFrame, space: Mapping[str, Any]) -> list[str]:
+    """Return for each attempt of a study which search it belongs to, such as `search 2`: nothing if its setting had only one.
+
+    Plans of one name may have different searches, or the same one twice. They are numbered in the order in which they began.
+    """
+    configs = [json.loads(text) for text in cells["config"]]
+    settings = [json.dumps(setting_of(config, space), sort_keys=True) for config in configs]
+    whole = list(zip(settings, resources(cells), cells["cluster"], strict=True))
+    own = [(plan, config[ID]) if ID in config else None for plan, config in zip(cells["plan"], configs, strict=True)]
+    begun: dict[Any, dict[Any, float]] = {}
+    for key, search, started in zip(whole, own, cells["started"], strict=True):
+        if search and started == started:
+            searches = begun.setdefault(key, {})
+            searches[search] = min(started, searches.get(search, started))
+    orders = {key: sorted(searches, key=lambda search: (begun[key][search], search)) for key, searches in begun.items()}
+    return [
+        f"search {orders[key].index(search) + 1}" if len(orders.get(key, ())) > 1 and search in orders[key] else ""
+        for key, search in zip(whole, own, strict=True)
+    ]
 
 
 def search_of(cells: pd.DataFrame, episodes: pd.DataFrame, study: Mapping[str, Any]) -> Search | None:
@@ -94,9 +117,10 @@ def search_of(cells: pd.DataFrame, episodes: pd.DataFrame, study: Mapping[str, A
     parameters = [name for name in facts.get("space", {}) if any(name in config for config in configs)]
     trials = pd.DataFrame({name: [config.get(name) for config in configs] for name in parameters}, index=rows.index)
     places = _places(rows)
+    numbers = pd.Series(_numbers(cells, facts.get("space", {})), cells.index)[rows.index]
     trials["search"] = [
-        " ".join(filter(None, (_name(setting_of(config, facts.get("space", {}))), place)))
-        for config, place in zip(configs, places, strict=True)
+        " ".join(filter(None, (_name(setting_of(config, facts.get("space", {}))), place, number)))
+        for config, place, number in zip(configs, places, numbers, strict=True)
     ]
     trials["trial"] = [config.get(TRIAL) for config in configs]
     trials["outcome"], trials["cell"] = rows["outcome"], rows["cell"]
@@ -162,7 +186,9 @@ def _sentences(search: Search, facts: Mapping[str, Any]) -> list[str]:
             text += " None completed."
         else:
             drawn = ", ".join(
-                f"{parameter.replace('_', ' ')} {_shown(best[parameter])}" for parameter in search.parameters
+                f"{parameter.replace('_', ' ')} {_shown(best[parameter])}"
+                for parameter in search.parameters
+                if not pd.isna(best[parameter])  # of another search
             )
             text += (
                 f" The best one is trial {best['trial']} with {drawn}. Its {search.objective.replace('_', ' ')} was {best['value']:,.4g}, which is the best "

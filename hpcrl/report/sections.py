@@ -18,8 +18,9 @@ from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
 from hpcrl.report.design import counted, display, spread
 from hpcrl.report.figures import Figures, figures
+from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
-from hpcrl.report.groups import Line, lines
+from hpcrl.report.groups import Line, lines, with_groups
 from hpcrl.report.machines import in_one_line, measuring, provenance
 from hpcrl.report.profiles import Profiled
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
@@ -151,6 +152,46 @@ def make_section(
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, **tables, name=name, study=study, library=library),
+    )
+
+
+def search_section(
+    name: str, trials: pd.DataFrame, tables: Mapping[str, pd.DataFrame], study: dict[str, Any]
+) -> Section:
+    """Sum up a study whose search has no run of its best configuration yet: its trials are no result, and are compared with nothing.
+
+    Args:
+        trials: attempts of the study as the dataset has them. The others are those of :func:`make_section`.
+    """
+    searched = search_of(trials, tables["episodes"], study)
+    rows = with_groups(trials.assign(shared=False))
+    score = score_of(study, rows, tables["episodes"])
+    return Section(
+        study=name,
+        title=str(study.get("title") or name),
+        compared="The trials of a search for hyperparameters, which are no result.",
+        ran_on=in_one_line(rows),
+        failed="Its best configuration has not been run on other seeds yet.",
+        findings=[],
+        lines=[],
+        table=Table([], []),
+        score=score,
+        score_level=None,
+        sentences=[],
+        scaling=[],
+        series=[],
+        search=searched.sentences if searched else [],
+        profiled=Profiled(),
+        advice=[],
+        figures=Figures(None, [], [], search_figures(searched) if searched else [], [], []),
+        problems=[],
+        more_problems=0,
+        notes=_notes(rows),
+        compiled=[],
+        collectives=[],
+        provenance=provenance(rows, score.trains),
+        measuring=measuring(rows),
+        energy="",
     )
 
 

@@ -13,7 +13,7 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.report.page import render
 from hpcrl.report.renderer import Renderer
 from hpcrl.report.sections import Section
-from hpcrl.report.write import make_sections, read_cells, write_files, write_page
+from hpcrl.report.write import make_sections, read_cells, studies_of, write_files, write_page
 from hpcrl.spec.library import Library
 
 
@@ -50,24 +50,25 @@ def write_site(
     every = [(dataset, read_cells(dataset, study)) for dataset in datasets]
     with Renderer() as renderer:
         renderer.begin()
-        entries = _write_studies(every, output, formats, library, grid_intensity, renderer)
+        entries = _write_studies(every, study, output, formats, library, grid_intensity, renderer)
     write_atomically(output / "index.html", render(library, [], template="site", entries=entries))
     return entries
 
 
 def _write_studies(
     every: Sequence[tuple[Path, pd.DataFrame]],
+    study: str | None,
     output: Path,
     formats: Sequence[str],
     library: Library,
     grid_intensity: float | None,
     renderer: Renderer,
 ) -> list[Entry]:
-    names = [str(name) for _, cells in every for name in sorted(cells["study"].unique())]
+    names = [name for dataset, cells in every for name in studies_of(dataset, cells, study)]
     places: list[str] = []
     entries = []
     for dataset, cells in every:
-        for section in make_sections(dataset, cells, library, grid_intensity):
+        for section in make_sections(dataset, cells, library, grid_intensity, study):
             several = names.count(section.study) > 1
             place = f"{section.study}-{dataset.resolve().name}" if several else section.study
             if place in places:

@@ -1,4 +1,4 @@
-"""Write a dataset into MLflow: one experiment and one parent run for each study, and in it a run for each attempt of a cell."""
+"""Write a dataset into MLflow: one experiment for each study, one parent run for each of its plans, and in it a run for each attempt of a cell."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ from typing import Any
 import pandas as pd
 
 from hpcrl.errors import HpcrlError
-from hpcrl.formats.mlflow import CONTENT, KEY, METRICS_AT_ONCE, PARAMETERS_AT_ONCE, PARENT, key_of_attempt, key_of_study
+from hpcrl.formats.mlflow import (
+    CONTENT,
+    KEY,
+    METRICS_AT_ONCE,
+    PARAMETERS_AT_ONCE,
+    PARENT,
+    key_of_attempt,
+    key_of_parent,
+)
 from hpcrl.formats.mlflow import parameters as parameters_of
 from hpcrl.formats.plan import AGENTS, read_plan
+from hpcrl.secrets import without_password
 
 # Names of parameters that are columns of an attempt, in addition to its axes.
 PARAMETERS = (
@@ -52,28 +61,30 @@ class Tracking:
         self._client = MlflowClient(tracking_uri=where)
         self._artifacts = artifacts
         self._experiments: dict[str, str] = {}
-        self._parents: dict[str, str] = {}
-        self.reported: set[str] = set()  # studies whose report was added
-        self._known: dict[str, tuple[str, str]] = {}  # by key: the run's id, and the digest of its content
+        self._parents: dict[str, str] = {}  # by key
+        self.reported: set[str] = set()  # parents that have the report
+        self._known: dict[str, tuple[str, str, str]] = {}  # by key: the run's id, the digest of its content, its status
 
-    def parent(self, study: str) -> str:
-        """Return the parent run of a study; make its experiment and the run if there is none."""
-        if study in self._parents:
-            return self._parents[study]
+    def parent(self, study: str, plan: str) -> str:
+        """Return the parent run of a plan of a study; make the study's experiment and the run if there is none."""
+        key = key_of_parent(study, plan)
+        if key in self._parents:
+            return self._parents[key]
         client = self._client
-        known = client.get_experiment_by_name(study)
-        place = None if self._artifacts is None else (self._artifacts / study).resolve().as_uri()
-        self._experiments[study] = known.experiment_id if known else client.create_experiment(study, place)
-        self._read(self._experiments[study])
-        key = key_of_study(study)
+        if study not in self._experiments:
+            known = client.get_experiment_by_name(study)
+            place = None if self._artifacts is None else (self._artifacts / study).resolve().as_uri()
+            self._experiments[study] = known.experiment_id if known else client.create_experiment(study, place)
+            self._read(self._experiments[study])
         if key in self._known:
-            self._parents[study] = self._known[key][0]
+            self._parents[key] = self._known[key][0]
         else:
             run = client.create_run(self._experiments[study], run_name=study, tags={KEY: key, CONTENT: "-"})
             client.log_param(run.info.run_id, "study", study)
+            client.log_param(run.info.run_id, "plan", plan)
             client.set_terminated(run.info.run_id)
-            self._parents[study] = run.info.run_id
-        return self._parents[study]
+            self._parents[key] = run.info.run_id
+        return self._parents[key]
 
     def _read(self, experiment: str) -> None:
         token = None
@@ -81,7 +92,7 @@ class Tracking:
             page = self._client.search_runs([experiment], page_token=token)
             for run in page:
                 if key := run.data.tags.get(KEY):
-                    self._known[key] = (run.info.run_id, run.data.tags.get(CONTENT, ""))
+                    self._known[key] = (run.info.run_id, run.data.tags.get(CONTENT, ""), run.info.status)
             token = page.token
             if not token:
                 return
@@ -94,7 +105,7 @@ class Tracking:
         curves: Iterable[tuple[str, float, float, int]],
         files: Iterable[Path] = (),
     ) -> bool:
-        """Write the run of an attempt; return False if the store has it already.
+        """Write the run of an attempt; return False if the store has it already, or if the attempt may still be sending to it.
 
         Args:
             curves: name, value, seconds since the start, step of each point.
@@ -102,15 +113,17 @@ class Tracking:
         """
         from mlflow.entities import Metric, Param
 
-        client, parent = self._client, self.parent(row["study"])
+        client, parent = self._client, self.parent(row["study"], row["plan"])
         points, files = list(curves), list(files)
         settings = parameters(row)
         key = key_of_attempt(row["plan"], row["cell"], row["attempt"])
         content = json.dumps([settings, dict(metrics), points, [(file.name, file.stat().st_size) for file in files]])
         digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         if key in self._known:
-            known, before = self._known[key]
+            known, before, status = self._known[key]
             if before == digest:
+                return False
+            if row["outcome"] == "lost" and not before and status == "RUNNING":  # nobody knows whether it has ended
                 return False
             client.delete_run(known)
         started = 0 if pd.isna(row["started"]) else int(row["started"] * 1000)
@@ -130,12 +143,15 @@ class Tracking:
         status = "FINISHED" if row["outcome"] in ("completed", "pruned") else "FAILED"
         client.set_terminated(run, status, end_time=started + int(wall * 1000))
         client.set_tag(run, CONTENT, digest)  # last: a run without it was interrupted
-        self._known[key] = (run, digest)
+        self._known[key] = (run, digest, status)
         return True
 
-    def add_report(self, study: str, report: Path) -> None:
-        """Add the page, the tables and the figures of a report to the parent run of a study."""
-        parent = self.parent(study)
+    def add_report(self, study: str, plan: str, report: Path) -> None:
+        """Add the page, the tables and the figures of a study's report to the parent run of a plan, once."""
+        parent = self.parent(study, plan)
+        if parent in self.reported:
+            return
+        self.reported.add(parent)
         for file in sorted(report.glob("*")):
             if file.is_file() and not file.is_symlink():
                 self._client.log_artifact(parent, str(file), "report")
@@ -166,9 +182,8 @@ def refusals(where: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        raise HpcrlError(
-            f"{where}: MLflow did not take everything: {_reason(error)}. Runs that it has are kept: export again when this is mended"
-        ) from None
+        text = f"{where}: MLflow did not take everything: {_reason(error)}. Runs that it has are kept: export again when this is mended"
+        raise HpcrlError(without_password(text)) from None
 
 
 def agents_of(plans: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:

@@ -26,7 +26,7 @@ from hpcrl.report.renderer import FORMATS, Renderer, RendererError
 from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
 from hpcrl.report.search import without_trials
-from hpcrl.report.sections import Section, make_section
+from hpcrl.report.sections import Section, make_section, search_section
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
 from hpcrl.report.videos import Player, clips, plans_by_id
@@ -112,7 +112,7 @@ def _judged(
     grid_intensity: float | None,
 ) -> tuple[list[Section], list[Change]]:
     """Sum up each study, and compare it with the baseline."""
-    sections = list(make_sections(dataset, cells, library, grid_intensity))
+    sections = list(make_sections(dataset, cells, library, grid_intensity, study))
     if not baseline:
         return sections, []
     older = with_groups(read_cells(baseline, study))
@@ -160,7 +160,7 @@ def _plain(change: Change, score: Score) -> Change:
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
     """Return the newest attempts of a dataset, or of one of its studies, as `with_groups` does, and with `shared`.
 
-    Attempts under a profiler are left out (:func:`hpcrl.report.profiles.compared`).
+    Attempts under a profiler are left out (:func:`hpcrl.report.profiles.compared`), and so are the trials of searches: nothing may be left.
 
     Raises:
         UsageError: the dataset or the study does not exist, or has no records yet.
@@ -180,20 +180,34 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
 
 
 def make_sections(
-    dataset: Path, cells: pd.DataFrame, library: Library, grid_intensity: float | None = None
+    dataset: Path, cells: pd.DataFrame, library: Library, grid_intensity: float | None = None, study: str | None = None
 ) -> Iterator[Section]:
-    """Sum up each study of a dataset; `cells` are those of :func:`read_cells`."""
+    """Sum up each study of a dataset, or one; `cells` are those of :func:`read_cells`, which have no trial of a search."""
     tables = {name: load_table(dataset, name) for name in ("episodes", "samples", "phases")}
     studies = read_index(dataset)["studies"]
-    searched = {name for name, facts in studies.items() if facts.get("search")}
     attempts, profiles = load_table(dataset, "cells"), load_table(dataset, "profiles")
     if attempts["profile"].notna().any():
         attempts = attempts.assign(shared=side_by_side(attempts, tables["samples"]))
-    for key, rows in cells.groupby("study", sort=True):
-        own = attempts[attempts["study"] == key]
-        trials = own if key in searched else None
-        profiled = profiles_of(own, rows, profiles)
-        yield make_section(str(key), rows, tables, studies.get(str(key), {}), library, grid_intensity, trials, profiled)
+    compared = dict(iter(cells.groupby("study", sort=True)))
+    for key in studies_of(dataset, cells, study):
+        own, facts = attempts[attempts["study"] == key], studies.get(key, {})
+        if key not in compared:
+            yield search_section(key, own, tables, facts)
+            continue
+        trials = own if facts.get("search") else None
+        profiled = profiles_of(own, compared[key], profiles)
+        yield make_section(key, compared[key], tables, facts, library, grid_intensity, trials, profiled)
+
+
+def studies_of(dataset: Path, cells: pd.DataFrame, study: str | None = None) -> list[str]:
+    """Return the names of the studies that have a section: also of those that have nothing but trials of a search.
+
+    Args:
+        cells: those of :func:`read_cells` for this `study`, or for all.
+    """
+    searched = {name for name, facts in read_index(dataset)["studies"].items() if facts.get("search")}
+    there = set(load_table(dataset, "cells")["study"]) & (searched if study is None else searched & {study})
+    return sorted(there | set(cells["study"]))
 
 
 def write_files(section: Section, cells: pd.DataFrame, output: Path, formats: Sequence[str], renderer: Renderer) -> str:

@@ -79,8 +79,7 @@ def _until_the_end(
         weights = {group: training.learner.weights(group) for group in training.algorithm.groups}
         if not all(np.isfinite(array).all() for group in weights.values() for array in group.values()):
             return "diverged", None
-        final, ends = _score(training, scores, goal, weights.get(training.algorithm.acts_with))
-        pruned = final is not None and training.run.prune(loop.step, final)
+        final, ends, pruned = _score(training, scores, goal, weights.get(training.algorithm.acts_with))
         if ends:
             break
         if pruned and not is_over(settings, loop.step, loop.episodes):
@@ -90,15 +89,17 @@ def _until_the_end(
 
 def _score(
     training: Training, scores: _Scores, goal: float | None, weights: Weights | None
-) -> tuple[float | None, bool]:
-    """Return rank 0's mean return and, on every rank, whether the training ends here.
+) -> tuple[float | None, bool, bool]:
+    """Return rank 0's mean return, on every rank whether the training ends here, and whether a search prunes it.
+
+    What a search takes for this is a part of the evaluation, not of the training time.
 
     Args:
         weights: a copy of those that act, which nothing changes; None if the policy has none.
     """
     settings, loop, run = training.algorithm.settings, training.loop, training.run
     run.clock.switch("evaluate")
-    mean = None
+    mean, pruned = None, False
     if run.rank == 0:
         mean = _mean_return(training, _EVALUATION, settings.evaluation_episodes)
         kept = ["last"]
@@ -112,17 +113,33 @@ def _score(
             again = _mean_return(training, _CONFIRMATION, settings.confirmation_episodes)
             run.reporter.confirmation(loop.step, again, again >= goal)
             scores.goal_step = loop.step if again >= goal else None
+        pruned = run.prune(loop.step, mean)
     ends = settings.stop_at_goal and scores.goal_step is not None
     if run.collective:  # the other ranks wait here, not at the first gradient afterwards
         ends = any_rank(run.collective, ends)
     run.clock.switch("other")
-    return mean, ends
+    return mean, ends, pruned
 
 
 def _mean_return(training: Training, stream: int, episodes: int) -> float:
     starts = start_seeds(training.run.seed, stream, episodes)
     dtype = training.algorithm.space.dtype
     return float(evaluate(training.loop.act, training.evaluation_environments, starts, dtype).mean())
+
+
+def best_possible(training: Training) -> float | None:
+    """Return the largest mean return of the starts that all evaluations have; None if the environment does not know it.
+
+    An environment knows it by a method ``best_mean_return(seeds, limit)``; `limit` is the largest number of steps.
+    """
+    environment = getattr(training.evaluation_environments[0], "unwrapped", None)
+    known = getattr(environment, "best_mean_return", None)
+    limit = training.algorithm.space.limit
+    if known is None or limit is None:
+        return None
+    return float(
+        known(start_seeds(training.run.seed, _EVALUATION, training.algorithm.settings.evaluation_episodes), limit)
+    )
 
 
 def _save(training: Training, scores: _Scores, path: Path) -> None:

@@ -36,11 +36,12 @@ from hpcrl.run.metric_files import read_metric_files
 from hpcrl.run.mlflow import Named, Server
 from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder, Sampler
-from hpcrl.run.search import Trial, wanted
+from hpcrl.run.search import FAULTS, Trial, wanted
 from hpcrl.run.together import Together
 from hpcrl.run.tracking import DURING as TRACKED
 from hpcrl.run.tracking import INLINE, InlineTracking, TrackingBeside
 from hpcrl.run.training import Ended, before_import, train_cell
+from hpcrl.searches import ROLE, TRIAL
 from hpcrl.slurm.client import Slurm
 from hpcrl.surroundings import expanded
 from hpcrl.telemetry import idle
@@ -153,8 +154,10 @@ class RankOfAttempt:
         )
         if not self._is_extra:
             self._save_agents(ended)
+        of_search = isinstance(self._trial, Trial) and self._cell.config[ROLE] == TRIAL
+        # Nothing of a pruned or diverged trial is left to run.
+        over = COMPLETED if outcome == "pruned" or (outcome == "diverged" and of_search) else outcome
         if written and not self._is_extra:
-            over = COMPLETED if outcome == "pruned" else outcome  # nothing of it is left to run
             end_attempt(self._directory, self._start, over, self._allocation.rank, self._allocation.ranks)
         self._recorder.close_followers()
         if self._shows and self._tensorboard != "during":
@@ -162,7 +165,7 @@ class RankOfAttempt:
         if requeue and not self._requeued():
             return 1
         # A launcher ends the other ranks only when one has failed.
-        return EXIT[outcome] or int(ended.leaves_others)
+        return EXIT[over] or int(ended.leaves_others)
 
     def _open_record(self) -> None:
         allocation, baseline = self._allocation, self._baseline
@@ -175,7 +178,8 @@ class RankOfAttempt:
         if self._first_on_node:
             facts |= {"idle_cpu_percent": baseline.cpu_percent, "idle_memory_percent": baseline.memory_percent}
         if isinstance(self._trial, Trial):
-            facts["drawn"] = self._trial.values
+            facts |= {"drawn": self._trial.values, "search": self._trial.journal}
+            self._trial.say = self._recorder.event
         self._recorder.header(facts | {"clock_offset": self._clock_offset, "tensorboard": self._tensorboard})
         self._recorder.look = self._profiling.look
         if self._first_on_node and baseline.note:
@@ -192,7 +196,7 @@ class RankOfAttempt:
         """Let MLflow get the values from now on, if the cell asks for it; return why it cannot."""
         cell, allocation, config = self._cell, self._allocation, self._cell.config
         how = config.get("tracking")
-        if not how or allocation.rank or self._is_extra:
+        if not how or allocation.rank or self._is_extra or self._plan.runs_command:
             return None
         study, cluster = self._plan.study.name, self._plan.cluster.name
         words = [study, cluster, *(config.get(name) for name in ("framework", "execution", "seed")), cell.id]
@@ -310,7 +314,7 @@ class RankOfAttempt:
         facts = self._recorder.last if self._plan.runs_command else ended.facts
         try:
             wrong = self._trial.end(ended.outcome, facts)
-        except (OSError, HpcrlError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (HpcrlError, *FAULTS) as error:
             wrong = f"the search cannot be told of it: {error}"
         return replace(ended, outcome="failed", reason=wrong) if wrong else ended
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import configparser
 import json
+import random
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -21,11 +22,16 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.mlflow import ADDRESS, KEY, PARAMETERS_AT_ONCE, PARENT, key_of_study
+from hpcrl.formats.mlflow import ADDRESS, KEY, PARAMETERS_AT_ONCE, PARENT, key_of_parent
 
 _SECONDS = 10.0  # for one call
 _MOST_BYTES = 1024**2  # of an answer
 _LONGEST = 300  # characters of what a server says
+_PARENT_SECONDS = (
+    1.0,
+    4.0,
+)  # for which a cell waits for the parent run of its study, drawn evenly: cells may begin at once
+_AGAIN_SECONDS = 0.25
 _CREDENTIALS = ".mlflow/credentials"  # below the home directory, as MLflow's own client has it
 
 
@@ -82,15 +88,14 @@ class Server:
         self._opener = build_opener(_NoRedirects, HTTPSHandler(context=context))
 
     def begin(self, named: Named) -> str:
-        """Return the id of an attempt's run; make it, its study's experiment and the study's parent run where they are missing.
+        """Return the id of an attempt's run; make it, its study's experiment and its plan's parent run where they are missing.
 
         Raises:
             MlflowError: the server does not answer, or refuses.
         """
-        experiment = self._experiment(named.study)
-        # Of two cells that make a parent at once, both take the one that was made first: its time is that of its making.
-        parent = self._run(experiment, Named(named.study, named.study, key_of_study(named.study), _now()))
-        run = self._run(experiment, named, parent)
+        experiment, new = self._experiment(named.study)
+        parent = self._parent(experiment, new, named)
+        run = self._find(experiment, named.key) or self._made(experiment, named, parent)
         given = [{"key": name, "value": value} for name, value in named.parameters.items()]
         for first in range(0, len(given), PARAMETERS_AT_ONCE):
             self._post("runs/log-batch", run_id=run, params=given[first : first + PARAMETERS_AT_ONCE])
@@ -115,14 +120,15 @@ class Server:
         """
         self._post("runs/update", run_id=run, status=status, end_time=time)
 
-    def _experiment(self, name: str) -> str:
+    def _experiment(self, name: str) -> tuple[str, bool]:
+        """Return the id of an experiment, and whether this call made it: the server lets only one do so."""
         if (experiment := self._experiment_of(name)) is None:
             try:
-                return self._picked(self._post("experiments/create", name=name), "experiment_id")
+                return self._picked(self._post("experiments/create", name=name), "experiment_id"), True
             except MlflowError as error:  # another cell made it in the meantime
                 if error.code != "RESOURCE_ALREADY_EXISTS" or (experiment := self._experiment_of(name)) is None:
                     raise
-        return experiment
+        return experiment, False
 
     def _experiment_of(self, name: str) -> str | None:
         try:
@@ -133,20 +139,33 @@ class Server:
             return None
         return self._picked(answer, "experiment", "experiment_id")
 
-    def _run(self, experiment: str, named: Named, parent: str | None = None) -> str:
-        """Return the oldest run with a key, which is made if there is none."""
-        if (run := self._find(experiment, named.key)) is None:
-            tags = [{"key": KEY, "value": named.key}] + [{"key": PARENT, "value": parent}] * (parent is not None)
-            made = self._post(
-                "runs/create", experiment_id=experiment, run_name=named.name, start_time=named.started, tags=tags
-            )
-            run = self._picked(made, "run", "info", "run_id")
-            if parent is None:
-                self.end(run, "FINISHED", named.started)
-                run = self._find(experiment, named.key) or run
+    def _parent(self, experiment: str, new: bool, child: Named) -> str:
+        """Return the parent of a run. Who made the experiment makes it, and others wait for it a while before they do.
+
+        If two make one nevertheless, the older one is kept.
+        """
+        key = key_of_parent(child.study, child.key)
+        until = time.monotonic() + (0 if new else random.uniform(*_PARENT_SECONDS))
+        while (run := self._find(experiment, key)) is None and time.monotonic() < until:
+            time.sleep(_AGAIN_SECONDS)
+        if run is not None:
+            return run
+        own = self._made(experiment, Named(child.study, child.study, key, _now()))
+        self.end(own, "FINISHED", _now())
+        run = self._find(experiment, key) or own
+        if run != own:
+            self._post("runs/delete", run_id=own)
         return run
 
+    def _made(self, experiment: str, named: Named, parent: str | None = None) -> str:
+        tags = [{"key": KEY, "value": named.key}] + [{"key": PARENT, "value": parent}] * (parent is not None)
+        made = self._post(
+            "runs/create", experiment_id=experiment, run_name=named.name, start_time=named.started, tags=tags
+        )
+        return self._picked(made, "run", "info", "run_id")
+
     def _find(self, experiment: str, key: str) -> str | None:
+        """Return the oldest run with a key; None if there is none."""
         answer = self._post(
             "runs/search",
             experiment_ids=[experiment],

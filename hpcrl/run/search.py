@@ -12,7 +12,8 @@ import hashlib
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,23 @@ _CELL, _NUMBER, _OUTCOME, _EVALUATION = "cell", "number", "outcome", "evaluation
 _STUDY = "search"
 _ANEW = "move it away and run `hpcrl submit --again`, which begins the search anew"
 _LONGEST_LINE = 65_536  # of a journal, in bytes; Optuna's lines have some hundreds
+# What Optuna raises on a damaged journal, and on one that cannot be used.
+_DAMAGED = (ValueError, KeyError, TypeError, IndexError, AssertionError, RuntimeError)
+FAULTS = (OSError, *_DAMAGED)
 
 
 class Trial:
     """The hyperparameters of a cell of a search, and what is told to its journal."""
 
-    def __init__(self, search: SearchFacts, values: Mapping[str, Any], study: Any = None, trial: Any = None) -> None:
-        """Take what :func:`begin` found; without a trial nothing is told."""
-        self.values = dict(values)
+    def __init__(
+        self, search: SearchFacts, values: Mapping[str, Any], study: Any = None, trial: Any = None, journal: str = ""
+    ) -> None:
+        """Take what :func:`begin` found; without a trial nothing is told. `journal` is the name of the search."""
+        self.values, self.journal = dict(values), journal
         self._search, self._study, self._trial = search, study, trial
+        self.say: Callable[[str], None] = lambda text: None  # hears once that the journal fails while the trial trains
+        self._told = False
+        self._unwritten: list[int] = []  # steps of evaluations that the journal does not have
         self._several = len(search.directions) > 1
         kept = trial.user_attrs.items() if trial is not None else ()
         self._evaluations: dict[int, float] = {
@@ -48,26 +57,49 @@ class Trial:
     def prune(self, step: int, value: float) -> bool:
         """Take an evaluation; tell whether the pruner ends the trial here.
 
-        A trial that goes on from a checkpoint may come to a step again.
+        A trial that goes on from a checkpoint may come to a step again. A journal that cannot be used prunes nothing, and the
+        evaluation is written later.
         """
         if self._trial is None:
             return False
         if self._before:
             return self._before == "pruned" and step >= self._last
         self._evaluations[step] = value
-        self._trial.set_user_attr(f"{_EVALUATION}{step}", value)
-        if self._several or not math.isfinite(value):
+        self._unwritten.append(step)
+        try:
+            self._write()
+            if self._several or not math.isfinite(value):
+                return False
+            self._trial.report(value, sum(earlier <= step for earlier in self._evaluations))
+            return bool(self._trial.should_prune())
+        except FAULTS as error:
+            if not self._told:
+                self._told = True
+                self.say(f"the journal of the search cannot be used ({_cause(error)}): the training goes on without it")
             return False
-        self._trial.report(value, sum(earlier <= step for earlier in self._evaluations))
-        return bool(self._trial.should_prune())
+
+    def _write(self) -> None:
+        """Write the evaluations that the journal does not have."""
+        while self._unwritten:
+            step = self._unwritten[0]
+            self._trial.set_user_attr(f"{_EVALUATION}{step}", self._evaluations[step])
+            self._unwritten.pop(0)
 
     def end(self, outcome: str, facts: Mapping[str, Any]) -> str | None:
         """Tell the journal how the trial ended; return why a completed one has no objective.
 
         A preempted trial goes on later.
+
+        Raises:
+            One of FAULTS: the journal cannot be used.
         """
-        if self._trial is None or self._before or outcome == "preempted":
+        if self._trial is None or self._before:
             return None
+        if outcome == "preempted":
+            with suppress(*FAULTS):
+                self._write()
+            return None
+        self._write()
         from optuna.trial import TrialState
 
         known = {"mean_score": self.mean_score(), **facts}
@@ -129,14 +161,14 @@ def begin(directory: Path, plan: Plan, cell: Cell) -> Trial | None:
             raise HpcrlError(f"{path}: is not a regular file: {_ANEW}")
         study = _open(path, search)
         if cell.config[ROLE] == BEST:
-            return Trial(search, _best(study, search, path))
+            return Trial(search, _best(study, search, path), journal=path.stem)
         checkpoint = directory / CHECKPOINTS / f"{cell.id}.npz"
-        trial = _trial_of(study, search, cell, checkpoint)
+        trial = _trial_of(study, search, cell, checkpoint, path)
     except OSError as error:
-        raise HpcrlError(f"{path}: the search cannot use it: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
+        raise HpcrlError(f"{path}: the search cannot use it: {_cause(error)}") from None
+    except _DAMAGED as error:
         raise HpcrlError(f"{path}: is damaged ({error}): {_ANEW}") from None
-    return Trial(search, trial.params, study, trial)
+    return Trial(search, trial.params, study, trial, path.stem)
 
 
 def _computed_by(plan: Plan, cell: Cell, search: SearchFacts) -> dict[str, Any]:
@@ -164,13 +196,41 @@ class _Lock:
         self._handle = -1
 
     def acquire(self) -> bool:
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.lockf(self._handle, fcntl.LOCK_EX)
-        _remove_cut_line(self._journal)
+        self._handle = _locked(self._path)
+        try:
+            _remove_cut_line(self._journal)
+        except OSError:
+            self.release()  # Optuna releases only what it got
+            raise
         return True
 
     def release(self) -> None:
         os.close(self._handle)
+
+
+def _locked(path: Path) -> int:
+    """Wait until no other process has this file locked, and lock it; return its descriptor. To close it is to unlock it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+@contextmanager
+def _drawing(journal: Path) -> Iterator[None]:
+    """Let no other process draw from this search meanwhile."""
+    handle = _locked(journal.with_suffix(".drawing"))
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _cause(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _remove_cut_line(journal: Path) -> None:
@@ -199,7 +259,7 @@ def _open(path: Path, search: SearchFacts) -> Any:
     )
 
 
-def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> Any:
+def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path, journal: Path) -> Any:
     from optuna.trial import Trial as OptunaTrial
     from optuna.trial import TrialState
 
@@ -215,9 +275,14 @@ def _trial_of(study: Any, search: SearchFacts, cell: Cell, checkpoint: Path) -> 
     checkpoint.unlink(missing_ok=True)  # of other values
     # A new process draws for each trial: the number of the trial is a part of the seed.
     study.sampler = _sampler(search, f"{search.seed} {cell.config[TRIAL]} {len(earlier)}")
-    trial = study.ask(_distributions(search.space))
-    trial.set_user_attr(_CELL, cell.id)
-    trial.set_user_attr(_NUMBER, cell.config[TRIAL])
+    with _drawing(journal):
+        for frozen in study.trials:
+            # Its process failed while it drew.
+            if frozen.state == TrialState.RUNNING and _CELL not in frozen.user_attrs:
+                study.tell(frozen.number, state=TrialState.FAIL)
+        trial = study.ask(_distributions(search.space))
+        trial.set_user_attr(_CELL, cell.id)
+        trial.set_user_attr(_NUMBER, cell.config[TRIAL])
     return trial
 
 

@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any
 
 from hpcrl.errors import count
-from hpcrl.formats.events import EPISODE, EVALUATION
-from hpcrl.formats.mlflow import METRICS_AT_ONCE
+from hpcrl.formats.events import EVALUATION
+from hpcrl.formats.mlflow import METRICS_AT_ONCE, metrics_of_step
 from hpcrl.run.mlflow import MlflowError, Named, Server
 from hpcrl.telemetry.processes import name_runner
 
@@ -37,12 +37,33 @@ _STATUS = {"completed": "FINISHED", "pruned": "FINISHED", "preempted": "KILLED"}
 Say = Callable[[str], None]
 
 
-def _points(started: float, kind: str, row: Sequence[float]) -> list[dict[str, Any]]:
-    step, at, value = row[:3]
-    if not math.isfinite(value):  # JSON has no such numbers
-        return []
-    name = EPISODE if kind == "episodes" else EVALUATION
-    return [{"key": name, "value": value, "timestamp": int((started + at) * 1000), "step": int(step)}]
+class Points:
+    """Makes points of metrics from rows: one for each evaluation, and one of each metric for all episodes that ended at one step."""
+
+    def __init__(self, started: float) -> None:
+        """Take the time at which the record began, in Unix seconds."""
+        self._started = started
+        self._held: list[Sequence[float]] = []  # the episodes of the newest step, which may not be all
+
+    def take(self, kind: str, row: Sequence[float]) -> list[dict[str, Any]]:
+        """Return the points that a row completes: those of the step before, if an episode is the first of its step."""
+        if kind != "episodes":
+            return self._points(row, {EVALUATION: row[2]})
+        complete = self.rest() if self._held and self._held[0][0] != row[0] else []
+        self._held.append(row)
+        return complete
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return the points of the newest step, after its last episode."""
+        held, self._held = self._held, []
+        if not held:
+            return []
+        return self._points(held[-1], metrics_of_step([row[2] for row in held], [row[3] for row in held]))
+
+    def _points(self, row: Sequence[float], values: Mapping[str, float]) -> list[dict[str, Any]]:
+        at = {"timestamp": int((self._started + row[1]) * 1000), "step": int(row[0])}
+        # JSON has no infinite numbers.
+        return [{"key": name, "value": value, **at} for name, value in values.items() if math.isfinite(value)]
 
 
 def _results(started: float, footer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str, int]:
@@ -61,7 +82,10 @@ def _seconds_left(footer: Mapping[str, Any]) -> float:
 
 
 class InlineTracking:
-    """Sends each value by a request of its own, in the training loop: what this costs is a part of what is measured.
+    """Sends values from the training loop, and waits for the answers: what this costs is a part of what is measured.
+
+    An evaluation is a request. A step at which episodes ended is two, one with the mean return and one with length and number, as in the
+    article on Doors, which sent two in each iteration.
 
     Raises:
         MlflowError: the server does not answer, or refuses the run.
@@ -71,22 +95,28 @@ class InlineTracking:
 
     def __init__(self, server: Server, named: Named, started: float, say: Say) -> None:
         self._server, self._started, self._say = server, started, say
+        self._points = Points(started)
         self._run: str | None = server.begin(named)
 
     def add(self, _samples: Iterable[Sequence[float]], kind: str, row: Sequence[float], _resumed: int | None) -> None:
-        for point in _points(self._started, kind, row):
-            self._try(partial(self._server.log, metrics=[point]))
+        self._send(self._points.take(kind, row))
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Nothing waits here but a step that may not be complete."""
 
     def close(
         self, _samples: Iterable[Sequence[float]], footer: Mapping[str, Any], _phases: Mapping[str, float]
     ) -> None:
         self._server.deadline = time.monotonic() + _seconds_left(footer)
+        self._send(self._points.rest())
         results, status, end = _results(self._started, footer)
         self._try(partial(self._server.log, metrics=results))
         self._try(partial(self._server.end, status=status, time=end))
+
+    def _send(self, points: Sequence[dict[str, Any]]) -> None:
+        for request in (points[:1], points[1:]):
+            if request:
+                self._try(partial(self._server.log, metrics=request))
 
     def _try(self, action: Callable[[str], None]) -> None:
         if self._run is None:
@@ -109,6 +139,7 @@ class TrackingBeside:
 
     def __init__(self, named: Named, started: float, say: Say, environment: Mapping[str, str]) -> None:
         self._started, self._say = started, say
+        self._points = Points(started)
         self._rows: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hpcrl.run.tracking"],
@@ -123,7 +154,7 @@ class TrackingBeside:
         self._listener.start()
 
     def add(self, _samples: Iterable[Sequence[float]], kind: str, row: Sequence[float], _resumed: int | None) -> None:
-        self._rows += _points(self._started, kind, row)
+        self._rows += self._points.take(kind, row)
 
     def flush(self) -> None:
         if self._rows:
@@ -133,6 +164,7 @@ class TrackingBeside:
     def close(
         self, _samples: Iterable[Sequence[float]], footer: Mapping[str, Any], _phases: Mapping[str, float]
     ) -> None:
+        self._rows += self._points.rest()
         self.flush()
         results, status, end = _results(self._started, footer)
         seconds = _seconds_left(footer)

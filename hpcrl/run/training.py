@@ -19,7 +19,7 @@ from hpcrl.catalogue.fields import check, names
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
-from hpcrl.formats.facts import Asked
+from hpcrl.formats.facts import BEST_POSSIBLE, Asked
 from hpcrl.rl.agents import Agent
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.bounded import Bounded
@@ -32,7 +32,7 @@ from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
 from hpcrl.rl.topologies.ports import GRACE_SECONDS, RankGone
-from hpcrl.rl.train import train
+from hpcrl.rl.train import best_possible, train
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.search import Trial
 from hpcrl.telemetry.phases import PhaseClock, switch_cost
@@ -140,6 +140,8 @@ def train_cell(
         "messages": json.dumps(learns_from_actors.facts()) if learns_from_actors else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
+    if run.rank == 0 and (best := best_possible(training)) is not None:
+        recorder.value({BEST_POSSIBLE: best})
     played = training.evaluation_environments[0]
     stretched = (played.low, played.high) if isinstance(played, Bounded) else None
     agents = {

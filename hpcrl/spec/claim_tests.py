@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
@@ -47,7 +47,8 @@ Names = Annotated[
 class Place(Model):
     """The resources that a paper means by the name of a place. A missing key matches any value.
 
-    A place may also mean some studies only, such as those with one environment, and `settings` that the axes of a study set.
+    A place may also mean some studies only, such as those with one environment, and `settings` that the axes of a study set. A setting that
+    is null is one that no axis sets.
     """
 
     device: Literal["cpu", "gpu"]
@@ -57,7 +58,13 @@ class Place(Model):
     tasks: int | None = Field(None, ge=1)
     nodes: int | None = Field(None, ge=1)
     study: Names | None = None
-    settings: dict[Text, bool | int | float | str] = Field({}, description="axis or setting: its value in the cells")
+    settings: dict[Text, bool | int | float | str | None] = Field(
+        {}, description="axis or setting: its value in the cells; null: no axis sets it there"
+    )
+
+    def has(self, config: Mapping[str, Any]) -> bool:
+        """Tell whether a cell has the settings of this place."""
+        return all(config.get(name) == value for name, value in self.settings.items())
 
 
 class Selection(Model):

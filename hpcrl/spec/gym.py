@@ -7,14 +7,18 @@ import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
-from hpcrl.catalogue.actions import bounds_fault, kind_of_actions
+from hpcrl.catalogue.actions import SPACES, bounds_fault, kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import suggestion
 from hpcrl.spec.quiet import without_warnings
 
+_Spaces = tuple[
+    str, Any, str | None
+]  # kind of actions, space of observations, whether continuous actions have no bounds
 _SECONDS = 60  # for the check of an environment of another package
 # The least and the largest reward of a step, where that is known.
 _REWARDS = {"CartPole": (1.0, 1.0), "MountainCar": (-1.0, -1.0), "Acrobot": (-1.0, 0.0)}
@@ -40,8 +44,19 @@ def environment_fault(
 
     An id such as ``module:Name-v0`` is given to Gymnasium's check_env, in a process of its own, if the module is there.
     """
-    if not is_known_here(name):
-        return _check_fault(name, options)
+    wrong, spaces = (_unknown(name), _spaces(name, options)) if is_known_here(name) else _checked(name, options)
+    if wrong or spaces is None:
+        return wrong
+    kind, observed, unbounded = spaces
+    if kind not in actions:
+        return f"{algorithm}: expected {' or '.join(actions)} actions, got {kind} ones of {name}"
+    if wrong := observation_fault(observed, observations):
+        return f"{algorithm}: {wrong} of {name}"
+    return f"{algorithm}: {unbounded} in {name}" if bounded and unbounded else None
+
+
+def _unknown(name: str) -> str | None:
+    """Say that Gymnasium and hpcrl have no environment of this name; None if they have."""
     from gymnasium.envs.registration import registry
 
     known = {*registry, *OWN_ENVIRONMENTS}
@@ -52,29 +67,30 @@ def environment_fault(
                 f"there is no environment {name!r}; {suggestion(name, known)} Write an environment of another package as "
                 "module:Name-v0"
             )
-    spaces = _spaces(name, options)
-    if spaces is None:
-        return None
-    kind, observed, unbounded = spaces
-    if kind not in actions:
-        return f"{algorithm}: expected {' or '.join(actions)} actions, got {kind} ones of {name}"
-    if wrong := observation_fault(observed, observations):
-        return f"{algorithm}: {wrong} of {name}"
-    return f"{algorithm}: {unbounded} in {name}" if bounded and unbounded else None
+    return None
 
 
-def _check_fault(name: str, options: tuple[tuple[str, Any], ...]) -> str | None:
-    """Say what Gymnasium's check_env finds wrong with an environment of another package; None if that is not known here."""
+def _checked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | None, _Spaces | None]:
+    """Say what Gymnasium's check_env finds wrong with an environment of another package, else return its spaces.
+
+    Both are None if that is not known here.
+    """
     module = name.partition(":")[0].partition(".")[0]
     if ":" not in name or not module.isidentifier() or not (find_spec(module) and find_spec("gymnasium")):
-        return None
+        return None, None
     command = [sys.executable, "-P", "-m", "hpcrl.rl.envs.checking", name, json.dumps(dict(options))]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    # The environment's own code may print, too.
-    return next((line for line in done.stdout.splitlines() if line.startswith(f"{name} fails Gymnasium")), None)
+        return None, None
+    spaces = None
+    for line in done.stdout.splitlines():  # the environment's own code may print, too
+        if line.startswith(f"{name} fails Gymnasium"):
+            return line, None
+        if line.startswith(SPACES):
+            kind, shape, dtype, unbounded = json.loads(line.removeprefix(SPACES))
+            spaces = kind, SimpleNamespace(shape=tuple(shape), dtype=dtype), unbounded
+    return None, spaces
 
 
 def image_side(name: str) -> int | None:
@@ -89,7 +105,7 @@ def is_known_here(name: str) -> bool:
 
 
 @cache
-def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> tuple[str, Any, str | None] | None:
+def _spaces(name: str, options: tuple[tuple[str, Any], ...] = ()) -> _Spaces | None:
     """Return the kind of actions, the space of observations, and whether continuous actions have no bounds, as a sentence.
 
     None if the environment cannot be created here.

@@ -12,8 +12,10 @@ from pydantic import Field
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.registry import Algorithm
 from hpcrl.errors import suggestion, written
-from hpcrl.searches import BEST, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS
+from hpcrl.profilers import KEY as PROFILE
+from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS, first_pruning
 from hpcrl.spec.axes import MAX_CELLS, Option
+from hpcrl.spec.checks import combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
 from hpcrl.spec.resources import RESOURCES, Model, Scalar
@@ -21,7 +23,10 @@ from hpcrl.spec.resources import RESOURCES, Model, Scalar
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
 
-_TAKEN = {*KEYS, *RESOURCES, "seed", "cell", "workdir", "topology", "actors", "algorithm", "framework", "execution"}
+_TAKEN = {
+    *(*KEYS, ID, *RESOURCES, PROFILE),
+    *("seed", "cell", "workdir", "topology", "actors", "algorithm", "framework", "execution"),
+}
 _CORNERS = 4096  # largest number of extreme points of a space that are checked
 _Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -83,7 +88,7 @@ class Search(Model):
     )
 
     def identity(self) -> dict[str, Any]:
-        """Return what the cells' ids depend on: with more trials, the earlier ones stay."""
+        """Return what the cells' ids depend on, and what makes it another search: with more trials, the earlier ones stay."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"trials"})
 
     def options(self) -> list[Option]:
@@ -115,7 +120,7 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
     if search is None:
         return
     keys = study.factors() - set(KEYS)
-    for name in sorted(set(KEYS) & {key for axis in study.axes for key in (axis,)}):
+    for name in sorted({*KEYS, ID} & set(study.axes)):
         yield ("axes", name), f"`{name}` is a key of the search: choose another name"
     for name, values in search.space.items():
         at: Key = ("search", "space", name)
@@ -206,14 +211,31 @@ def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     if settled:
         return
     yield from _corner_faults(study, search)
-    for algorithm in algorithms:
-        settings = {**study.known_hyperparameters(algorithm)}
-        total, interval = settings.get("total_steps", 0), settings.get("evaluation_interval", 1)
-        if search.pruner != "none" and interval * 2 > total and "total_steps" not in search.space:
-            yield (
-                ("search", "pruner"),
-                f"a trial of {total:,} steps is evaluated once, at its end (`evaluation_interval` {interval:,}), so that nothing can be pruned",
+    if search.pruner != "none":
+        yield from _evaluations_faults(study, search)
+
+
+def _evaluations_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    """Give the first combination of the axes whose trials have too few evaluations for the pruner, also in the longest ones of the space."""
+    first = first_pruning(search.pruner, search.pruner_options or {})
+    ends: dict[str, Any] = {
+        name: domain.ends() if isinstance(domain, Range) else domain for name, domain in search.space.items()
+    }
+    for values, _ in combinations(study, ("algorithm", "total_steps", "evaluation_interval")):
+        settings: dict[str, Any] = {**study.known_hyperparameters(study.algorithm_of(values)), **values}
+        total = max(ends.get("total_steps", [settings.get("total_steps")]))
+        interval = min(ends.get("evaluation_interval", [settings.get("evaluation_interval")]))
+        if not isinstance(total, int) or not isinstance(interval, int) or (number := -(-total // interval)) > first:
+            continue
+        if number == 1:
+            how = f"a trial of {total:,} steps is evaluated once, at its end (`evaluation_interval` {interval:,})"
+        else:
+            how = (
+                f"{search.pruner} with these options waits for evaluation {first}, and a trial of {total:,} steps has {number}, the last one at its "
+                f"end (`evaluation_interval` {interval:,})"
             )
+        yield ("search", "pruner"), f"{how}, so that nothing can be pruned"
+        return
 
 
 def _value_faults(

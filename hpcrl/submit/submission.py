@@ -119,7 +119,7 @@ def _check_tracking(directory: Path, plan: Plan) -> None:
     Raises:
         UsageError: they do not.
     """
-    if not plan.study.tracks or ADDRESS in plan.workload.get("env", {}):
+    if plan.runs_command or not plan.study.tracks or ADDRESS in plan.workload.get("env", {}):
         return
     inherited = not any(_NO_VARIABLES in (directory / job.script).read_text() for job in plan.cell_jobs())
     if not (inherited and ADDRESS in os.environ):

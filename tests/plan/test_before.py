@@ -77,6 +77,20 @@ def test_more_seeds_are_a_new_generation(plan: Path, extend: Extend) -> None:
     assert [cell.config["seed"] for cell in read_cells(plan, now.jobs[0])] == [1, 2, 3]
 
 
+def test_another_search_of_the_same_name_is_refused(plan: Path, extend: Extend) -> None:
+    search: dict[str, Any] = {"trials": 2, "space": {"x": [1, 2]}}
+    workload = {"command": ["true", "{x}"]}
+    extend(search=search, workload=workload, axes={})
+    assert extend(search={**search, "trials": 3}, workload=workload, axes={}).plan.generation == 2
+    before = content(plan)
+    for change in ({"space": {"x": [1, 3]}}, {"sampler": "random"}, {"seed": 7}, {"directions": {"loss": "minimize"}}):
+        with pytest.raises(UsageError, match=r"contains another search of study mine, .* give the study another name"):
+            extend(search={**search, **change}, workload=workload, axes={})
+    with pytest.raises(UsageError, match="contains another search of study mine"):
+        extend(workload=workload, axes={"x": [1, 2]})
+    assert content(plan) == before
+
+
 def test_pending_jobs_of_an_older_generation_go_on_with_theirs(
     plan: Path, extend: Extend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.formats.facts import BEST_POSSIBLE
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import for_paper
 from hpcrl.report.figures.papers.data import PaperData
@@ -60,6 +61,80 @@ def test_times_of_a_step_are_those_of_the_dataset_and_of_the_post(tmp_path: Path
     assert "returned nothing, so that the compiler removed the loop" in figure.text
     assert figure.text.endswith("The whole loop takes 0.125 s here for 512 steps of 481 environments.")
     assert figure.panels[1].chart.to_dict()["layer"][1]["encoding"]["y"]["scale"]["type"] == "log"
+    for_paper(figure)
+
+
+def trained(tmp_path: Path, study: str, **values: Any) -> PaperData:
+    """Return the data of a packaged study whose cells took 1 s for each update of an interval, and twice as long if they log."""
+    plan = planned(tmp_path / "plan", study, "sol")
+    for cell in cells_of(plan):
+        time = float(cell["config"].get("updates", 1)) * (2.0 if "tracking" in cell["config"] else 1.0)
+        write_record(plan, cell, training_time=time, **values)
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None).assign(shared=False)
+    tables = (hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples"))
+    return PaperData(rows, *tables, None, hpcrl.load(tmp_path / "d", "phases"))
+
+
+def test_rewards_of_table_2_are_those_of_the_last_episodes_beside_the_published(tmp_path: Path) -> None:
+    # Of 2,002 episodes with 10 steps each, the first two do not count.
+    data = trained(tmp_path, "doors-dqn-published", returns=(1000.0, 1000.0, *([6.0, 8.0] * 1000)))
+    drawn = {figure.name: figure for figure in papers.figures("doors-jax-environments", data).drawn}
+    published, measured = (
+        panel.values.set_index("configuration")["reward per step, median"] for panel in drawn["doors-rewards"].panels
+    )
+    assert published.to_dict() == {
+        "PyTorch, 64 Gymnasium environments": 0.73,
+        "Flax, 64 Gymnasium environments": 0.64,
+        "Flax, 1,024 JAX environments": 0.71,
+    }
+    assert measured.to_dict() == pytest.approx(dict.fromkeys(measured.index, 0.7))
+    assert list(measured.index)[-2:] == [
+        "Flax, 1,024 faulty JAX environments",
+        "Flax, 1,024 faulty JAX environments, the article's replay",
+    ]
+    assert set(published.index) < set(measured.index) and len(measured) == 7
+    # Faulty environments are no stage of the article's table.
+    stages = drawn["doors-table-2"].panels[0].values
+    assert stages["training time (s), geometric mean"].tolist() == pytest.approx([1, 1, 1, 20, 10])
+    assert stages["seeds"].tolist() == [5] * 5
+    for figure in drawn.values():
+        for_paper(figure)
+
+
+def test_table_2_with_logging_begins_and_ends_with_the_article_s_own_loop(tmp_path: Path) -> None:
+    data = trained(tmp_path, "doors-dqn-tracking")
+    drawn = {figure.name: figure for figure in papers.figures("doors-jax-environments", data).drawn}
+    assert {"doors-table-2", "doors-table-2-logged", "doors-logging-torch", "doors-logging-flax"} <= set(drawn)
+    times, changes = (panel.values for panel in drawn["doors-table-2-logged"].panels)
+    assert times["training time (s), geometric mean"].tolist() == pytest.approx([2, 1, 1, 1, 20, 10, 20])
+    assert changes["stage"].iloc[[0, -1]].tolist() == ["no logging", "logging"]
+    assert changes["ratio"].prod() == pytest.approx(10)
+
+
+def test_runs_that_miss_the_shortest_path_return_are_named(tmp_path: Path) -> None:
+    study = dqn_study(
+        paper="doors-jax-environments",
+        seeds=5,
+        axes={"framework": ["numpy"], "environments": [1, 64]},
+        goal=14,
+    )
+    study["workload"]["environment"] = "Doors-v0"
+    plan = planned(tmp_path / "plan", study)
+    for cell in cells_of(plan):
+        best = 15.0 + cell["config"]["seed"]
+        missed = {1: 1, 64: 2}[cell["config"]["environments"]]  # so many seeds
+        score = best - 0.5 * (cell["config"]["seed"] <= missed)
+        entry = {"time": 1.0, "step": None, "values": {BEST_POSSIBLE: best}}
+        write_record(plan, cell, reported=[entry], final_score=score)
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None).assign(shared=False)
+    tables = (hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples"))
+    data = PaperData(rows, *tables, None, hpcrl.load(tmp_path / "d", "phases"))
+    (figure,) = papers.figures("doors-jax-environments", data).drawn
+    assert figure.name == "doors-optimum"
+    assert "in at least 4 of 5 seeds by 1 of 2 configurations." in figure.text
+    assert figure.text.endswith("Not by: NumPy eager environments 64 (3 of 5).")
     for_paper(figure)
 
 

@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from hpcrl.collect.merge import collect
-from hpcrl.formats.plan import agent_file
+from hpcrl.formats.mlflow import key_of_attempt
+from hpcrl.formats.plan import agent_file, read_plan
 from hpcrl.formats.tables import SCHEMAS
+from hpcrl.report.export import _curves, _Point
 from hpcrl.report.spreadsheet import to_csv
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
@@ -79,6 +81,20 @@ def test_mlflow(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any]) -> Non
     assert [(each.step, each.value) for each in history] == [(10, 10), (20, 20), (30, 30)]
 
 
+def test_episodes_that_end_at_one_step_are_one_point_in_mlflow() -> None:
+    """MLflow keeps one of two points that are equal in metric, step, time (ms) and value."""
+    episodes = [
+        _Point("train", "return", 64, 1.5, value, length) for value, length in ((10.0, 17), (10.0, 17), (4.0, 14))
+    ]
+    points = [*episodes, _Point("evaluation", "return", 64, 2.0, 5.0, float("nan"))]
+    assert sorted(_curves(points)) == [
+        ("count/episode", 3.0, 1.5, 64),
+        ("length/episode", 16.0, 1.5, 64),
+        ("return/episode", 8.0, 1.5, 64),
+        ("return/evaluation", 5.0, 2.0, 64),
+    ]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
 def test_mlflow_has_every_axis_and_a_parent_and_no_run_twice(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
     mlflow = pytest.importorskip("mlflow")
@@ -134,6 +150,44 @@ def test_mlflow_has_every_axis_and_a_parent_and_no_run_twice(tmp_path: Path, hpc
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_a_run_that_may_still_be_sent_to_is_left_alone(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    """No scheduler says how the attempt ended, and in MLflow it runs. One that completed is replaced."""
+    mlflow = pytest.importorskip("mlflow")
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    lost, completed = cells_of(plan)
+    write_record(plan, lost, outcome=None)
+    write_record(plan, completed)
+    collect([plan], tmp_path / "d", no_slurm())
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/s.db")
+    experiment = client.create_experiment("short", (tmp_path / "artifacts").as_uri())
+    live = {}
+    for cell in (lost, completed):
+        key = key_of_attempt(read_plan(plan).id, cell["id"], "byhand-1")
+        live[cell["id"]] = client.create_run(experiment, tags={"hpcrl.run": key}).info.run_id
+    words = ("export", tmp_path / "d", "--to", "mlflow", "-o", f"sqlite:///{tmp_path}/s.db")
+    assert hpcrl(*words).out.startswith("1 runs written")
+    left = {run.info.run_id for run in client.search_runs([experiment])}
+    assert live[lost["id"]] in left and live[completed["id"]] not in left
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_each_plan_of_a_study_has_a_parent(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    plans = [planned(tmp_path / name, dqn_study(axes={"framework": ["numpy"], "gamma": [gamma]})) for name, gamma in (("p", 0.9), ("q", 0.99))]  # fmt: skip
+    for plan in plans:
+        write_record(plan, cells_of(plan)[0])
+    collect(plans, tmp_path / "d", no_slurm())
+    assert hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", tmp_path / "out").code == 0
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("short").experiment_id])
+    parents = {run.info.run_id: run.data.params["plan"] for run in runs if "mlflow.parentRunId" not in run.data.tags}
+    assert sorted(parents.values()) == sorted(read_plan(plan).id for plan in plans)
+    nested = [run for run in runs if run.info.run_id not in parents]
+    assert [parents[run.data.tags["mlflow.parentRunId"]] for run in nested] == [run.data.params["plan"] for run in nested]  # fmt: skip
+    assert len(nested) == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
 def test_an_address_of_mlflow_keeps_its_slashes(dataset: Path, in_tmp: Path, hpcrl: Callable[..., Any]) -> None:
     pytest.importorskip("mlflow")
     shown = hpcrl("export", dataset, "--to", "mlflow", "-o", f"sqlite:///{in_tmp}/s.db")
@@ -166,7 +220,7 @@ def test_a_server_of_mlflow_that_refuses_or_is_not_there_is_one_sentence(
     with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         Thread(target=server.serve_forever, daemon=True).start()
-        refused = hpcrl("export", dataset, "--to", "mlflow", "-o", address)
+        refused = hpcrl("export", dataset, "--to", "mlflow", "-o", address.replace("//", "//me:se%2Fcret@"))
         server.shutdown()
     gone = hpcrl("export", dataset, "--to", "mlflow", "-o", address)
     for shown, why in ((refused, "Permission denied"), (gone, "Connection refused")):

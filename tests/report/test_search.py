@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
-import pandas as pd
 import pytest
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
@@ -18,6 +17,7 @@ from hpcrl.report.write import make_sections, read_cells
 from hpcrl.slurm.client import Slurm
 from hpcrl.spec.library import Library
 from tests.builders import cells_of, command_study, dqn_study, planned, write_record
+from tests.conftest import Shown
 
 SPACE: dict[str, Any] = {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}, "double": [True, False]}
 RATES = [0.0001, 0.001, 0.002, 0.01, 0.05, 0.1, 0.0005, 0.02]
@@ -83,13 +83,71 @@ def test_every_figure_has_the_values_of_the_trials(dataset: Path) -> None:
     assert history.values["best so far"].tolist() == pytest.approx([90.1, 91, 92, 100, 100, 100, 100])
 
 
-def test_trials_without_a_best_run_are_compared_themselves(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
-    for cell in cells_of(plan)[:2]:
-        write_record(plan, cell, header={"drawn": {"learning_rate": 0.1, "double": True}}, final_score=1.0)
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("trains", [True, False])
+def test_trials_without_a_best_run_are_no_result(
+    tmp_path: Path, others: int, trains: bool, hpcrl: Callable[..., Shown]
+) -> None:
+    """Also beside another study, and in a site."""
+    search = {"trials": 2, "space": SPACE}
+    command = command_study(["true", "{learning_rate}", "{double}"], name="short", axes={}, search=search)
+    plans = [planned(tmp_path / "p", dqn_study(search=search) if trains else command)]
+    for number, cell in enumerate(cells_of(plans[0])[:2]):
+        drawn = {"learning_rate": 0.1 * (number + 1), "double": True}
+        entries = [] if trains else [{"time": 1.0, "step": None, "values": {"return": float(number)}}]
+        write_record(plans[0], cell, header={"drawn": drawn}, final_score=float(number), reported=entries)
+    if others:
+        plans.append(planned(tmp_path / "q", dqn_study(name="other")))
+        write_record(plans[1], cells_of(plans[1])[0])
+    collect(plans, tmp_path / "d", Slurm())
+    rows = read_cells(tmp_path / "d", None)
+    assert set(rows["study"]) == ({"other"} if others else set())
+    shown = hpcrl("report", tmp_path / "d", "-o", tmp_path / "r", "--figures", "none")
+    assert shown.code == 0, shown.err
+    page = (tmp_path / "r/report.html").read_text()
+    assert "Its best configuration has not been run on other seeds yet." in page
+    assert "2 trials (2 completed; sampler tpe, pruner none)" in page
+    assert (tmp_path / "r/summary.csv").read_text().count("\n") == 1 + others
+    shown = hpcrl("report", tmp_path / "d", "--study", "short", "-o", tmp_path / "s", "--figures", "none")
+    assert (shown.code, "study-other" in (tmp_path / "s/report.html").read_text()) == (0, False), shown.err
+    assert hpcrl("report", tmp_path / "d", "--site", tmp_path / "site").code == 0
+    assert "no result" in (tmp_path / "site/short/index.html").read_text()
+
+
+def test_two_searches_under_one_name_are_two_everywhere(tmp_path: Path) -> None:
+    """The second one has another space. Both have their trials, and the runs of their best ones, in one dataset."""
+    spaces: list[dict[str, Any]] = [SPACE, {"learning_rate": SPACE["learning_rate"], "gamma": [0.9, 0.99]}]
+    plans = []
+    for number, space in enumerate(spaces):
+        plan = planned(tmp_path / f"p{number}", dqn_study(search={"trials": 2, "space": space}, seeds=[1, 2]))
+        for place, cell in enumerate(cells_of(plan)):
+            drawn = {"learning_rate": 0.01 * (place + 1), list(space)[1]: space[list(space)[1]][0]}
+            header = {"drawn": drawn, "search": f"journal{number}", "started": 100.0 * (2 - number) + place}
+            score = 10.0 + number if cell["config"]["search"] == "best" else float(place)
+            write_record(plan, cell, header=header, final_score=score)
+        plans.append(plan)
+    collect(plans[:1], tmp_path / "d", Slurm())
+    collect(plans[1:], tmp_path / "d", Slurm())
+    (section,) = make_sections(tmp_path / "d", read_cells(tmp_path / "d", None), Library())
+    # The second plan's began first.
+    assert [(line.what, line.cells, line.final and line.final.value) for line in section.lines] == [
+        ("NumPy eager best of 2 trials, search 1", 2, 11.0),
+        ("NumPy eager best of 2 trials, search 2", 2, 10.0),
+    ]
+    first, second = section.search
+    assert first.startswith("NumPy eager search 1: 2 trials") and "gamma" in first and "double" not in first
+    assert second.startswith("NumPy eager search 2: 2 trials") and "double" in second and "gamma" not in second
+
+
+def test_a_search_that_went_on_with_more_trials_is_one(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 3, "space": SPACE}, seeds=[1]))
+    for place, cell in enumerate(cells_of(plan)):
+        header = {"drawn": {"learning_rate": 0.01, "double": True}, "search": "a", "started": float(place)}
+        write_record(plan, cell, header=header)
     collect([plan], tmp_path / "d", Slurm())
-    rows: pd.DataFrame = read_cells(tmp_path / "d", None)
-    assert [json.loads(text)["trial"] for text in rows["config"]] == [1, 2]
+    (section,) = make_sections(tmp_path / "d", read_cells(tmp_path / "d", None), Library())
+    assert [line.what for line in section.lines] == ["NumPy eager best of 3 trials"]
+    assert section.search[0].startswith("NumPy eager: 3 trials")
 
 
 def test_the_objective_of_a_command_is_what_it_reported_and_not_its_score(tmp_path: Path) -> None:

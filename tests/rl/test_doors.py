@@ -180,6 +180,17 @@ def test_shortest_paths_are_those_of_a_search(size: int, doors: int) -> None:
         assert best[agent, goal] == pytest.approx(known.returns[agent, goal], abs=1e-5)
 
 
+def test_the_best_mean_return_is_that_of_the_shortest_paths_from_the_starts_of_these_seeds() -> None:
+    environment, seeds, returns = Doors(), [5, 6, 7, 8], []
+    for seed in seeds:
+        grid, _ = environment.reset(seed=seed)
+        agent, goal = int(np.flatnonzero(grid == AGENT)[0]) % 15, int(np.flatnonzero(grid == GOAL)[0])
+        returns.append(sum(played(environment, searched(15, 3, agent, goal))[0]))
+    assert len(set(returns)) > 1
+    assert environment.best_mean_return(seeds, 28) == pytest.approx(np.mean(returns), abs=1e-5)
+    assert 0 < environment.best_mean_return(seeds, 3) <= 3  # a step leads at most one cell nearer
+
+
 @pytest.mark.parametrize("bumping", [False, True])
 @pytest.mark.parametrize("limit", [1, 3, 6])
 def test_the_best_return_is_that_of_the_best_of_all_episodes(limit: int, bumping: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ class Run:
         collective: Rank | None = None,
         precise_phases: bool = False,
         watched: type[Watched] = Watched,
+        prune: Callable[[int, float], bool] = lambda step, mean: False,
         **extra: Any,
     ) -> None:
         self.environments: list[Any] = [environment() for _ in range(config.evaluation_episodes + 1)]
@@ -114,7 +116,7 @@ class Run:
         weights = initial_weights(made, np.random.default_rng([seed, 0]))
         self.first, self.learner = weights["online"], watched(made, weights)
         own, *others = self.environments
-        run = RunOfTraining(seed, self.reports, self.clock, collective, precise_phases)
+        run = RunOfTraining(seed, self.reports, self.clock, collective, precise_phases, prune=prune)
         training = assemble(made, self.learner, lambda: own, others, run, "hpcrl.rl.loops.off_policy")
         self.result: Result = train(training, **extra)
 
@@ -329,6 +331,19 @@ def test_time_is_counted_where_it_is_spent() -> None:
     assert counts["replay"] == 400 + 155 // 5  # the batches of an interval are drawn together
     assert counts["evaluate"] == 4
     assert counts["compile"] == 1
+
+
+def test_what_a_search_takes_for_an_evaluation_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    at: list[float] = []
+    monkeypatch.setattr("hpcrl.telemetry.phases.perf_counter", lambda: float(len(at)))
+
+    def prune(step: int, mean: float) -> bool:
+        at.append(mean)  # a second passes
+        return len(at) == 2
+
+    run = Run(prune=prune)
+    assert (run.result.outcome, run.result.steps) == ("pruned", 200)
+    assert run.clock.seconds["evaluate"] == 2 == run.clock.total()
 
 
 def test_updates_in_one_call_are_the_same_updates_and_one_entry_of_their_phase() -> None:

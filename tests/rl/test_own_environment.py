@@ -80,3 +80,16 @@ def test_an_environment_that_fails_gymnasium_s_check(
     environment_fault.cache_clear()
     with pytest.raises(UsageError, match=rf"corridor.yaml:\d+: workload.environment: {ERROR}"):
         Library().study(str(study_of(tmp_path / "again", Path(sys.executable))))
+
+
+def test_an_environment_with_other_actions_than_the_algorithm_s_is_refused(
+    tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = CODE.replace("spaces.Discrete(2)", "spaces.Box(-1, 1, (1,), np.float32)")
+    (packages / "corridor.py").write_text(code.replace("int(action)", "int(action[0] > 0)"))
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
+    environment_fault.cache_clear()
+    said = r"workload.environment: DQN: expected discrete actions, got continuous ones of corridor:Corridor-v0"
+    with pytest.raises(UsageError, match=said):
+        Library().study(str(study_of(tmp_path, Path(sys.executable))))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from optuna.trial import TrialState
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.formats.record import read_frames
-from hpcrl.run.search import Trial, _pruner, begin
+from hpcrl.run.search import Trial, _Lock, _pruner, begin
 from hpcrl.searches import FOLDER, PRUNERS, SearchFacts, journal_name
 from tests.builders import command_study, dqn_study, planned, run_task
 
@@ -49,6 +52,17 @@ def trials(plan: Path) -> list[Any]:
     return optuna.load_study(study_name="search", storage=storage).trials
 
 
+@contextmanager
+def full_disk(file: Path, room: int) -> Iterator[None]:
+    """Let no file grow beyond the size of this one and `room` bytes, in this process and those that it starts: a line is cut off."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def run_all(plan: Path, job: str | None = None) -> None:
     for each in read_plan(plan).cell_jobs():
         for task in range(each.count if job in (None, each.name) else 0):
@@ -73,6 +87,8 @@ def test_the_best_trial_runs_anew_on_seeds_that_no_trial_saw(tmp_path: Path) -> 
     assert [config["seed"] for config, _ in runs] == [0, 0, 0, 0, 1, 2]
     assert [footer["drawn"] for config, footer in runs if config["search"] == "best"] == [best.params] * 2
     assert [footer["outcome"] for _, footer in runs] == ["completed"] * 6
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    assert [footer["search"] for _, footer in runs] == [journal.stem] * 6
 
 
 def test_the_best_waits_for_every_trial(tmp_path: Path) -> None:
@@ -198,6 +214,78 @@ def test_a_damaged_journal_ends_the_cell_with_one_sentence(tmp_path: Path, conte
     assert f"{journal.name}: is damaged" in footer["reason"]
 
 
+def test_a_journal_that_is_full_for_a_while_loses_nothing_and_stops_nobody(tmp_path: Path) -> None:
+    search = {"trials": 2, "space": SPACE, "directions": {"mean_score": "maximize"}}
+    plan = planned(tmp_path / "p", dqn_study(search=search))
+    read, (cell, other, *_) = read_plan(plan), read_cells(plan)
+    trial = begin(plan, read, cell)
+    assert trial is not None
+    said: list[str] = []
+    trial.say = said.append
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    trial.prune(500, 1.0)
+    with full_disk(journal, 20):
+        assert not trial.prune(1000, 2.0)
+        assert not trial.prune(1500, 6.0)
+    assert said == ["the journal of the search cannot be used (File too large): the training goes on without it"]
+    assert begin(plan, read, other) is not None
+    assert trial.end("completed", {}) is None
+    first, _ = trials(plan)
+    assert (first.state, first.value) == (TrialState.COMPLETE, pytest.approx(3.0))
+    assert [name for name in first.user_attrs if name.startswith("evaluation")] == [
+        "evaluation 500", "evaluation 1000", "evaluation 1500",
+    ]  # fmt: skip
+
+
+def test_a_process_that_could_not_use_the_journal_does_not_keep_it_locked(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    job = read_plan(plan).cell_jobs()[0]
+    run_task(plan, job.name)
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    away = journal.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        _Lock(journal).acquire()
+    away.rename(journal)
+    assert run_task(plan, job.name, 1).returncode == 0  # it would wait for ever
+
+
+def test_a_training_goes_on_where_its_journal_cannot_be_written(tmp_path: Path) -> None:
+    """The quota leaves room for the record, for the drawn values, and for no evaluation."""
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
+    read, (first, second, *_) = read_plan(plan), read_cells(plan)
+    assert begin(plan, read, first) is not None
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    drawing = journal.stat().st_size
+    study = optuna.load_study(
+        study_name="search", storage=JournalStorage(JournalFileBackend(str(journal), _Lock(journal)))
+    )
+    for number in range(40):  # larger than any other file of a cell
+        study.set_user_attr(str(number), "x" * 50_000)
+    with full_disk(journal, drawing + 60):
+        done = run_task(plan, read.cell_jobs()[0].name, 1)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    (record,) = (plan / "records").glob(f"{second.id}*")
+    frames = list(read_frames(record))
+    told = [frame.payload["text"] for frame in frames if frame.kind == "event"]
+    assert [text for text in told if text.startswith("the journal of the search cannot be used (File too large)")]
+    steps = [row[0] for frame in frames if frame.kind == "evaluations" for row in frame.payload["table"]]
+    assert steps == [500, 1000, 1500]
+    footer = last(plan, second.id)
+    assert (footer["outcome"], footer["steps"]) == ("failed", 1500)
+    assert footer["reason"].startswith("the search cannot be told of it: ")
+
+
+def test_a_trial_whose_process_failed_while_it_drew_does_not_run_for_ever(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(search={"trials": 2, "space": SPACE}))
+    read, (cell, other, *_) = read_plan(plan), read_cells(plan)
+    begin(plan, read, cell)
+    (journal,) = (plan / FOLDER).glob("*.journal")
+    storage = JournalStorage(JournalFileBackend(str(journal), _Lock(journal)))
+    optuna.load_study(study_name="search", storage=storage).ask()
+    begin(plan, read, other)
+    assert [each.state for each in trials(plan)] == [TrialState.RUNNING, TrialState.FAIL, TrialState.RUNNING]
+
+
 def test_more_trials_continue_the_search(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", command_search())
     run_all(plan)
@@ -305,6 +393,16 @@ def test_a_diverged_trial_counts_and_is_never_drawn_again(tmp_path: Path) -> Non
     assert again.end("completed", {"final_score": 1e9}) is None
     (kept,) = trials(plan)
     assert (kept.state, kept.user_attrs["outcome"]) == (TrialState.FAIL, "diverged")
+
+
+def test_a_diverged_trial_is_not_submitted_again(tmp_path: Path) -> None:
+    study = dqn_study(search={"trials": 1, "space": {"learning_rate": [1e30, 1e31]}})
+    plan = planned(tmp_path / "p", study)
+    (job, _) = read_plan(plan).cell_jobs()
+    assert run_task(plan, job.name).returncode == 0
+    cell = next(read_cells(plan))
+    assert last(plan, cell.id)["outcome"] == "diverged"
+    assert list((plan / "attempts").glob(f"{cell.id}.*.completed"))
 
 
 def test_what_an_evaluation_costs_does_not_grow_with_their_number(tmp_path: Path) -> None:

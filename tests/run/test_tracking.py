@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
+from hpcrl.collect.reading import read_record
 from hpcrl.errors import UsageError
+from hpcrl.formats.plan import read_plan
+from hpcrl.formats.record import read_frames
 from hpcrl.run import tracking
 from hpcrl.run.mlflow import MlflowError, Named, Server
 from hpcrl.run.tracking import DURING
-from tests.builders import cells_of, dqn_study, planned, run_task
+from tests.builders import cells_of, command_study, dqn_study, planned, run_task
 from tests.conftest import Shown
 from tests.run.test_cell import JOB, only_record
 
@@ -60,7 +63,8 @@ class _Servant(ThreadingHTTPServer):
     def __init__(self, fails: Callable[[int, str], tuple[int, bytes] | None]) -> None:
         super().__init__(("127.0.0.1", 0), _StandIn)
         self.fails, self.calls, self.location = fails, 0, ""
-        self.runs: dict[str, dict[str, Any]] = {}
+        self.experiments: set[str] = set()
+        self.runs: dict[str, dict[str, Any]] = {}  # by their ids: their keys, unless there are several of a key
         self.metrics: list[tuple[str, int, float]] = []
         self.ends: list[str] = []
         self.seen: list[dict[str, str]] = []
@@ -74,6 +78,11 @@ class _Servant(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def add(self, key: str, started: int, parent: str | None = None) -> dict[str, Any]:
+        run = f"{key} {len(self.runs)}" if key in self.runs else key
+        self.runs[run] = {"info": {"run_id": run}, "key": key, "started": started, "parent": parent}
+        return self.runs[run]
+
     def told(self, name: str, content: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
         self.calls += 1
         self.seen.append(headers)
@@ -81,13 +90,21 @@ class _Servant(ThreadingHTTPServer):
             return instead
         answer: dict[str, Any] = {}
         if name == "experiments/get-by-name":
+            if not self.experiments:
+                return 404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}'
             answer = {"experiment": {"experiment_id": "1"}}
+        elif name == "experiments/create":
+            self.experiments.add(content["name"])
+            answer = {"experiment_id": "1"}
         elif name == "runs/search":
             key = content["filter"].partition("'")[2].rstrip("'")
-            answer = {"runs": [self.runs[key]]} if key in self.runs else {}
+            some = [each for each in self.runs.values() if each["key"] == key]
+            answer = {"runs": sorted(some, key=lambda each: int(each["started"]))[:1]}
         elif name == "runs/create":
-            key = next(each["value"] for each in content["tags"] if each["key"] == "hpcrl.run")
-            answer = {"run": self.runs.setdefault(key, {"info": {"run_id": key}})}
+            tags = {each["key"]: each["value"] for each in content["tags"]}
+            answer = {"run": self.add(tags["hpcrl.run"], content["start_time"], tags.get("mlflow.parentRunId"))}
+        elif name == "runs/delete":
+            del self.runs[content["run_id"]]
         elif name in ("runs/log-batch", "runs/log-metric"):
             points = content.get("metrics", [content] if "key" in content else [])
             self.metrics += [(each["key"], each["step"], each["value"]) for each in points]
@@ -96,16 +113,31 @@ class _Servant(ThreadingHTTPServer):
         return 200, json.dumps(answer).encode()
 
 
-@pytest.mark.parametrize("how", ["mlflow", "mlflow-inline"])
-def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(tmp_path: Path, how: str) -> None:
-    plan = planned(tmp_path / "p", dqn_study(tracking=how))
+def means(steps: Iterable[float], values: Iterable[float]) -> list[tuple[float, float]]:
+    """Return each step with the mean of its values, in order of time."""
+    of_steps: dict[float, list[float]] = {}
+    for step, value in zip(steps, values, strict=True):
+        of_steps.setdefault(step, []).append(value)
+    return [(step, sum(some) / len(some)) for step, some in of_steps.items()]
+
+
+@pytest.mark.parametrize(("how", "environments"), [("mlflow", 1), ("mlflow-inline", 1), ("mlflow", 64)])
+def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(
+    tmp_path: Path, how: str, environments: int
+) -> None:
+    study = dqn_study(tracking=how)
+    study["workload"]["hyperparameters"]["environments"] = environments
+    plan = planned(tmp_path / "p", study)
     with _Servant(lambda number, name: None) as server:
         done = run_task(plan, JOB, MLFLOW_TRACKING_URI=server.address)
     assert done.returncode == 0, done.stderr
     data = only_record(plan)
     for tag, table in (("return/episode", "episodes"), ("return/evaluation", "evaluations")):
         sent = [each[1:] for each in server.metrics if each[0] == tag]
-        assert sent == list(zip(data.column(table, "step"), data.column(table, "value"), strict=True))
+        assert sent == means(data.column(table, "step"), data.column(table, "value"))
+    ended = [each[2] for each in server.metrics if each[0] == "count/episode"]
+    assert sum(ended) == len(data.column("episodes", "step"))
+    assert (max(ended) > 1) == (environments > 1)
     assert data.phases is not None and data.footer is not None
     seconds, times = data.phases["tracking"]
     assert times == len(data.column("episodes", "step")) + len(data.column("evaluations", "step"))
@@ -114,6 +146,45 @@ def test_every_value_is_sent_once_and_its_time_is_a_phase_of_the_training(tmp_pa
     assert seconds < loop <= data.footer["training_time"] <= loop + times_of["other"]
     assert DURING in data.events
     assert server.ends[-1] == "FINISHED"
+
+
+def test_the_episodes_of_one_step_are_one_point_with_their_number() -> None:
+    """MLflow keeps one of two points that are equal in metric, step, time (ms) and value."""
+    points = tracking.Points(1e9)
+    made: list[dict[str, Any]] = []
+    for row in ((64, 0.5, 10.0, 17), (64, 0.5, 10.0, 17), (64, 0.5, 4.0, 14), (128, 0.75, 7.0, 15)):
+        made += points.take("episodes", row)
+    made += points.take("evaluations", (128, 1.0, 3.0))
+    made += points.rest()
+    assert [(each["key"], each["step"], each["value"]) for each in made] == [
+        ("return/episode", 64, 8.0), ("length/episode", 64, 16.0), ("count/episode", 64, 3.0),
+        ("return/evaluation", 128, 3.0),
+        ("return/episode", 128, 7.0), ("length/episode", 128, 15.0), ("count/episode", 128, 1.0),
+    ]  # fmt: skip
+    assert [each["timestamp"] for each in made[2:4]] == [1_000_000_000_500, 1_000_000_001_000]
+    assert points.rest() == []
+
+
+def test_inline_sends_two_requests_for_each_step_at_which_episodes_ended() -> None:
+    asked: list[str] = []
+
+    def note(number: int, name: str) -> None:
+        asked.append(name)
+
+    with _Servant(note) as server:
+        follower = tracking.InlineTracking(
+            Server({"MLFLOW_TRACKING_URI": server.address}), Named("s", "r", "p/c/1", 0), 1e9, print
+        )
+        asked.clear()
+        for step, episodes in ((64, 3), (128, 1), (192, 2)):
+            for _ in range(episodes):
+                follower.add([], "episodes", (step, 0.5, 10.0, 17), None)
+        follower.add([], "evaluations", (192, 1.0, 3.0), None)
+        before = list(asked)
+        follower.close([], {"outcome": "completed", "wall_time": 2.0, "score": 3}, {})
+    of_step = ["runs/log-metric", "runs/log-batch"]
+    assert before == [*of_step, *of_step, "runs/log-metric"]  # a later episode may still end at the last step
+    assert asked[len(before) :] == [*of_step, "runs/log-batch", "runs/update"]
 
 
 def test_a_server_that_is_away_for_a_while_gets_everything_once(tmp_path: Path) -> None:
@@ -316,17 +387,48 @@ def test_user_password_and_token_are_sent_and_never_shown(tmp_path: Path, monkey
         Server({"MLFLOW_TRACKING_URI": "https://h", "MLFLOW_TRACKING_SERVER_CERT_PATH": "/none"})
 
 
-def test_two_cells_that_begin_a_study_at_once_have_one_parent() -> None:
-    # The other cell creates experiment and parent between the question and the answer.
-    with _Servant(
-        lambda number, name: {
-            1: (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"}'),
-            2: (400, b'{"error_code": "RESOURCE_ALREADY_EXISTS", "message": "there"}'),
-        }.get(number)
-    ) as server:
-        server.runs["study s"] = {"info": {"run_id": "the other's"}}
+def test_a_cell_that_did_not_make_the_experiment_waits_for_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another cell makes the experiment between the question and the answer, and the parent some time later."""
+    waited: list[float] = []
+    monkeypatch.setattr("hpcrl.run.mlflow.time.sleep", waited.append)
+    questions: list[int] = []
+
+    def other(number: int, name: str) -> tuple[int, bytes] | None:
+        if number == 2:
+            server.experiments.add("s")
+            return 400, b'{"error_code": "RESOURCE_ALREADY_EXISTS", "message": "there"}'
+        if name == "runs/search":
+            questions.append(number)
+            if len(questions) == 3:
+                server.add("study s p", 5)
+        return None
+
+    with _Servant(other) as server:
         Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
-    assert list(server.runs) == ["study s", "p/c/1"]
+    assert list(server.runs) == ["study s p", "p/c/1"] and server.runs["p/c/1"]["parent"] == "study s p"
+    assert len(waited) == 2
+
+
+def test_of_two_parents_that_were_made_at_once_the_older_one_is_kept() -> None:
+    asked: list[str] = []
+
+    def other(number: int, name: str) -> None:
+        asked.append(name)
+        if asked.count("runs/create") == 1 and name == "runs/create":
+            server.add("study s p", 5)
+
+    with _Servant(other) as server:
+        Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", "p/c/1", 0))
+    assert list(server.runs) == ["study s p", "p/c/1"] and server.runs["p/c/1"]["parent"] == "study s p"
+    assert "runs/delete" in asked
+
+
+def test_another_plan_of_a_study_has_another_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.run.mlflow._PARENT_SECONDS", (0.0, 0.0))
+    with _Servant(lambda number, name: None) as server:
+        for plan in ("p", "q"):
+            Server({"MLFLOW_TRACKING_URI": server.address}).begin(Named("s", "r", f"{plan}/c/1", 0))
+    assert [run["parent"] for run in server.runs.values()] == [None, "study s p", None, "study s q"]
 
 
 def test_a_cell_without_tracking_is_the_same_in_a_study_that_tracks_others(tmp_path: Path) -> None:
@@ -336,6 +438,24 @@ def test_a_cell_without_tracking_is_the_same_in_a_study_that_tracks_others(tmp_p
     assert ids[0] == plain["id"] and len(set(ids)) == 3
     (whole,) = cells_of(planned(tmp_path / "whole", dqn_study(axes={"framework": ["numpy"]}, tracking="mlflow")))
     assert whole["id"] == ids[1]
+
+
+def test_an_axis_of_a_command_that_is_called_tracking_is_its_own(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    study = command_study([sys.executable, "-c", "import hpcrl; hpcrl.log(letters=len('{tracking}'))"])
+    study["axes"] = {"tracking": ["none", "mlflow-inline"]}
+    plan = planned(tmp_path / "p", study)
+    (job,) = read_plan(plan).cell_jobs()
+    for task, cell in enumerate(cells_of(plan)):
+        done = run_task(plan, job.name, task)
+        assert done.returncode == 0, done.stderr
+        (record,) = (plan / "records").glob(f"{cell['id']}*")
+        (values,) = [frame.payload for frame in read_frames(record) if frame.kind == "values"]
+        assert values["entries"][0]["values"] == {"letters": len(study["axes"]["tracking"][task])}
+        assert not [each for each in read_record(record).events if "MLflow" in each]
+    assert "MLFLOW" not in hpcrl("submit", planned(tmp_path / "q", study, "sol")).err
 
 
 def test_an_outcome_is_mlflow_s_word_for_it() -> None:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.facts import Asked
+from hpcrl.formats.facts import BEST_POSSIBLE, Asked
 from hpcrl.formats.record import read_frames
 from hpcrl.placeholders import fill
 from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.envs.doors import Doors
 from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.evaluation import start_seeds
 from hpcrl.run import training
 from hpcrl.run.recorder import Recorder
 from hpcrl.telemetry.phases import PhaseClock
@@ -128,6 +130,14 @@ def test_a_cell_trains_as_its_study_and_its_own_axes_say(tmp_path: Path) -> None
     assert plain.episodes[:, 3].max() == 7  # max_episode_steps
     assert plain.facts["final_score"] == 7
     assert plain.facts["goal_step"] is None
+
+
+def test_a_cell_on_doors_reports_the_best_return_that_its_evaluations_can_have(tmp_path: Path) -> None:
+    doors = WORKLOAD | {"environment": "Doors-v0", "max_episode_steps": 20}
+    (entry,) = Trained(tmp_path / "doors", workload=doors, seed=3).frames["values"]["entries"]
+    wanted = Doors().best_mean_return(start_seeds(3, 3, 2), 20)
+    assert entry["values"] == {BEST_POSSIBLE: pytest.approx(wanted)}
+    assert "values" not in Trained(tmp_path / "pole").frames
 
 
 def test_a_cell_steps_its_environments_in_processes(tmp_path: Path) -> None:

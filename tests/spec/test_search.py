@@ -3,10 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import read_cells, read_plan
+from hpcrl.run.search import _pruner
+from hpcrl.searches import SearchFacts, first_pruning
 from hpcrl.spec.library import Library
 from tests.builders import command_study, dqn_study, planned, write_yaml
 
@@ -94,9 +97,62 @@ def test_a_pruner_without_evaluations_is_refused(tmp_path: Path) -> None:
     file = write_yaml(tmp_path / "study.yaml", study)
     with pytest.raises(UsageError, match=r"evaluated once, at its end .* so that nothing can be pruned"):
         Library().study(str(file))
+    # It is each combination of the axes that counts, not the defaults.
+    study["axes"]["evaluation_interval"] = [500, 1500]
+    del study["workload"]["hyperparameters"]["evaluation_interval"]
+    with pytest.raises(UsageError, match=r"a trial of 1,500 steps is evaluated once, .*interval` 1,500"):
+        Library().study(str(write_yaml(file, study)))
+    study["axes"]["evaluation_interval"] = [500, 1000]  # 1,000 and 1,500: the first can prune
+    assert Library().study(str(write_yaml(file, study))).search is not None
     command = command_study(["echo", "{x}"], axes={}, search={"trials": 3, "space": {"x": [1, 2]}, "pruner": "median"})
     with pytest.raises(UsageError, match="a pruner needs the evaluations of built-in training"):
         Library().study(str(write_yaml(tmp_path / "command.yaml", command)))
+
+
+@pytest.mark.parametrize(
+    ("pruner", "options", "first"),
+    [
+        ("median", {"n_warmup_steps": 2}, 2),
+        ("hyperband", {"min_resource": 2}, 2),
+        ("halving", {"min_resource": 2}, 2),
+        ("halving", {"min_early_stopping_rate": 1, "reduction_factor": 3}, 3),
+    ],
+)
+def test_a_pruner_that_waits_for_the_last_evaluation_is_refused(
+    tmp_path: Path, pruner: str, options: dict[str, int], first: int
+) -> None:
+    search = {"trials": 3, "space": RATE, "pruner": pruner, "pruner_options": options}
+    study, file = dqn_study(search=search), tmp_path / "study.yaml"
+    settings = study["workload"]["hyperparameters"]
+    settings |= {"total_steps": 500 * first, "evaluation_interval": 500}
+    with pytest.raises(
+        UsageError, match=rf"{pruner} .* waits for evaluation {first}, .* has {first}, .* nothing can be pruned"
+    ):
+        Library().study(str(write_yaml(file, study)))
+    settings["total_steps"] += 1  # one evaluation more
+    assert Library().study(str(write_yaml(file, study))).search is not None
+    settings["total_steps"] -= 1
+    del settings["evaluation_interval"]
+    study["search"]["space"] = {"evaluation_interval": {"low": 100, "high": 500}}
+    assert Library().study(str(write_yaml(file, study))).search is not None
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband", "halving"])
+def test_the_first_evaluation_at_which_optuna_s_pruner_can_end_a_trial_is_known(pruner: str) -> None:
+    """A trial that is worse than all before it, asked of Optuna itself."""
+    options = {"median": {"n_warmup_steps": 2}, "hyperband": {"min_resource": 2, "max_resource": 4}, "halving": {"min_early_stopping_rate": 1, "reduction_factor": 2}}[pruner]  # fmt: skip
+    facts = SearchFacts(9, {}, {"final_score": "maximize"}, pruner=pruner, pruner_options=options)
+    study = optuna.create_study(direction="maximize", pruner=_pruner(facts))
+    ended = []
+    for number in range(40):
+        trial = study.ask()
+        for step in range(1, 9):
+            trial.report(100.0 - number, step)
+            if trial.should_prune():
+                ended.append(step)
+                break
+        study.tell(trial, 100.0 - number)
+    assert min(ended) == first_pruning(pruner, options)
 
 
 def test_a_key_is_set_in_one_place_only(tmp_path: Path) -> None:

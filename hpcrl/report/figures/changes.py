@@ -31,6 +31,10 @@ class Stage:
     change: str
     settings: Mapping[str, Any]
 
+    def fits(self, config: Mapping[str, Any]) -> bool:
+        """Tell whether a cell has this configuration."""
+        return all(config.get(name) == value for name, value in self.settings.items())
+
 
 @dataclass(frozen=True)
 class Changed:
@@ -52,7 +56,7 @@ def changed(rows: pd.DataFrame, stages: Sequence[Stage], column: str, title: str
     configs = [json.loads(text) for text in known["config"]]
     measured: list[tuple[Stage, np.ndarray]] = []
     for stage in stages:
-        here = [all(config.get(name) == value for name, value in stage.settings.items()) for config in configs]
+        here = [stage.fits(config) for config in configs]
         if not any(here):
             return None
         measured.append((stage, known.loc[here, column].to_numpy(float)))

@@ -1,4 +1,7 @@
-"""Gymnasium's own check of an environment: ``python -m hpcrl.rl.envs.checking ID OPTIONS`` prints what it finds wrong, in one line."""
+"""Gymnasium's own check of an environment.
+
+``python -m hpcrl.rl.envs.checking ID OPTIONS`` prints what it finds wrong in one line, and else the environment's spaces.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from hpcrl.catalogue.actions import SPACES, spaces_of
 from hpcrl.errors import UsageError
 from hpcrl.rl.envs.closing import close_all
 from hpcrl.rl.envs.make import gymnasium_environment
@@ -39,8 +44,6 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> str | None:
 
 
 if __name__ == "__main__":
-    try:
-        fault = check(sys.argv[1], json.loads(sys.argv[2]))
-    except (UsageError, ImportError):  # not what was asked: its cell says it
-        fault = None
-    print(fault or "")
+    name, options = sys.argv[1], json.loads(sys.argv[2])
+    with suppress(UsageError, ImportError):  # not what was asked: its cell says it
+        print(check(name, options) or SPACES + json.dumps(spaces_of(gymnasium_environment(name, None, options))))

@@ -8,6 +8,7 @@ are the options `same_column`, `extra_step` and `reward_bumping`, which are all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -92,6 +93,7 @@ class Doors(gymnasium.Env):
     ) -> None:
         made = field(size, doors)
         self.size, self.same_column, self.render_mode = size, same_column, render_mode
+        self._doors, self._reward_bumping = doors, reward_bumping
         self.observation_space = gymnasium.spaces.MultiDiscrete(np.full(size**2, 4), dtype=np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(MOVES))
         # Lists: single values of arrays are slower to read.
@@ -128,6 +130,15 @@ class Doors(gymnasium.Env):
 
     def _info(self) -> dict[str, Any]:
         return {"distance": float(self._distances[self._place][self._goal])}
+
+    def best_mean_return(self, seeds: Sequence[int], limit: int) -> float:
+        """Return the mean over starts of the largest return within `limit` steps. It resets the environment with each of the `seeds`."""
+        best = best_returns(limit, self.size, self._doors, self._reward_bumping)
+        returns = []
+        for seed in seeds:
+            self.reset(seed=seed)
+            returns.append(best[self._place % self.size, self._goal])
+        return float(np.mean(returns))
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the grid as an image: the goal red, the wall green, the agent blue."""

@@ -1,9 +1,13 @@
-"""Figure 11 and table 2 of "Speeding up Training of Model-Free RL" (rlbyexample.net, 2025): the times of stepping and of DQN."""
+"""Figure 11 and table 2 of "Speeding up Training of Model-Free RL" (rlbyexample.net, 2025): the times of stepping and of DQN.
+
+The rewards of table 2 are in :mod:`hpcrl.report.figures.papers.doors_scores`.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,6 +17,7 @@ from hpcrl.report.figures.against import against
 from hpcrl.report.figures.changes import Stage, changed
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.doors_scores import optimum, rewards
 from hpcrl.report.statistics import median
 
 PUBLISHED_STEPS = 512
@@ -40,10 +45,11 @@ _CAPTION = (
 
 
 _TORCH, _FLAX = {"framework": "torch", "execution": "eager"}, {"framework": "jax", "execution": "lazy"}
+_PLAIN = {"tracking": None, "same_column": None}
 _ROW_1 = {"stepping": "sync", "environments": 64, "updates": 1}
-_ROW_5 = {"stepping": "compiled", "environments": 1024}
+_ROW_5 = {"stepping": "compiled", "environments": 1024, "same_column": None}
 _LOGGED: dict[str, tuple[str, str]] = {
-    "mlflow-inline": ("a request for each value in the loop", ""),
+    "mlflow-inline": ("requests in the loop", ""),
     "mlflow": ("sent from a process beside it", "values are sent from a process beside the training"),
     "": ("not logged", "no values are sent"),
 }
@@ -54,31 +60,33 @@ def _logged(settings: dict[str, Any]) -> tuple[Stage, ...]:
     return tuple(Stage(name, change, {**settings, "tracking": how or None}) for how, (name, change) in _LOGGED.items())
 
 
+_TABLE_2 = (
+    Stage("PyTorch, 64 Gymnasium environments", "", {**_TORCH, **_ROW_1, **_PLAIN}),
+    Stage("Flax, 64 Gymnasium environments", "Flax instead of PyTorch", {**_FLAX, **_ROW_1, **_PLAIN}),
+    Stage("Flax, 64 JAX environments", "the environment in JAX", {**_FLAX, **_ROW_1, **_PLAIN, "stepping": "compiled"}),
+    Stage(
+        "Flax, 1,024 JAX environments, as many updates",
+        "1,024 environments: a 16th of the iterations",
+        {**_FLAX, **_ROW_5, **_PLAIN, "updates": 20},
+    ),
+    Stage("Flax, 1,024 JAX environments", "half of the updates", {**_FLAX, **_ROW_5, **_PLAIN, "updates": 10}),
+)
+_LOGGED_TABLE_2 = (
+    Stage("PyTorch, 64 Gymnasium environments, logged", "", {**_TABLE_2[0].settings, "tracking": "mlflow-inline"}),
+    replace(_TABLE_2[0], change="no logging"),
+    *_TABLE_2[1:],
+    Stage("Flax, 1,024 JAX environments, logged", "logging", {**_TABLE_2[-1].settings, "tracking": "mlflow-inline"}),
+)
+# Last column of table 2 with the faults of the article's environment, and with its replay, too.
+_FAULTY = {**_TABLE_2[-1].settings, "same_column": True, "extra_step": True, "reward_bumping": True}
+_VARIANTS = (
+    Stage("Flax, 1,024 faulty JAX environments", "", {**_FAULTY, "buffer_size": None}),
+    Stage("Flax, 1,024 faulty JAX environments, the article's replay", "", {**_FAULTY, "buffer_size": 1024**2}),
+)
 # File name, heading and stages of each chain of changes.
 _CHAINS: tuple[tuple[str, str, tuple[Stage, ...]], ...] = (
-    (
-        "doors-table-2",
-        "Table 2: what makes the training times",
-        (
-            Stage("PyTorch, 64 Gymnasium environments", "", {**_TORCH, **_ROW_1, "tracking": None}),
-            Stage("Flax, 64 Gymnasium environments", "Flax instead of PyTorch", {**_FLAX, **_ROW_1, "tracking": None}),
-            Stage(
-                "Flax, 64 JAX environments",
-                "the environment in JAX",
-                {**_FLAX, **_ROW_1, "stepping": "compiled", "tracking": None},
-            ),
-            Stage(
-                "Flax, 1,024 JAX environments, as many updates",
-                "1,024 environments: a 16th of the iterations",
-                {**_FLAX, **_ROW_5, "updates": 20, "tracking": None},
-            ),
-            Stage(
-                "Flax, 1,024 JAX environments",
-                "half of the updates",
-                {**_FLAX, **_ROW_5, "updates": 10, "tracking": None},
-            ),
-        ),
-    ),
+    ("doors-table-2", "Table 2: what makes the training times", _TABLE_2),
+    ("doors-table-2-logged", "Table 2 with logging in the loop: what makes the training times", _LOGGED_TABLE_2),
     ("doors-logging-torch", "What logging costs: PyTorch, 64 Gymnasium environments", _logged({**_TORCH, **_ROW_1})),
     (
         "doors-logging-flax",
@@ -90,9 +98,10 @@ _ONE_AT_A_TIME = (
     "Each stage changes one thing of the stage before. Geometric means over seeds; an effect is the ratio of two, its bar the 95 % interval "
     "(Welch's t on logarithms). Compiling is not in these times."
 )
-_TABLE_2 = (
+_TIMES = (
     "The post's times are 22.5 min (PyTorch, 64 Gymnasium environments), 22.8 min (Flax, the same) and 2.3 min (Flax, 1,024 environments in JAX), of one "
-    "run each on one GPU, with two requests to MLflow in each of the 7,812 or 488 iterations."
+    "run each on one GPU, with two requests to MLflow in each of the 7,812 or 488 iterations. Here logging in the loop sends two requests for each iteration in "
+    "which an episode ended, and one for each evaluation."
 )
 
 
@@ -100,6 +109,8 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
     """Draw the published times beside those of this dataset, and table 2 as the changes that it consists of."""
     yield _stepping(data)
     yield from _training(data.rows)
+    yield from rewards(data, (*_TABLE_2, *_VARIANTS))
+    yield from optimum(data)
 
 
 def _stepping(data: PaperData) -> Figure | Empty:
@@ -126,7 +137,7 @@ def _training(rows: pd.DataFrame) -> Iterator[Figure | Empty]:
                 drawn = True
                 place = "" if len(places) == 1 else f" · {cluster}, {where}"
                 own = name if len(places) == 1 else f"{name}-{number}"
-                yield Figure(own, heading + place, f"{change.words} {_ONE_AT_A_TIME} {_TABLE_2}", change.panels)
+                yield Figure(own, heading + place, f"{change.words} {_ONE_AT_A_TIME} {_TIMES}", change.panels)
     if not drawn:
         yield _CHAINS[0][1], "not all of its rows were run on one machine"
 
