@@ -73,7 +73,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("overcommit", pa.bool_(), "whether the ranks of a node share its `cpus` cores"),
             _field("seed", _I64, "seed of the cell"),
             _field("profile", _WORD, "profiler that the attempt ran under; missing without one"),
-            _field("config", _TEXT, "every axis value, as JSON"),
+            _field(
+                "config",
+                _TEXT,
+                "every axis value, as JSON; in a search also the drawn values, and `search_id`, the name of its journal",
+            ),
             _field("environment", _WORD, "key of the software environment"),
             _field("nodes", _I64, "nodes asked for"),
             _field("tasks", _I64, "ranks asked for"),
