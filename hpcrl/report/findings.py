@@ -69,10 +69,8 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
     pairs = math.comb(len(ordered), 2)
     longest = ratio(times[last], times[first], pairs)
     if longest.low is not None and longest.low <= 1:
-        return (
-            f"No configuration is shown to be faster than another{place}: {text}, and {last} takes "
-            f"{_with(longest, ' times')} as long.{_at_once(pairs)}"
-        )
+        text += f", and {last} takes {_with(longest, ' times')} as long"
+        return f"No configuration is shown to be faster than another{place}: {text}.{_at_once(pairs, text)}"
     text += f"; slowest is {last}, which takes {_with(longest, ' times')} as long"
     second = ordered[1]
     if second != last:
@@ -134,17 +132,19 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""  # no difference shown
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {_with(more, ' times')} as much.{_at_once(pairs)}"
+        f"Most memory: {most}, {_with(more, ' times')} as much.{_at_once(pairs, f'({_INTERVAL}')}"
     )
 
 
 def _with(estimate: Estimate, unit: str, interval: str = _INTERVAL) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{in_short(estimate.value)}{unit} (one run)"
+    if estimate.is_open:
+        return f"{in_short(estimate.value)}{unit} (too few runs for an interval)"
     return f"{in_short(estimate.value)}{unit} ({interval} {_span(estimate)})"
 
 
-def _at_once(comparisons: int, text: str = f"({_INTERVAL}") -> str:
+def _at_once(comparisons: int, text: str) -> str:
     """Say that the intervals of ratios in a text are wide enough for the choice of a pair among so many."""
     if comparisons < 2 or f"({_INTERVAL}" not in text:
         return ""

@@ -27,6 +27,7 @@ POWER = 0.8  # the usual probability with which a change should be noticed
 # Clocks and page sizes can make different values equal: the minimum spread over seeds is this part of the value.
 RESOLUTION = 1e-3
 _MOST_DIVISIONS = 20_000
+_OPEN = 1e6  # ratio of the ends of an interval
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Estimate:
     high: float | None
     level: float = CONFIDENCE
     p: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the interval of a ratio leaves any factor possible: the runs are too few for so many comparisons."""
+        return self.low is not None and self.high is not None and self.high > _OPEN * self.low
 
 
 def ratio(over: Values, under: Values, comparisons: int = 1) -> Estimate:
@@ -68,7 +74,7 @@ def ratio(over: Values, under: Values, comparisons: int = 1) -> Estimate:
     error, freedom = error_of_shift(first, second)
     half = _half_width(error, freedom, comparisons)
     p = 2 * float(stdtr(freedom, -abs(shift) / error))
-    return Estimate(math.exp(shift), math.exp(shift - half), math.exp(shift + half), CONFIDENCE, p)
+    return Estimate(math.exp(shift), math.exp(shift - half), _exp(shift + half), CONFIDENCE, p)
 
 
 def difference(over: Values, under: Values, comparisons: int = 1) -> Estimate:
@@ -95,7 +101,7 @@ def detectable(over: Values, under: Values, comparisons: int = 1) -> float:
 
     error, freedom = error_of_shift(np.log(over), np.log(under))
     tail = (1 - CONFIDENCE) / (2 * comparisons)
-    return math.exp(float(stdtrit(freedom, 1 - tail) + stdtrit(freedom, POWER)) * error)
+    return _exp(float(stdtrit(freedom, 1 - tail) + stdtrit(freedom, POWER)) * error)
 
 
 def runs_to_detect(over: Values, under: Values, factor: float, comparisons: int = 1) -> int | None:
@@ -124,6 +130,10 @@ def error_of_shift(first: Values, second: Values) -> tuple[float, float]:
     return error, freedom
 
 
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
 def _half_width(error: float, freedom: float, comparisons: int) -> float:
     """Return half the width of an interval of Student's t, of which so many hold at once (Bonferroni)."""
     from scipy.special import stdtrit  # imported here, because SciPy is slow to import
@@ -147,7 +157,7 @@ def geometric_mean(values: Values) -> Estimate:
 
     error = math.sqrt(max(float(logs.var(ddof=1)), RESOLUTION**2) / len(values))
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
-    return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
+    return Estimate(math.exp(centre), math.exp(centre - half), _exp(centre + half))
 
 
 def median(values: Values) -> Estimate:

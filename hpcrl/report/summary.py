@@ -74,6 +74,8 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
             texts.append(
                 f"{slower} takes {in_short(factor.value)} times as long as {faster} (one run, not enough for a test)"
             )
+        elif factor.is_open:
+            texts.append(f"the runs are too few to compare {faster} and {slower} among {pairs:,} pairs")
         elif factor.low > 1:
             texts.append(f"{slower} takes {in_short(factor.value)} times as long as {faster} ({_interval(factor)})")
         else:

@@ -7,6 +7,7 @@ from scipy import stats
 from hpcrl.report.findings import MOST, findings
 from hpcrl.report.score import Score
 from hpcrl.report.statistics import geometric_mean, ratio
+from hpcrl.report.summary import sentences
 
 GIB = 1024**3
 
@@ -64,6 +65,18 @@ def test_noise_names_no_fastest_configuration() -> None:
     speed = findings(rows(times, {name: [1.0, 2, 3, 4, 5] for name in times}))[0]
     assert speed.startswith(f"No configuration is shown to be faster than another: {ordered[0]} trains in ")
     assert speed.endswith("The intervals of the ratios hold for all 120 pairs at once.")
+
+
+def test_two_seeds_of_many_configurations_are_too_few_for_intervals() -> None:
+    times = {f"numpy {number}": [1.0 + 2 * number, 2.0 + 2 * number] for number in range(80)}
+    table = rows(times, {name: [1.0, 2] for name in times})
+    speed = findings(table)[0]
+    assert speed.startswith(
+        "No configuration is shown to be faster than another: numpy 0 trains in 1.41 s (its own 95 % "
+    )
+    assert speed.endswith("and numpy 79 takes 113 times (too few runs for an interval) as long.")
+    in_full = sentences(table.assign(steps=1000))[0]
+    assert "the runs are too few to compare numpy 0 and numpy 1 among 3,160 pairs" in in_full
 
 
 def test_equal_configurations_have_no_findings_in_nineteen_of_twenty_reports() -> None:
