@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hpcrl.catalogue.registry import Scheduler
     from hpcrl.collect.merge import Collected
     from hpcrl.formats.lease import Say
-    from hpcrl.formats.plan import Plan
+    from hpcrl.formats.plan import Cell, Plan
     from hpcrl.plan.before import Changes
     from hpcrl.report.write import Written
     from hpcrl.rl.play import Played
@@ -177,6 +177,7 @@ def submit(
     *,
     executor: Executor = "auto",
     cells: Iterable[str] = (),
+    where: Iterable[str] = (),
     failed: bool = False,
     again: bool = False,
     here: bool = False,
@@ -192,6 +193,7 @@ def submit(
     Args:
         executor: Slurm, or this machine; ``auto``: the one of the plan's cluster.
         cells: only these cells (the beginnings of their ids).
+        where: only cells that agree with each of these texts ``key=value``; of several values of one key, with any.
         failed: only failed cells. `again`: also completed cells.
         here: submit even if this plan is a copy of a submitted one, or its records are missing.
         retry: submit failed cells by the study's `retry`, with more time or memory.
@@ -200,31 +202,31 @@ def submit(
         progress: called with the number of submitted jobs, and of all.
 
     Raises:
-        UsageError: the directory is not a plan, a cell does not exist, or the plan exceeds the budget.
+        UsageError: the directory is not a plan, a cell does not exist, no cell agrees with `where`, or the plan exceeds the budget.
         HpcrlError: there is no Slurm here, an environment is missing, or Slurm refuses a job or does not answer.
     """
     from hpcrl.formats.plan import read_plan
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit import submission
     from hpcrl.submit.notification import no_such_command
-    from hpcrl.submit.selection import Budget, Choice
+    from hpcrl.submit.selection import Budget, Choice, chosen_cells
 
     place = Path(directory)
     opened = read_plan(place)
-    where = _scheduler(executor, opened, place)
-    choice = Choice(tuple(cells), failed, again, here, retry, fed)
-    if objection := _not_built(opened, place, choice.cells):
+    scheduler = _scheduler(executor, opened, place)
+    choice = Choice(tuple(cells), failed, again, here, retry, fed, tuple(where))
+    if objection := _not_built(opened, place, chosen_cells(place, opened, choice)):
         raise HpcrlError(objection)
     if name := no_such_command(opened, place):
         text = f"notify: {name}: no such command on this machine"
-        if where.here:
+        if scheduler.here:
             raise UsageError(f"{text}, and the message would be lost: plan again with another `notify`")
         say(f"{text}: the message at the end fails if the nodes do not have it either")
     if any(job.stage == "report" for job in opened.jobs) and find_spec("altair") is None:
         say("the report at the end will fail, because packages are missing here: pip install 'hpcrl[report]'")
     budget = Budget(max_core_hours, max_gpu_hours)
     return submission.submit(
-        place, where.name, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say
+        place, scheduler.name, Slurm(), budget, lambda done, total, _: progress(done, total), choice, say
     )
 
 
@@ -443,11 +445,11 @@ def _scheduler(asked: Executor, plan: Plan, directory: Path) -> Scheduler:
     return scheduler
 
 
-def _not_built(plan: Plan, directory: Path, cells: Sequence[str] = ()) -> str | None:
+def _not_built(plan: Plan, directory: Path, cells: Sequence[Cell] | None = None) -> str | None:
     """Check that no environment is missing that no job of the plan builds, because its cells would fail.
 
     Args:
-        cells: beginnings of the ids of the cells that will run; empty: all.
+        cells: the cells that will run; None: all.
     """
     from hpcrl.environments.build import not_built
     from hpcrl.formats.plan import read_cells
@@ -455,10 +457,8 @@ def _not_built(plan: Plan, directory: Path, cells: Sequence[str] = ()) -> str | 
     if any(job.stage == "environments" for job in plan.jobs):
         return None
     unused: set[str] = set()
-    if cells:
-        every = list(read_cells(directory, plan))
-        chosen = {cell.environment for cell in every if cell.id.startswith(tuple(cells))}
-        unused = {cell.environment for cell in every} - chosen
+    if cells is not None:
+        unused = {cell.environment for cell in read_cells(directory, plan)} - {cell.environment for cell in cells}
     needed = [environment for environment in plan.environments if environment.key not in unused]
     if not (keys := not_built(needed, plan.cluster.environments)):
         return None

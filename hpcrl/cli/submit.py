@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     shell_complete=cell_ids,
     help="Only this cell (the beginning of its id). May be repeated.",
 )
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only cells of this configuration, such as seed=1. May be repeated.",
+)
 @click.option("--failed", is_flag=True, help="Only failed cells.")
 @click.option("--again", is_flag=True, help="Also completed cells.")
 @click.option(
@@ -55,6 +61,7 @@ def command(
     executor: str,
     only_test: bool,
     cells: tuple[str, ...],
+    where: tuple[str, ...],
     failed: bool,
     again: bool,
     here: bool,
@@ -85,6 +92,7 @@ def command(
             plan,
             executor=executor,
             cells=cells,
+            where=where,
             failed=failed,
             again=again,
             here=here,

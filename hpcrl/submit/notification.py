@@ -80,7 +80,7 @@ def _is_left_to_retry(directory: Path, slurm: Slurm) -> bool:
     ledger = Ledger(directory)
     try:
         known = survey(directory, plan, ledger, slurm)
-        selection = Selection(directory, plan, ledger, known, Choice(retry=True), set())
+        selection = Selection(directory, plan, ledger, known, Choice(retry=True))
         return any(selection.of(job) for job in plan.cell_jobs())
     finally:
         ledger.close()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.errors import UsageError, amount
+from hpcrl.errors import UsageError, amount, suggestion
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import Job, Plan
+from hpcrl.formats.plan import Cell, Job, Plan, find_cell, read_cells
 from hpcrl.schedulers.states import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
 from hpcrl.schedulers.wanted import Ask, Wanted
 from hpcrl.submit.retrying import cause_of, next_ask
@@ -37,6 +37,7 @@ class Choice:
         here: continue in a copy of a submitted plan, or although the plan's records are gone.
         retry: failed cells by the study's rules, with more time or memory.
         fed: only cells that were never submitted: the next part of a plan that the queue has no room for at once.
+        where: ``key=value`` of configurations; of several values of one key, any. Empty: all.
     """
 
     cells: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Choice:
     here: bool = False
     retry: bool = False
     fed: bool = False
+    where: tuple[str, ...] = ()
 
 
 MISSING_OR_FAILED = Choice()
@@ -54,10 +56,12 @@ class Selection:
     """Chooses the cells to submit, grouped by their requests."""
 
     def __init__(
-        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice, chosen: set[str]
+        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice
     ) -> None:
         self._directory = directory
-        self._known, self._choice, self._chosen = known, choice, chosen
+        self._known, self._choice = known, choice
+        chosen = chosen_cells(directory, plan, choice)
+        self._chosen = None if chosen is None else {cell.id for cell in chosen}
         self._memory: dict[str, bool] = {}
         self._rules = plan.study.retry
         self._tried: Counter[tuple[str, str]] = Counter()
@@ -79,7 +83,7 @@ class Selection:
     def of(self, job: Job) -> list[Wanted]:
         groups: dict[Ask, list[tuple[int, int]]] = {}
         for task, cell in enumerate(self._known.ids[job.name]):
-            if self._chosen and cell not in self._chosen:
+            if self._chosen is not None and cell not in self._chosen:
                 continue
             status = self._known.units.get(cell, NOT_SUBMITTED)
             ask = self._ask(job, cell, status)
@@ -126,6 +130,55 @@ class Selection:
         last = max(status.attempt, self._last.get(cell, 0))
         begun = self._known.progress.has_begun(cell, last)
         return last + 1 if begun or last == 0 else last
+
+
+def chosen_cells(directory: Path, plan: Plan, choice: Choice) -> list[Cell] | None:
+    """Return the cells that a choice names, by id or by configuration; None: it names none, so all are meant.
+
+    Raises:
+        UsageError: an id is that of no cell, or of several; no cell agrees with a ``key=value``.
+    """
+    if not choice.cells and not choice.where:
+        return None
+    named = [find_cell(directory, plan, cell)[0] for cell in choice.cells]
+    if not choice.where:
+        return named
+    agreeing = [cell for _, cell in cells_where(directory, choice.where)]
+    if choice.cells:
+        ids = {cell.id for cell in agreeing}
+        agreeing = [cell for cell in named if cell.id in ids]
+    if not agreeing:
+        cells = "".join(f" --cell {cell}" for cell in choice.cells)
+        raise UsageError(f"no cell agrees with{cells}{''.join(f' --where {text}' for text in choice.where)}")
+    return agreeing
+
+
+def cells_where(directory: Path, where: Sequence[str]) -> list[tuple[int, Cell]]:
+    """Return the cells, each with its place,  that agree with each ``key=value``; of several values of one key, with any.
+
+    Raises:
+        UsageError: a text is not ``key=value``, or no cell has such a key.
+    """
+    wanted: dict[str, set[str]] = {}
+    for key, value in map(_pair, where):
+        wanted.setdefault(key, set()).add(value)
+    agreeing: list[tuple[int, Cell]] = []
+    known: set[str] = set()
+    for place, cell in enumerate(read_cells(directory)):
+        values = {**cell.resources, **cell.config}
+        known |= set(values)
+        if all(key in values and str(values[key]) in some for key, some in wanted.items()):
+            agreeing.append((place, cell))
+    if unknown := [key for key in wanted if key not in known]:
+        raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
+    return agreeing
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise UsageError(f"--where {text}: expected KEY=VALUE, such as framework=jax")
+    return key, value
 
 
 def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError, UsageError, suggestion
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
@@ -37,6 +37,7 @@ from hpcrl.schedulers.states import (
 from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.failures import counted, own_last_line, without_a_word
+from hpcrl.submit.selection import cells_where
 from hpcrl.submit.survey import Survey, survey
 
 if TYPE_CHECKING:
@@ -186,19 +187,8 @@ class PlanStatus:
         Raises:
             UsageError: a text is not ``key=value``, or no cell has such a key.
         """
-        wanted: dict[str, set[str]] = {}
-        for key, value in map(_pair, where):
-            wanted.setdefault(key, set()).add(value)
         failed = set(self.failed()) if only_failed else None
-        places, known = [], set()
-        for place, cell in enumerate(read_cells(self.directory) if wanted else ()):
-            values = {**cell.resources, **cell.config}
-            known |= set(values)
-            if all(key in values and str(values[key]) in some for key, some in wanted.items()):
-                places.append(place)
-        if unknown := [key for key in wanted if key not in known]:
-            raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
-        every = places if wanted else range(len(self.names))
+        every = [place for place, _ in cells_where(self.directory, where)] if where else range(len(self.names))
         return [place for place in every if failed is None or self.names[place] in failed]
 
     @cached_property
@@ -228,13 +218,6 @@ class PlanStatus:
                     if parts is None:
                         parts = known[alike] = _around_index(status, progress)
                     yield f"{line[: line.rindex('}')]}{place}{task}{str(index).join(parts)}"
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise UsageError(f"--where {text}: expected KEY=VALUE, such as framework=jax")
-    return key, value
 
 
 # A marker in place of an array index, to find its position in the text.

@@ -17,7 +17,7 @@ from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.mlflow import ADDRESS
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, find_cell, has_digest, read_plan
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, has_digest, read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
 from hpcrl.formats.queues import QUEUE_LOGS
 from hpcrl.formats.submission import SUBMISSIONS, Submission, grant
@@ -161,8 +161,7 @@ class _Submitting:
         for name in (LOGS, RECORDS):  # the survey reports one that was removed
             (self._directory / name).mkdir(exist_ok=True)
         self._release(known)
-        chosen = {find_cell(self._directory, self._plan, cell)[0].id for cell in choice.cells}
-        selected = Selection(self._directory, self._plan, self._ledger, known, choice, chosen)
+        selected = Selection(self._directory, self._plan, self._ledger, known, choice)
         cells = [part for job in self._plan.cell_jobs() for part in selected.of(job)]
         check_budget(self._plan, self._ledger, cells, budget)
         before, after = self._stages(known, bool(cells), before=True), self._stages(known, bool(cells))

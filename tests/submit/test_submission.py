@@ -174,6 +174,21 @@ def test_chosen_failed_and_again(tmp_path: Path, fake: FakeSlurm) -> None:
         sent(plan, fake, Choice(cells=("zzz",)))
 
 
+def test_a_part_is_chosen_by_configuration(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "plan", study(axes={"variant": ["a", "b"]}, seeds=3), "sol")
+    of_b = {cell["id"] for cell in cells_of(plan) if cell["config"]["variant"] == "b"}
+    assert sent(plan, fake, Choice(where=("variant=b", "seed=1", "seed=2"))).tasks == 2
+    assert sent(plan, fake, Choice(where=("variant=b",))).tasks == 1
+    with pytest.raises(UsageError, match="no cell agrees with --where variant=c"):  # not: all cells
+        sent(plan, fake, Choice(where=("variant=c",)))
+    outside = next(cell["id"] for cell in cells_of(plan) if cell["id"] not in of_b)
+    with pytest.raises(UsageError, match=f"no cell agrees with --cell {outside} --where variant=b"):
+        sent(plan, fake, Choice(cells=(outside,), where=("variant=b",)))
+    with pytest.raises(UsageError, match="did you mean 'variant'"):
+        sent(plan, fake, Choice(where=("varant=b",)))
+    assert sent(plan, fake).tasks == 3
+
+
 def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, fake: FakeSlurm) -> None:
     retry = {
         "timeout": {"time": "x2", "at_most": 2},
