@@ -72,16 +72,19 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
         text += f", and {last} takes {_with(longest, ' times')} as long"
         return f"No configuration is shown to be faster than another{place}: {text}.{_at_once(pairs, text)}"
     text += f"; slowest is {last}, which takes {_with(longest, ' times')} as long"
-    second = ordered[1]
-    if second != last:
-        beside = ratio(times[second], times[first], pairs)
-        shown = beside.low is not None and beside.low > 1
-        text += (
-            f". Next is {second}, with {_with(beside, ' times')}"
-            if shown
-            else f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
-        )
+    text += _second(times, ordered, pairs)
     return f"Fastest{place}: {text}.{_at_once(pairs, text)}"
+
+
+def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int) -> str:
+    """Return what is shown of the second of several configurations, which the mean of the first alone does not tell."""
+    first, second = ordered[:2]
+    if second == ordered[-1]:
+        return ""
+    beside = ratio(values[second], values[first], pairs)
+    if beside.low is not None and beside.low > 1:
+        return f". Next is {second}, with {_with(beside, ' times')}"
+    return f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
 
 
 def _modes(part: pd.DataFrame, place: str) -> str:
@@ -132,7 +135,7 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""  # no difference shown
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {_with(more, ' times')} as much.{_at_once(pairs, f'({_INTERVAL}')}"
+        f"Most memory: {most}, {_with(more, ' times')} as much{_second(peaks, ordered, pairs)}.{_at_once(pairs, f'({_INTERVAL}')}"
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import signal
+import time
 
 from hpcrl.rl.envs.closing import Closing, close_all
 
@@ -42,3 +44,16 @@ def test_another_process_gets_a_factory_of_its_own() -> None:
     there = other()
     assert other.close() == []
     assert (used.closed, there.closed) == (0, 1)
+
+
+def test_a_simulator_that_hangs_is_left_and_the_others_are_closed() -> None:
+    class Hanging:
+        def close(self) -> None:
+            while True:
+                time.sleep(3600)
+
+    last = Simulator()
+    before = signal.getsignal(signal.SIGALRM)
+    assert close_all([Hanging(), Hanging(), last], seconds=0.2) == ["TimeoutError: close() had not returned after 0.2 s"] * 2
+    assert last.closed == 1
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))

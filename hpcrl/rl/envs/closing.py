@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+CLOSE_SECONDS = 30.0  # for all environments of a process together
 
 
 class Closing:
@@ -31,13 +38,38 @@ class Closing:
         return close_all(environment for reference in made if (environment := reference()) is not None)
 
 
-def close_all(environments: Iterable[Any]) -> list[str]:
-    """Close those of some environments that can be closed. Return what their own code raised, one line for each error."""
+def close_all(environments: Iterable[Any], seconds: float = CLOSE_SECONDS) -> list[str]:
+    """Close those of some environments that can be closed. Return what their own code raised, one line for each error.
+
+    A close() that does not return is left after `seconds`, of which all environments have their share: a simulator that hangs
+    must not hold a training that is over. This needs the main thread, and code that Python can interrupt.
+    """
     faults = []
+    deadline = time.monotonic() + seconds
     for environment in environments:
         try:
-            getattr(environment, "close", lambda: None)()
+            with _interrupted_at(deadline, seconds):
+                getattr(environment, "close", lambda: None)()
         except Exception as error:  # whatever the environment's own code raises
             first_line = next(iter(str(error).strip().splitlines()), "")
             faults.append(f"{type(error).__name__}: {first_line}".removesuffix(": "))
     return faults
+
+
+@contextmanager
+def _interrupted_at(deadline: float, seconds: float) -> Iterator[None]:
+    """Raise a TimeoutError in the main thread at a time of time.monotonic(); an alarm that is set already is put off."""
+
+    def late(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError(f"close() had not returned after {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, max(0.01, deadline - time.monotonic()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
