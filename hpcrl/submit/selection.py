@@ -55,9 +55,7 @@ MISSING_OR_FAILED = Choice()
 class Selection:
     """Chooses the cells to submit, grouped by their requests."""
 
-    def __init__(
-        self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice
-    ) -> None:
+    def __init__(self, directory: Path, plan: Plan, ledger: Ledger, known: Survey, choice: Choice) -> None:
         self._directory = directory
         self._known, self._choice = known, choice
         chosen = chosen_cells(directory, plan, choice)

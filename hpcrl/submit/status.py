@@ -14,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger

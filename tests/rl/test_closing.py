@@ -54,6 +54,9 @@ def test_a_simulator_that_hangs_is_left_and_the_others_are_closed() -> None:
 
     last = Simulator()
     before = signal.getsignal(signal.SIGALRM)
-    assert close_all([Hanging(), Hanging(), last], seconds=0.2) == ["TimeoutError: close() had not returned after 0.2 s"] * 2
+    assert (
+        close_all([Hanging(), Hanging(), last], seconds=0.2)
+        == ["TimeoutError: close() had not returned after 0.2 s"] * 2
+    )
     assert last.closed == 1
     assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
