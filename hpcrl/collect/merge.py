@@ -184,7 +184,8 @@ def _add_study(studies: dict[str, Any], plan: Plan) -> None:
     earlier = known.get("search")
     if earlier and facts["search"]:
         facts["search"] = {**facts["search"], "space": {**earlier["space"], **facts["search"]["space"]}}
-    asked = {(part.asked.cores, part.asked.gpus) for part in (*plan.cell_jobs(), *plan.unplaced)}
+    cells = [*(job.asked for job in plan.cell_jobs()), *(group.asked for group in plan.unplaced)]
+    asked = {(size.cores, size.gpus) for size in cells}
     asked |= {(size["cores"], size["gpus"]) for size in known.get("asked") or ()}
     studies[name] = facts | {"asked": [{"cores": cores, "gpus": gpus} for cores, gpus in sorted(asked)]}
 

@@ -305,8 +305,8 @@ def _check(plan: Plan) -> None:
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
             raise ValueError(f"job {job.name}: expected numbers of cells of at least 0")
-    for part in (*plan.jobs, *plan.unplaced):
-        read_asked(part.resources)
+    for resources in [*(job.resources for job in plan.jobs), *(group.resources for group in plan.unplaced)]:
+        read_asked(resources)
 
 
 def find_job(directory: Path, name: str) -> tuple[Plan, Job]:

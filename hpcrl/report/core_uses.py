@@ -62,8 +62,10 @@ def in_words(rows: pd.DataFrame) -> list[str]:
     for (cluster, rest), group in named.groupby(["cluster", "rest"], sort=True):
         place = f" on {cluster}" if named["cluster"].nunique() > 1 else ""
         uses = {
-            int(number): {str(use): np.asarray(times, float) for use, times in own.groupby("use")["training_time"]}
-            for number, own in group.groupby("cores")
+            int(own["cores"].iloc[0]): {
+                str(use): np.asarray(times, float) for use, times in own.groupby("use")["training_time"]
+            }
+            for _, own in group.groupby("cores")
         }
         texts.append(_sentence(f"{_label(json.loads(str(rest)), told)}{place}", uses))
     return sorted(texts, key=natural)
@@ -91,7 +93,11 @@ def _sentence(label: str, uses: Uses) -> str:
     for best in found:
         speed = f"{with_interval(best.lead)} times as fast as {best.second}"
         shown = best.lead.low is not None and best.lead.low > 1
-        text = f"{best.name} train fastest, {speed}" if shown else f"no use is shown to be the fastest: {best.name} are {speed}"
+        text = (
+            f"{best.name} train fastest, {speed}"
+            if shown
+            else f"no use is shown to be the fastest: {best.name} are {speed}"
+        )
         if best.gain:
             text += f", and {with_interval(best.gain)} times as fast as {fewest}"
             if best.gain.high is not None and best.gain.high < 1:

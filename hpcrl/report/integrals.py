@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcrl.report.machines import ATTEMPT
 from hpcrl.report.statistics import Values
-from hpcrl.report.training_clock import Clocks, Key, TrainingClock, clocks
+from hpcrl.report.training_clock import Clocks, Key, TrainingClock, clocks, places_of
 
 _LAST = 0.1  # of the environment steps
 _LEARNING = ("update", "transfer")  # phases
@@ -111,7 +111,7 @@ def _own_cores(known: Clocks, samples: pd.DataFrame) -> dict[Key, float]:
     """Return the CPU seconds per second of each run, summed over its nodes, each of which has the samples of its first rank."""
     columns = {name: samples[name].to_numpy(float) for name in ("time", "unix_time", "cpu_seconds", "rank")}
     cores: dict[Key, float] = {}
-    for key, places in samples.groupby(ATTEMPT, observed=True).indices.items():
+    for key, places in places_of(samples).items():
         if (clock := known.get(key)) is None:
             continue
         own = {name: values[places] for name, values in columns.items()}

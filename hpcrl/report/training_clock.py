@@ -117,11 +117,16 @@ def _clock(start: float, end: float, pauses: Values, completed: bool) -> Trainin
     return TrainingClock(np.maximum.accumulate(np.nan_to_num(bounds, nan=_OPEN)))
 
 
+def places_of(table: pd.DataFrame) -> dict[Key, NDArray[np.int64]]:
+    """Return the places of the rows of each attempt in a table of the dataset."""
+    return {key: places for key, places in table.groupby(ATTEMPT, observed=True).indices.items()}  # type: ignore[misc]
+
+
 def in_training(clocks: Clocks, table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a table of the dataset that were recorded in training, with `time` as training time."""
     time = table["time"].to_numpy(float)
     trained = np.full(len(time), np.nan)
-    for key, places in table.groupby(ATTEMPT, observed=True, sort=False).indices.items():
+    for key, places in places_of(table).items():
         if clock := clocks.get(key):
             own = time[places]
             trained[places] = np.where(clock.within(own), clock.at(own), np.nan)

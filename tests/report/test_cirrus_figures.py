@@ -12,9 +12,9 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.formats.tables import read_index
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import Figure, Panel, for_paper
-from hpcrl.formats.tables import read_index
 from hpcrl.report.figures.papers.data import PaperData, PaperFigures, asked_of
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -208,7 +208,10 @@ def test_a_dataset_without_the_times_of_evaluations_says_so(dataset: Path) -> No
     found = papers.figures("cirrus-pytorch-tensorflow", replace(data, episodes=pd.concat([data.episodes, evaluations])))
     text = {figure.name: figure.text for figure in found.drawn}
     for name in ("cirrus-5-03", "cirrus-5-17", "cirrus-5-25", "cirrus-5-28"):
-        assert " The runs have evaluations in these values, because their records do not tell when these began." in text[name]
+        assert (
+            " The runs have evaluations in these values, because their records do not tell when these began."
+            in text[name]
+        )
 
 
 def test_a_shared_machine_has_no_values_of_its_own(dataset: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_fastest_use_is_named_with_its_lead_and_its_gain(tmp_path: Path) -> 
     assert text.startswith(
         "Use of cores, PyTorch eager: of 2 cores, environments in processes train fastest, 1.40 (95 % interval 1.3"
     )
-    assert ") times as fast as 2 ranks (native), and 2 (95 % interval 1.9" in text
+    assert ") times as fast as 2 ranks (native), and 2.00 (95 % interval 1.9" in text
     # Three pairs of uses, and any of the three could have been compared with 1 core.
     assert text.endswith(") times as fast as 1 core. The intervals hold for all 6 comparisons at once.")
 
@@ -62,7 +62,9 @@ def test_a_use_that_is_not_shown_to_be_the_fastest_is_not_called_so(tmp_path: Pa
     assert "no use is shown to be the fastest: threads of the framework are 1.00 (95 % interval 0.9" in text
 
 
-@pytest.mark.parametrize(("alone", "said"), [(4.0, ": more cores do not pay."), (7.0, ": it is not shown that more cores pay.")])
+@pytest.mark.parametrize(
+    ("alone", "said"), [(4.0, ": more cores do not pay."), (7.0, ": it is not shown that more cores pay.")]
+)
 def test_more_cores_that_gain_nothing(tmp_path: Path, alone: float, said: str) -> None:
     (text,) = sentences(tmp_path, {"threads": 7.0, "ranks": 9.0}, alone)
     assert said in text
@@ -70,7 +72,10 @@ def test_more_cores_that_gain_nothing(tmp_path: Path, alone: float, said: str) -
 
 def test_one_run_of_each_shows_nothing(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path, {"threads": 7.0, "ranks": 9.0}, seeds=1)
-    assert "no use is shown to be the fastest: threads of the framework are 1.29 (one run, not enough for an interval)" in text
+    assert (
+        "no use is shown to be the fastest: threads of the framework are 1.29 (one run, not enough for an interval)"
+        in text
+    )
 
 
 def test_cores_that_are_used_in_one_way_are_not_compared(tmp_path: Path) -> None:

@@ -11,7 +11,18 @@ from hpcrl.report.training_clock import clocks, in_training, of_clocks
 
 KEYS = {"plan": "p", "attempt": "a"}
 NAN = float("nan")
-SAMPLES = ["plan", "attempt", "cell", "rank", "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "pss"]
+SAMPLES = [
+    "plan",
+    "attempt",
+    "cell",
+    "rank",
+    "time",
+    "unix_time",
+    "machine_cpu_percent",
+    "machine_memory_percent",
+    "cpu_seconds",
+    "pss",
+]
 EPISODES = ["plan", "attempt", "cell", "name", "kind", "time", "value", "began", "seconds"]
 
 
@@ -110,7 +121,9 @@ def test_a_requeued_run_ends_with_its_last_evaluation() -> None:
 
 def test_a_command_is_measured_from_its_start_to_its_end() -> None:
     samples = [(1.0, 10.0, 10.0), (4.0, 50.0, 10.0)]
-    found = one(workload="command", setup_time=NAN, compile_time=NAN, evaluation_time=NAN, training_time=4.0, samples=samples)
+    found = one(
+        workload="command", setup_time=NAN, compile_time=NAN, evaluation_time=NAN, training_time=4.0, samples=samples
+    )
     assert found["machine_cpu_mean"] == pytest.approx((1 * 10 + 3 * 50) / 4)
 
 

@@ -144,7 +144,9 @@ def not_run(rows: pd.DataFrame, asked: Iterable[int], lines: Sequence[str], unit
                 missing[word].setdefault(who, []).append(int(number))
     told = []
     for word, groups in missing.items():
-        parts = [f"{who + ' with ' if who else ''}{', '.join(map(str, numbers))} {unit}" for who, numbers in groups.items()]
+        parts = [
+            f"{who + ' with ' if who else ''}{', '.join(map(str, numbers))} {unit}" for who, numbers in groups.items()
+        ]
         told += [f" {word}: {'; '.join(parts)}."] if parts else []
     return "".join(told)
 
