@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from hpcrl.environments.build import Built, build_all
 from hpcrl.formats.plan import MANIFEST, read_plan
-from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, RecordWriter, record_name
+from hpcrl.formats.record import FORMAT, SAMPLE_COLUMNS, TABLES, RecordWriter, record_name
 from hpcrl.formats.submission import Submission
 from hpcrl.plan.directory import PlanFiles, write_plan
 from hpcrl.plan.environments import render_environment
@@ -140,14 +140,14 @@ def write_record(
     samples: dict[str, Any] | None = None,
     phases: dict[str, float] | None = None,
     header: dict[str, Any] | None = None,
-    evaluations: Sequence[tuple[float, float, float]] = (),
+    evaluations: Sequence[tuple[float, ...]] = (),
     reported: Sequence[dict[str, Any]] = (),
     **footer: Any,
 ) -> Path:
     """Write a small record of a cell by hand.
 
-    `samples` are columns of the samples that differ from the usual ones, `evaluations` rows of step, time and value, `reported` the
-    entries of a command.
+    `samples` are columns of the samples that differ from the usual ones, `evaluations` rows of step, time and value, also with their
+    begin and the seconds of those before, `reported` the entries of a command.
     """
     manifest = json.loads((plan / "plan.json").read_text())
     path = plan / "records" / record_name(cell["id"], attempt, node, rank)
@@ -181,7 +181,9 @@ def write_record(
         table[:, SAMPLE_COLUMNS.index(name)] = values
     writer.write("samples", {"table": table})
     if len(evaluations):
-        writer.write("evaluations", {"table": np.array(evaluations, float)})
+        known = np.array(evaluations, float)
+        lacking = np.full((len(known), len(TABLES["evaluations"]) - known.shape[1]), np.nan)
+        writer.write("evaluations", {"table": np.hstack([known, lacking])})
     if len(reported):
         writer.write("values", {"entries": list(reported)})
     if phases:

@@ -60,7 +60,7 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
         if len(episodes := data.tables["episodes"]):
             parts.append((number, _TRAIN, episodes, np.zeros(len(episodes), np.int64)))
         if len(evaluations := data.tables["evaluations"]):
-            without_length = np.column_stack([evaluations, np.full(len(evaluations), np.nan)])
+            without_length = np.column_stack([evaluations[:, :3], np.full(len(evaluations), np.nan)])
             parts.append((number, _EVALUATION, without_length, np.zeros(len(evaluations), np.int64)))
         if len(local := data.reported.places()):
             places = [0 if name in RETURNS else names.setdefault(name, len(names)) for name in data.reported.names]
@@ -75,9 +75,21 @@ def _episode_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
         for index, name in enumerate(("step", "time", "value", "length"))
     }
     columns["episode"] = _measured(np.where(kinds == _TRAIN, within, np.nan), schema.field("episode").type)
+    spans = np.full((len(every), 2), np.nan)
+    spans[kinds == _EVALUATION] = np.concatenate([np.zeros((0, 2)), *map(_spans, records)])
+    columns["began"], columns["seconds"] = (
+        _measured(spans[:, place], schema.field(name).type) for place, name in enumerate(("began", "seconds"))
+    )
     columns["kind"] = words(kinds, ["train", "evaluation", "value"])
     columns["name"] = words(np.concatenate([np.zeros(0, np.int64), *(indices for *_, indices in parts)]), list(names))
     return np.repeat(np.array([number for number, *_ in parts], np.int64), counts), columns
+
+
+def _spans(data: RecordData) -> Array:
+    """Return begin and duration of each evaluation of a record (evaluations, 2); NaN where they are not known."""
+    began, spent = data.column("evaluations", "began"), data.column("evaluations", "spent")
+    seconds = np.diff(spent, append=(data.footer or {}).get("evaluation_time", np.nan))
+    return np.column_stack([began, np.where(seconds >= 0, seconds, np.nan)])
 
 
 def _phase_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa.Array]]:

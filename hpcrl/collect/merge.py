@@ -174,13 +174,20 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
 
 
 def _add_study(studies: dict[str, Any], plan: Plan) -> None:
-    """Add what reports need of a plan's study. Searches of one name have all parameters of their spaces."""
+    """Add what reports need of a plan's study. Searches of one name have all parameters of their spaces.
+
+    `asked` has the cores and GPUs of its cells, also of those that have no place on the cluster.
+    """
     name, given = plan.study.name, plan.study.given
     facts = {key: given.get(key) for key in ("title", "goal", "paper", "score", "better", "scaling", "search")}
-    earlier = (studies.get(name) or {}).get("search")
+    known = studies.get(name) or {}
+    earlier = known.get("search")
     if earlier and facts["search"]:
         facts["search"] = {**facts["search"], "space": {**earlier["space"], **facts["search"]["space"]}}
-    studies[name] = facts
+    cells = [*(job.asked for job in plan.cell_jobs()), *(group.asked for group in plan.unplaced)]
+    asked = {(size.cores, size.gpus) for size in cells}
+    asked |= {(size["cores"], size["gpus"]) for size in known.get("asked") or ()}
+    studies[name] = facts | {"asked": [{"cores": cores, "gpus": gpus} for cores, gpus in sorted(asked)]}
 
 
 def _inside(facts: dict[str, Any]) -> str:

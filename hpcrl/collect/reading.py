@@ -56,6 +56,8 @@ OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "
 PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
 # Number of columns of the samples of format 3.
 _THIRD_SAMPLES = TABLES["samples"].index("memory_peak")
+# Number of columns of the evaluations up to format 4.
+_FOURTH_EVALUATIONS = TABLES["evaluations"].index("began")
 # The samples of format 1 had these columns only.
 _FIRST_SAMPLES = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",
@@ -285,6 +287,8 @@ def _filled(table: Array, kind: str) -> Array:
 
 def _width(kind: str, version: int) -> int:
     """Return the number of columns of a table in records of a format."""
+    if kind == "evaluations" and version < 5:
+        return _FOURTH_EVALUATIONS
     return _THIRD_SAMPLES if (kind, version) == ("samples", 3) else len(TABLES[kind])
 
 
@@ -339,7 +343,7 @@ def _check_names(where: str, payload: Mapping[str, Any]) -> None:
 
 def _old_table(kind: str, payload: Mapping[str, Any], version: int) -> Array:
     """Make the table of a frame of format 1 or 2, which had an array for each column and no lists."""
-    names = TABLES[kind]
+    names = TABLES[kind][: _width(kind, version)]
     if kind == "progress":
         return np.array([[checked_number(payload.get(name)) for name in names]])
     columns: list[Array] = []

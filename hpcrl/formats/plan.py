@@ -156,6 +156,11 @@ class Unplaced:
     reason: str
     nearest: str | None
 
+    @property
+    def asked(self) -> Asked:
+        """What one cell asks for. :func:`read_plan` has checked it."""
+        return read_asked(self.resources)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -300,7 +305,8 @@ def _check(plan: Plan) -> None:
     for job in plan.jobs:
         if job.first < 0 or job.count < 0 or job.cells_per_task < 1:
             raise ValueError(f"job {job.name}: expected numbers of cells of at least 0")
-        read_asked(job.resources)
+    for resources in [*(job.resources for job in plan.jobs), *(group.resources for group in plan.unplaced)]:
+        read_asked(resources)
 
 
 def find_job(directory: Path, name: str) -> tuple[Plan, Job]:

@@ -45,9 +45,9 @@ KINDS = (
     "calibration",
 )
 # The format that a header names. 1 had fewer columns of samples; 1 and 2 had an array for each column and
-# no JSON; 3 lacked the last columns of samples. All are still read.
+# no JSON; 3 lacked the last columns of samples; 4 lacked the last columns of evaluations. All are still read.
 UNMEASURED = "telemetry did not run"  # beginning of the event's text
-FORMAT = 4
+FORMAT = 5
 SAMPLE_COLUMNS = (
     "time", "unix_time", "machine_cpu_percent", "machine_memory_percent", "machine_swap_percent", "machine_load",
     "cpu_seconds", "rss", "pss", "processes", "threads", "read_bytes", "written_bytes", "context_switches",
@@ -60,7 +60,8 @@ SAMPLE_LISTS = ("core_percent", "each_gpu_percent", "each_gpu_memory", "each_gpu
 # The columns of the frames that are one table: float64, (rows, columns), named `table`.
 TABLES = {
     "episodes": ("step", "time", "value", "length"),
-    "evaluations": ("step", "time", "value"),
+    # `began`: when the evaluation did; `spent`: seconds of the evaluations before it
+    "evaluations": ("step", "time", "value", "began", "spent"),
     "samples": SAMPLE_COLUMNS,
     "progress": ("step", "total", "time"),
 }

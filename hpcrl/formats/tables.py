@@ -260,6 +260,18 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("time", _F64, "since the start of the record", "s"),
             _field("value", _F64, "the return, or the reported value"),
             _field("length", _I64, "steps of the episode"),
+            _field(
+                "began",
+                _F64,
+                "begin of an evaluation, since the start of the record (records up to format 4 lack it)",
+                "s",
+            ),
+            _field(
+                "seconds",
+                _F64,
+                "duration of an evaluation with its confirmation, which is no part of the training time (records up to format 4 lack it)",
+                "s",
+            ),
         ]
     ),
     "samples": pa.schema(

@@ -23,10 +23,10 @@ MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "goal_wall_time": ("goal_wall_time", "wall time to the goal", False),
     "final_score": ("final_score", "last policy's score", False),
     "last_return": ("last_return", "return of the training episodes in the last tenth of the steps", False),
-    "cpu": ("cpu_seconds", "the job's own cores in use", False),
+    "cpu": ("own_cores", "the job's own cores in use in training", False),
     "memory": ("memory", "the job's own RAM", False),
-    "machine_cpu": ("machine_cpu_percent", "CPU use of the machine", True),
-    "machine_memory": ("machine_memory_percent", "RAM use of the machine", True),
+    "machine_cpu": ("machine_cpu_mean", "CPU use of the machine in training", True),
+    "machine_memory": ("machine_memory_mean", "RAM use of the machine in training", True),
     "gpu": ("gpu_percent", "GPU utilisation", False),
     "gpu_memory": ("gpu_memory_peak", "GPU memory", False),
     "energy": ("energy", "energy of the GPUs", False),
@@ -117,12 +117,7 @@ class Runs:
 
 def values_of(rows: pd.DataFrame, column: str) -> Values:
     """Return the known values of a measure's column."""
-    if column == "goal_wall_time":
-        values = goal_wall_time(rows)
-    elif column == "cpu_seconds":
-        values = rows[column] / rows["wall_time"]
-    else:
-        values = rows[column]
+    values = goal_wall_time(rows) if column == "goal_wall_time" else rows[column]
     return np.asarray(values.dropna().to_numpy(float))
 
 

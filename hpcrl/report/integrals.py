@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,52 +10,44 @@ import pandas as pd
 
 from hpcrl.report.machines import ATTEMPT
 from hpcrl.report.statistics import Values
+from hpcrl.report.training_clock import Clocks, Key, TrainingClock, clocks, places_of
 
-# name of a value -> column of the samples
-_SAMPLED = {"machine_cpu": "machine_cpu_percent", "machine_memory": "machine_memory_percent"}
 _LAST = 0.1  # of the environment steps
 _LEARNING = ("update", "transfer")  # phases
-
-
-def since_training(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the part of a table that was recorded in training, with `time` counted from its start.
-
-    Args:
-        rows: attempts. table: `episodes` or `samples` of the dataset.
-    """
-    starts = rows[ATTEMPT].assign(start=rows["setup_time"] + rows["compile_time"])
-    merged = table.merge(starts, on=ATTEMPT)
-    merged = merged.assign(time=merged["time"] - merged["start"])
-    return merged[merged["time"] >= 0].drop(columns="start")
+Series = dict[Any, tuple[Values, Values]]  # times and values
 
 
 def with_integrals(rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """Add columns to the attempts of built-in training; a value is missing where two points in time do not exist.
+    """Add columns to the attempts: values over training alone (:mod:`hpcrl.report.training_clock`), missing where nothing in training tells them.
 
-    For `return`, `machine_cpu` and `machine_memory` (percent, first node): `..._integral` (value times seconds, trapezoids)
-    and `..._mean` (the integral divided by its time). `machine_cpu_per_step`, `machine_memory_per_step`: the mean, times the
-    training time, per environment step. `cpu_per_step`: the job's own CPU seconds per step. `memory_range`,
+    For `return`, `machine_cpu` and `machine_memory` (percent, first node): `..._mean` over time, and `..._integral`, which is
+    the mean times the training time. `machine_cpu_per_step`, `machine_memory_per_step`: the integral per environment step.
+    `own_cores`: the cores in use by the job on all of its nodes. `cpu_per_step`: its CPU seconds per step. `memory_range`,
     `machine_memory_range`: the maximum of the job's own or of the machine's memory, divided by the minimum. `time_per_step`: seconds.
+    The means of a requeued cell are those of its last attempt.
     """
+    known = clocks(rows, episodes)
     returns = episodes[(episodes["name"] == "return") & (episodes["kind"] == "train")]
-    curves = {"return": _by_run(since_training(rows, returns), "value")}
-    first = since_training(rows, samples[samples["rank"] == 0])
-    curves |= {name: _by_run(first, column) for name, column in _SAMPLED.items()}
-    columns: dict[str, list[float]] = {}
-    keys = list(rows[ATTEMPT].itertuples(index=False, name=None))
-    for name, series in curves.items():
-        known = {key: integral(*points) for key, points in series.items()}
-        columns[f"{name}_integral"] = [known.get(key, (np.nan, np.nan))[0] for key in keys]
-        columns[f"{name}_mean"] = [known.get(key, (np.nan, np.nan))[1] for key in keys]
-    for name, series in (("memory_range", _by_run(first, "pss")), ("machine_memory_range", curves["machine_memory"])):
-        columns[name] = [_range(series.get(key)) for key in keys]
-    cores = {key: _rate(*points) for key, points in _by_run(first, "cpu_seconds").items()}
-    rows = rows.assign(**columns)
-    step = (rows["training_time"] / rows["steps"].where(rows["steps"] > 0)).astype(float)
+    first = samples[samples["rank"] == 0]
+    cpu, memory, own = (_by_run(first, name) for name in ("machine_cpu_percent", "machine_memory_percent", "pss"))
+    columns = {
+        "return_mean": _of_clocks(known, _by_run(returns, "value"), TrainingClock.mean),
+        "machine_cpu_mean": _of_clocks(known, cpu, _of_intervals),
+        "machine_memory_mean": _of_clocks(known, memory, TrainingClock.level),
+        "memory_range": _of_clocks(known, own, _range),
+        "machine_memory_range": _of_clocks(known, memory, _range),
+        "own_cores": _own_cores(known, samples),
+    }
+    rows = rows.assign(**{name: _of_each(rows, values) for name, values in columns.items()})
+    # A node without a record would seem to use nothing.
+    complete = ~(rows["records"] < rows["tasks"].fillna(1))
+    time = rows["training_time"].astype(float)
+    step = (time / rows["steps"].where(rows["steps"] > 0)).astype(float)
+    rows = rows.assign(time_per_step=step, own_cores=rows["own_cores"].where(complete))
     return rows.assign(
-        time_per_step=step,
-        cpu_per_step=step * [cores.get(key, np.nan) for key in keys],
-        **{f"{name}_per_step": step * rows[f"{name}_mean"] for name in _SAMPLED},
+        cpu_per_step=step * rows["own_cores"],
+        **{f"{name}_integral": time * rows[f"{name}_mean"] for name in ("return", "machine_cpu", "machine_memory")},
+        **{f"{name}_per_step": step * rows[f"{name}_mean"] for name in ("machine_cpu", "machine_memory")},
     )
 
 
@@ -83,20 +76,11 @@ def with_updates(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(update_per_step=_of_each(rows, seconds) / steps.to_numpy(float))
 
 
-def integral(time: Values, value: Values) -> tuple[float, float]:
-    """Return the integral of a series over time, and its mean over time: the integral divided by the time."""
-    length = float(time[-1] - time[0]) if len(time) > 1 else 0.0
-    if length <= 0:
-        return np.nan, np.nan
-    whole = float(np.trapezoid(value, time))
-    return whole, whole / length
-
-
-def _of_each(rows: pd.DataFrame, values: dict[Any, float]) -> Values:
+def _of_each(rows: pd.DataFrame, values: Mapping[Any, float]) -> Values:
     return np.array([values.get(key, np.nan) for key in rows[ATTEMPT].itertuples(index=False, name=None)], float)
 
 
-def _by_run(table: pd.DataFrame, column: str) -> dict[Any, tuple[Values, Values]]:
+def _by_run(table: pd.DataFrame, column: str) -> Series:
     """Return times and values of each run, in the order of time."""
     known = table[table[column].notna()].sort_values("time", kind="stable")
     return {
@@ -105,12 +89,46 @@ def _by_run(table: pd.DataFrame, column: str) -> dict[Any, tuple[Values, Values]
     }
 
 
-def _range(series: tuple[Values, Values] | None) -> float:
-    if series is None or len(series[1]) < 2 or series[1].min() <= 0:
-        return np.nan
-    return float(series[1].max() / series[1].min())
+def _of_clocks(
+    known: Clocks, series: Series, value: Callable[[TrainingClock, Values, Values], float]
+) -> dict[Key, float]:
+    """Return a value of each run that has a clock, from its times and values."""
+    return {key: value(known[key], *points) for key, points in series.items() if key in known}
 
 
-def _rate(time: Values, value: Values) -> float:
-    """Return the growth of a counter per second."""
-    return float((value[-1] - value[0]) / (time[-1] - time[0])) if len(time) > 1 and time[-1] > time[0] else np.nan
+def _of_intervals(clock: TrainingClock, time: Values, value: Values) -> float:
+    """Return the mean of values each of which is over the time since the one before."""
+    bounds = np.concatenate([[0.0], time])
+    return clock.rate(bounds, value * np.diff(bounds))
+
+
+def _range(clock: TrainingClock, time: Values, value: Values) -> float:
+    value = value[clock.within(time)]
+    return float(value.max() / value.min()) if len(value) > 1 and value.min() > 0 else np.nan
+
+
+def _own_cores(known: Clocks, samples: pd.DataFrame) -> dict[Key, float]:
+    """Return the CPU seconds per second of each run, summed over its nodes, each of which has the samples of its first rank."""
+    columns = {name: samples[name].to_numpy(float) for name in ("time", "unix_time", "cpu_seconds", "rank")}
+    cores: dict[Key, float] = {}
+    for key, places in places_of(samples).items():
+        if (clock := known.get(key)) is None:
+            continue
+        own = {name: values[places] for name, values in columns.items()}
+        # Each rank's record has its own start. That of the first rank's is the clock's.
+        starts = {rank: _start(own, rank) for rank in np.unique(own["rank"]).tolist()}
+        cores[key] = sum(_cores(clock, own, rank, starts[rank] - starts.get(0, np.nan)) for rank in starts)
+    return cores
+
+
+def _start(own: Mapping[str, Values], rank: float) -> float:
+    """Return the wall clock at the start of a rank's record."""
+    return float(np.median((own["unix_time"] - own["time"])[own["rank"] == rank]))
+
+
+def _cores(clock: TrainingClock, own: Mapping[str, Values], rank: float, later: float) -> float:
+    """Return the growth of a rank's CPU seconds per second of training; `later` is by how much its record began after the first rank's."""
+    known = (own["rank"] == rank) & np.isfinite(own["cpu_seconds"])
+    time, seconds = own["time"][known], own["cpu_seconds"][known]
+    order = np.argsort(time, kind="stable")
+    return clock.rate(time[order] + (later if rank else 0.0), np.diff(seconds[order])) if known.any() else np.nan

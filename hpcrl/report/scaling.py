@@ -115,9 +115,9 @@ def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
         named = f", {curve.label}" if curve.label else ""
         text = f"{curve.kind.capitalize()} scaling{named}{place}: {counted(last.count, curve.unit)} "
         if curve.kind == "strong":
-            text += f"are {_with(last.speed_up)} times as fast as {first.count}"
+            text += f"are {with_interval(last.speed_up)} times as fast as {first.count}"
         else:
-            text += f"do {_with(last.speed_up)} times the work of {first.count} in the same time"
+            text += f"do {with_interval(last.speed_up)} times the work of {first.count} in the same time"
         more = Estimate(last.cost.value / first.cost.value, None, None) if first.cost.value else None
         cost = f"; a run costs {in_short(last.cost.value)} {curve.cost_unit}" if more else ""
         if more and curve.kind == "strong":
@@ -285,7 +285,8 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-def _with(estimate: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
+    """Write a ratio with its interval."""
     if estimate.low is None or estimate.high is None:
         return f"{in_short(estimate.value)} (one run, not enough for an interval)"
     return f"{in_short(estimate.value)} (95 % interval {in_short(estimate.low)} to {in_short(estimate.high)})"

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hpcrl.formats.runs import cores
-from hpcrl.report import energy
+from hpcrl.report import core_uses, energy
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.axes import values
@@ -42,7 +42,7 @@ class Section:
 
     Args:
         compared: what was compared, in one sentence; ran_on: the machines; failed: cells that did not complete or were not run.
-        scaling: gain and cost of more cores, in sentences; series: the same as numbers.
+        scaling: gain and cost of more cores, and which use of them pays, in sentences; series: the same as numbers.
         search: the trials of a search for hyperparameters, in sentences.
         profiled: the attempts under a profiler, which are in no comparison.
         claims: the claims of the paper with the measurements; empty for a study without known claims.
@@ -130,7 +130,7 @@ def make_section(
             (line.final.level for line in compared if line.final and line.final.low is not None), default=None
         ),
         sentences=sentences(rows, score),
-        scaling=in_words(series, most=MOST_SERIES),
+        scaling=[*in_words(series, most=MOST_SERIES), *core_uses.in_words(rows)],
         series=series,
         search=searched.sentences if searched else [],
         profiled=profiled or Profiled(),

@@ -115,7 +115,8 @@ class Recorder:
 
     def evaluation(self, step: int, value: float) -> None:
         self._evaluated = time.monotonic() - self._start
-        row = (step, self._evaluated, value)
+        # A confirmation may follow: the seconds of an evaluation are known when the next one, or the record, ends.
+        row = (step, self._evaluated, value, self._evaluated - self._clock.in_phase(), self.evaluation_time())
         self._add("evaluations", row)
         self._show("evaluations", row)
 

@@ -51,6 +51,10 @@ class PhaseClock:
             self.switch(before)
             self.counts[before] -= 1  # it was not entered anew
 
+    def in_phase(self) -> float:
+        """Return the seconds since the last switch."""
+        return perf_counter() - self._since
+
     def so_far(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return seconds and counts of the phases entered so far, including the present one; any thread may call this."""
         phase, since = self.phase, self._since

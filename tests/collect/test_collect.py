@@ -213,12 +213,25 @@ def test_a_command_s_values_are_its_episodes(tmp_path: Path) -> None:
 def test_a_run_that_did_not_end_keeps_its_best_evaluation(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study())
     (cell,) = cells_of(plan)
+    rows = [[1.0, 1.0, 30.0, 0.8, 0.0], [2.0, 2.0, 90.0, 1.5, 0.4], [3.0, 3.0, 10.0, 2.9, 1.1]]
     with rewritten(write_record(plan, cell, outcome=None)) as writer:
-        writer.write("evaluations", {"table": np.array([[1.0, 1.0, 30.0], [2.0, 2.0, 90.0], [3.0, 3.0, 10.0]])})
+        writer.write("evaluations", {"table": np.array(rows)})
     gathered(tmp_path / "d", plan)
     assert list(hpcrl.load(tmp_path / "d")["best_score"]) == [90]
     episodes = hpcrl.load(tmp_path / "d", "episodes")
     assert list(episodes["kind"]) == ["evaluation"] * 3
+    assert list(episodes["began"]) == [0.8, 1.5, 2.9]
+    assert episodes["seconds"].tolist() == pytest.approx([0.4, 0.7, np.nan], nan_ok=True)
+
+
+def test_the_last_evaluation_lasts_until_the_record_ends(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    rows = [(1.0, 1.0, 30.0, 0.8, 0.0), (2.0, 2.0, 90.0, 1.5, 0.4)]
+    write_record(plan, cell, evaluations=rows, evaluation_time=0.9)
+    gathered(tmp_path / "d", plan)
+    episodes = hpcrl.load(tmp_path / "d", "episodes")
+    assert episodes["seconds"].tolist() == pytest.approx([np.nan, np.nan, 0.4, 0.5], nan_ok=True)
 
 
 def test_means_are_over_what_was_read_and_ranks_add_up(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_samples_of_the_third_format_lack_the_last_columns(tmp_path: Path) -> No
     assert samples["memory_peak"].isna().all()
 
 
+def test_evaluations_of_the_fourth_format_lack_begin_and_duration(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study())
+    (cell,) = cells_of(plan)
+    with rewritten(write_record(plan, cell), format=4) as writer:
+        writer.write("evaluations", {"table": np.array([[10.0, 2.0, 30.0], [20.0, 3.0, 90.0]])})
+        writer.write("footer", {"outcome": "completed", "wall_time": 4.0, "evaluation_time": 1.0})
+    gathered(tmp_path / "d", plan)
+    evaluations = hpcrl.load(tmp_path / "d", "episodes")
+    assert evaluations[["kind", "time", "value"]].to_numpy().tolist() == [["evaluation", 2, 30], ["evaluation", 3, 90]]
+    assert evaluations[["began", "seconds"]].isna().all().all()
+
+
 THIRD_SAMPLES = SAMPLE_COLUMNS[: SAMPLE_COLUMNS.index("memory_peak")]
 FIRST_SAMPLES = (
     "machine_cpu_percent", "machine_memory_percent", "cpu_seconds", "rss", "processes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.formats.tables import read_index
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import Figure, Panel, for_paper
-from hpcrl.report.figures.papers.data import PaperData, PaperFigures
+from hpcrl.report.figures.papers.data import PaperData, PaperFigures, asked_of
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
@@ -29,7 +31,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = dqn_study(
         paper="cirrus-pytorch-tensorflow", goal=100, seeds=3, workload={"environment": "CartPole-v0"},
         axes={
-            "algorithm": ["ppo", "rainbow"], "size": [{"cpus": 1}, {"cpus": 2}],
+            "algorithm": ["ppo", "rainbow"], "size": [{"cpus": 1}, {"cpus": 2}, {"cpus": 4096}],
             "framework": [{"framework": "torch", "execution": "eager"}, {"framework": "tensorflow", "execution": "lazy"}],
         },
     )  # fmt: skip
@@ -53,9 +55,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "d"
 
 
-def data_of(dataset: Path, rows: pd.DataFrame | None = None) -> PaperData:
+def data_of(dataset: Path, rows: pd.DataFrame | None = None, asked: tuple[tuple[int, int], ...] = ()) -> PaperData:
     rows = read_cells(dataset, None).assign(shared=False) if rows is None else rows
-    return PaperData(rows, hpcrl.load(dataset, "episodes"), hpcrl.load(dataset, "samples"), 100.0)
+    return PaperData(rows, hpcrl.load(dataset, "episodes"), hpcrl.load(dataset, "samples"), 100.0, asked=asked)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +102,10 @@ def test_integrals_are_those_of_the_records(dataset: Path, drawn: PaperFigures) 
             ):
                 samples = table(dataset, "samples", cell)
                 time, cpu = samples["time"].tolist(), samples["machine_cpu_percent"].tolist()
-                areas = [(time[i + 1] - time[i]) * (cpu[i] + cpu[i + 1]) / 2 for i in range(len(time) - 1)]
-                integrals.append(sum(areas))
+                # Each value is over the time since the one before; the first in training has imports in it.
+                areas = [(time[i] - time[i - 1]) * cpu[i] for i in range(1, len(time))]
                 means.append(sum(areas) / (time[-1] - time[0]))
+                integrals.append(means[-1] * cell["training_time"])
             assert len(integrals) == 3
             for each, expected in ((figure, integrals), (beside, means)):
                 values = each.values[(each.values["configuration"] == name) & (each.values["CPU cores"] == cpus)]
@@ -137,7 +140,7 @@ def test_platforms_are_the_clusters_of_the_dataset(dataset: Path, drawn: PaperFi
     cells = runs(dataset, cluster="workstation", framework="tensorflow", workload="rainbow", cpus=2).to_dict("records")
     ends = [table(dataset, "samples", cell)["machine_cpu_percent"].iloc[-1] for cell in cells]
     assert at["median"] == pytest.approx(np.median(ends), rel=1e-4)
-    assert at["time since training began (s)"] == pytest.approx(10 * 2 * 1.5 * 4, rel=1e-4)
+    assert at["training time (s)"] == pytest.approx(10 * 2 * 1.5 * 4, rel=1e-4)
 
 
 def test_the_captions_say_what_misleads(drawn: PaperFigures) -> None:
@@ -148,6 +151,10 @@ def test_the_captions_say_what_misleads(drawn: PaperFigures) -> None:
     assert "5.13 and 5.14 are of PyTorch, 5.15 and 5.16 of TensorFlow" in text["cirrus-5-13"]
     assert "What the paper calls virtual memory" in text["cirrus-5-21"]
     assert "An integral over time grows with the length of the run" in text["cirrus-5-25"]
+    assert "the integral is this mean, times the training time" in text["cirrus-5-25"]
+    assert "Only training counts, without evaluations" in text["cirrus-5-25"]
+    assert "Time is that of training, without evaluations." in text["cirrus-5-03"]
+    assert not any("evaluations in these values" in each for each in text.values())
     assert "The caption of Figure 5.26 says GPU" in text["cirrus-5-25"]
     assert "memory per step is the RAM in use, times the time per step" in text["cirrus-5-28"]
     assert "say CPU cores where the number of GPUs is meant" in drawn.empty[0][1]
@@ -172,6 +179,39 @@ def test_what_was_not_run_is_named(dataset: Path) -> None:
     assert first.text.endswith("Not run: TensorFlow in Figure 5.2.")
     nothing = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, rows[:0]))
     assert not nothing.drawn and all("not run on" in why for _, why in nothing.empty)
+
+
+def test_numbers_of_cores_that_were_not_run_are_named(dataset: Path) -> None:
+    asked = ((1, 0), (2, 0), (4, 0), (16, 0), (40, 2))
+    (study,) = read_index(dataset)["studies"].values()
+    assert asked_of(study) == ((1, 0), (2, 0), (4096, 0))  # also what has no place on the cluster
+
+    def caption(rows: pd.DataFrame) -> str:
+        found = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, rows, asked))
+        return next(figure.text for figure in found.drawn if figure.name == "cirrus-5-25")
+
+    rows = read_cells(dataset, None).assign(shared=False)
+    assert " Not run: 4, 16 CPU cores. Only training counts" in caption(rows)
+    rows = rows[(rows["cpus"] == 2) | (rows["framework"] == "torch")]
+    assert " Not run: TensorFlow with 1 CPU cores; 4, 16 CPU cores. Only" in caption(rows)
+    late = rows["outcome"].mask((rows["cpus"] == 2) & (rows["framework"] == "torch"), "timeout")
+    assert " Not completed: PyTorch with 2 CPU cores. Only" in caption(rows.assign(outcome=late))
+    # An older dataset does not have the numbers of its study.
+    found = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset))
+    assert not any("Not run" in figure.text for figure in found.drawn if figure.name >= "cirrus-5-25")
+
+
+def test_a_dataset_without_the_times_of_evaluations_says_so(dataset: Path) -> None:
+    data = data_of(dataset)
+    evaluations = data.episodes.drop_duplicates(["plan", "cell", "attempt"]).assign(kind="evaluation")
+    assert evaluations["began"].isna().all()
+    found = papers.figures("cirrus-pytorch-tensorflow", replace(data, episodes=pd.concat([data.episodes, evaluations])))
+    text = {figure.name: figure.text for figure in found.drawn}
+    for name in ("cirrus-5-03", "cirrus-5-17", "cirrus-5-25", "cirrus-5-28"):
+        assert (
+            " The runs have evaluations in these values, because their records do not tell when these began."
+            in text[name]
+        )
 
 
 def test_a_shared_machine_has_no_values_of_its_own(dataset: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.errors import SpecError
 from hpcrl.report.claims import Verdict, judge
+from hpcrl.report.integrals import with_integrals
 from hpcrl.report.write import write_report
 from hpcrl.spec.claims import read_claims
 from hpcrl.spec.document import read_document
@@ -39,7 +40,7 @@ def claims(tmp_path: Path, *tests: dict[str, Any], **more: Any) -> Path:
 
 def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[dict[str, Any]]:
     """Return one completed run for each training time, as the report sees them, one after another on one machine."""
-    return [
+    rows = [
         {
             "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "workload": "dqn", "nodes": 1,
             "parallelism": "none", "what": f"{framework} {execution}", "where": "1 core", "outcome": "completed", "seed": seed,
@@ -50,6 +51,14 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
         }
         | changes
         for seed, time in enumerate(times, start=1)
+    ]  # fmt: skip
+    return [
+        {
+            "machine_cpu_mean": row["machine_cpu_percent"], "machine_memory_mean": row["machine_memory_percent"],
+            "own_cores": row["cpu_seconds"] / row["wall_time"],
+        }
+        | row
+        for row in rows
     ]  # fmt: skip
 
 
@@ -219,6 +228,33 @@ def test_a_measure_of_the_machine_needs_the_machine_alone(tmp_path: Path) -> Non
     eager[1]["machine_cpu_percent"] = 60.0
     found = verdict(tmp_path, MACHINE, *lazy, *eager)
     assert found.measured == "Not tested: other programs ran on the machine at that time."
+
+
+@pytest.mark.parametrize("measure", ["machine_cpu", "machine_memory", "cpu"])
+def test_what_a_run_does_before_training_decides_nothing(tmp_path: Path, measure: str) -> None:
+    """Imports of one framework take all of the machine; then both train in the same way."""
+    rows, samples = [], []
+    for framework, busy in (("torch", 40.0), ("numpy", 100.0)):
+        for run in runs(framework, "lazy", *FAST):
+            key = {"plan": "p", "cell": f"{framework} {run['seed']}", "attempt": "a"}
+            whole = (busy + 40) / 2
+            rows.append(
+                run | key | {"setup_time": 4.0, "compile_time": 0.0, "evaluation_time": 0.0, "resumed_step": float("nan"),
+                             "records": 1, "steps": 100.0, "machine_cpu_percent": whole, "machine_memory_percent": whole / 5,
+                             "cpu_seconds": 2 * run["wall_time"] * whole / 100}
+            )  # fmt: skip
+            for time, percent in ((2.0, busy), (4.0, busy), (6.0, 40.0), (8.0, 40.0)):
+                samples.append(
+                    key | {"rank": 0, "time": time, "unix_time": time, "machine_cpu_percent": percent, "pss": 1e8,
+                           "machine_memory_percent": percent / 5, "cpu_seconds": min(time, 4) * busy / 40 + max(time - 4, 0)}
+                )  # fmt: skip
+    episodes = pd.DataFrame(columns=["plan", "cell", "attempt", "name", "kind", "time", "value", "began", "seconds"])
+    measured = with_integrals(pd.DataFrame(rows), episodes, pd.DataFrame(samples))
+    more = {"kind": "more", "measure": measure, "this": {"framework": "numpy", "execution": "lazy", **ON_CPU}, "than": {"framework": "torch"}}  # fmt: skip
+    judged = [{str(name): value for name, value in row.items()} for row in measured.to_dict("records")]
+    found = verdict(tmp_path, more, *judged)
+    assert (found.verdict, found.tested) == ("no difference shown", 1)
+    assert "NumPy lazy on CPU has 1 (" in found.measured
 
 
 def test_a_stand_in_is_shown_and_decides_nothing(tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ def test_training_time_begins_with_the_first_step_and_the_goal_is_timed_once(
     frames = {frame.kind: frame.payload for frame in read_frames(tmp_path / "a.rec")}
     assert frames["phases"]["seconds"]["setup"] == 5
     assert recorder.goal_wall_time == frames["evaluations"]["table"][2][1]
+    began, spent = frames["evaluations"]["table"][:, 3:].T
+    assert (frames["evaluations"]["table"][:, 1] - began).tolist() == pytest.approx([1, 1, 1, 1])
+    assert spent.tolist() == [0, 4, 8, 12]  # with the confirmations
 
 
 def test_a_requeued_cell_counts_what_it_had_spent_at_its_checkpoint(

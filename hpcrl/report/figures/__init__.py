@@ -13,7 +13,7 @@ from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
 from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, updates, usage
 from hpcrl.report.figures.drawing import Figure
-from hpcrl.report.figures.papers.data import PaperData
+from hpcrl.report.figures.papers.data import PaperData, asked_of
 from hpcrl.report.scaling import Series, sizes
 from hpcrl.report.score import Score
 from hpcrl.report.search import Search
@@ -82,7 +82,8 @@ def figures(
         ours = [*ours[:1], *whole, *ours[1:]]
     else:
         ours += whole
-    paper = papers.figures(str(study.get("paper")), PaperData(rows, episodes, samples, known, phases))
+    data = PaperData(rows, episodes, samples, known, phases, asked_of(study))
+    paper = papers.figures(str(study.get("paper")), data)
     if not score.trains:
         ours = [_of_repeats(figure) for figure in ours]
     ours, scaled = _ordered(ours), scaling.figures(series, score.trains)

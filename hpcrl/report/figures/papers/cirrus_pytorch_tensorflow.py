@@ -6,7 +6,7 @@ The tables at the top describe them: their numbers, their quantities, and where 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -15,8 +15,9 @@ from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, display
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers.data import Empty, PaperData
-from hpcrl.report.figures.papers.panels import Quantity, Value, against_number, over_training
-from hpcrl.report.integrals import since_training, with_integrals
+from hpcrl.report.figures.papers.panels import Quantity, Value, against_number, not_run, over_training
+from hpcrl.report.integrals import with_integrals
+from hpcrl.report.training_clock import Clocks, clocks, in_training, of_clocks
 
 _MODES = {"torch": "eager", "tensorflow": "lazy"}  # PyTorch 1.4 was eager, TensorFlow 1.15 a static graph
 _ALGORITHMS = {"ppo": "PPO", "rainbow": "Rainbow"}
@@ -52,10 +53,11 @@ _VALUES = {
 }  # fmt: skip
 _INTEGRAL = (
     "An integral over time grows with the length of the run, so a slow run has a large one. The paper reads a large integral of "
-    "the return as good. The mean over time, beside it, does not depend on the length."
+    "the return as good. The mean over time, beside it, does not depend on the length; the integral is this mean, times the training time."
 )
 _PER_STEP = (
-    "Memory is not used up by steps: memory per step is the RAM in use, times the time per step, which is beside it."
+    "Memory is not used up by steps: memory per step is the RAM in use, times the time per step, which is beside it. The machine is the first "
+    "node of a run; the job's own CPU time is that of all its nodes."
 )
 _CORES_MEANT = "The captions of Figures 5.30 to 5.34 say CPU cores where the number of GPUs is meant."
 
@@ -90,35 +92,37 @@ _NUMBERS = (
 def figures(data: PaperData) -> Iterator[Figure | Empty]:
     """Draw the figures, in panels that name the paper's numbers; for those without values: the title, and the reason."""
     rows = data.rows
-    known = rows["framework"].map(_MODES).eq(rows["execution"]) & rows["workload"].isin(list(_ALGORITHMS))
-    rows = rows[known].assign(cores=cores(rows))
+    of_paper = rows["framework"].map(_MODES).eq(rows["execution"]) & rows["workload"].isin(list(_ALGORITHMS))
+    rows = rows[of_paper].assign(cores=cores(rows))
     on_cpu, on_gpu = rows[rows["gpus"] == 0], rows[rows["gpus"] > 0]
-    told = PaperData(rows, since_training(rows, data.episodes), since_training(rows, data.samples), data.goal)
+    known = clocks(rows, data.episodes)
+    told = replace(data, episodes=in_training(known, data.episodes), samples=in_training(known, data.samples))
     for place, quantity in enumerate(_QUANTITIES):
-        yield _frameworks(_FRAMEWORKS_FROM + 2 * place, quantity, on_cpu, told)
+        yield _frameworks(_FRAMEWORKS_FROM + 2 * place, quantity, on_cpu, told, known)
     if on_cpu["cluster"].nunique() > 1:
         for place, quantity in enumerate(_QUANTITIES):
-            yield _platforms(_PLATFORMS_FROM + 4 * place, quantity, on_cpu, told)
+            yield _platforms(_PLATFORMS_FROM + 4 * place, quantity, on_cpu, told, known)
     else:
         yield "Figures 5.9 to 5.24: Return, CPU and memory by platform", "not run on two platforms"
     for group in _NUMBERS:
         if not group.of_gpus or not on_gpu.empty:
-            yield _numbers(group, on_gpu if group.of_gpus else on_cpu, data)
+            yield _numbers(group, on_gpu if group.of_gpus else on_cpu, data, known)
     if on_gpu.empty:
         slip = _CORES_MEANT.removesuffix(".")
         yield "Figures 5.30 to 5.39: PPO and Rainbow against the number of GPUs", f"not run on a GPU. {slip}"
 
 
-def _frameworks(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperData) -> Figure | Empty:
+def _frameworks(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperData, known: Clocks) -> Figure | Empty:
     """Draw both frameworks on one platform, with a panel for each algorithm."""
     rows, text = _of_size(_at_home(rows), _FRAMEWORKS_CORES)
     panels = {name: f"Figure 5.{first + place}: {title}" for place, (name, title) in enumerate(_ALGORITHMS.items())}
     rows = rows.assign(what=rows["framework"].map(display), panel=rows["workload"].map(panels).astype(object))
     heading, lines = _heading(first, 2, quantity.title), [display(name) for name in _MODES]
-    return over_training(_name(first), heading, quantity, rows, [*panels.values()], lines, text, data)
+    mixed = of_clocks(rows, known)
+    return over_training(_name(first), heading, quantity, rows, [*panels.values()], lines, text, data, mixed)
 
 
-def _platforms(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperData) -> Figure | Empty:
+def _platforms(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperData, known: Clocks) -> Figure | Empty:
     """Draw all platforms, with a panel for each framework and algorithm."""
     heading = _heading(first, 4, f"{quantity.title} by platform")
     rows = rows.assign(cluster=rows["cluster"].astype(str))
@@ -140,26 +144,28 @@ def _platforms(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperDa
         text += " A seed can give the same returns on every platform; then one line covers the other."
     slip = _TWICE if first < 21 else _VIRTUAL
     text += f" {slip.format(*range(first, first + 4))}"
-    return over_training(_name(first), heading, quantity, rows, [*panels.values()], platforms, text, data)
+    mixed = of_clocks(rows, known)
+    return over_training(_name(first), heading, quantity, rows, [*panels.values()], platforms, text, data, mixed)
 
 
-def _numbers(group: _Numbers, rows: pd.DataFrame, data: PaperData) -> Figure | Empty:
+def _numbers(group: _Numbers, rows: pd.DataFrame, data: PaperData, known: Clocks) -> Figure | Empty:
     """Draw values of whole runs on one platform, each beside the quantity that does not mislead."""
     unit, column = ("GPUs", "gpus") if group.of_gpus else ("CPU cores", "cores")
-    rows = _at_home(rows[(rows["workload"] == group.algorithm) & (rows["outcome"] == "completed")])
+    tried = _at_home(rows[rows["workload"] == group.algorithm])
+    tried = tried.assign(x=tried[column], what=tried["framework"].map(display))
+    rows = tried[tried["outcome"] == "completed"]
     values = []
     for number, name in enumerate(group.values, group.first):
         paper, ours = _VALUES[name]
         values += [(f"Figure 5.{number}", paper), (f"Beside 5.{number}", ours)]
     if len(rows):
         rows = with_integrals(_fewest_ranks(rows, column), data.episodes, data.samples)
-        rows = rows.assign(
-            x=rows[column], what=rows["framework"].map(display),
-            own_ms=1e3 * rows["cpu_per_step"], step_ms=1e3 * rows["time_per_step"],
-        )  # fmt: skip
+        rows = rows.assign(own_ms=1e3 * rows["cpu_per_step"], step_ms=1e3 * rows["time_per_step"])
     heading = _heading(group.first, len(group.values), f"{group.title} of {_ALGORITHMS[group.algorithm]}, by {unit}")
-    text = " ".join(filter(None, [_place(rows), group.text, group.slip]))
-    return against_number(_name(group.first), heading, rows, values, unit, text)
+    asked = {gpus if group.of_gpus else cores for cores, gpus in data.asked if (gpus > 0) == group.of_gpus}
+    missing = not_run(tried, asked, [display(name) for name in _MODES], unit)
+    text = f"{' '.join(filter(None, [_place(rows), group.text, group.slip]))}{missing}"
+    return against_number(_name(group.first), heading, rows, values, unit, text, of_clocks(rows, known))
 
 
 def _name(first: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -19,6 +20,7 @@ class PaperData:
         rows: attempts with the columns of `with_groups`, and `shared`: whether another cell ran on the machine at the same time.
         episodes, samples, phases: tables of the dataset.
         goal: the study's goal.
+        asked: cores and GPUs of its cells, also of those that were not run; nothing in older datasets.
     """
 
     rows: pd.DataFrame
@@ -26,6 +28,16 @@ class PaperData:
     samples: pd.DataFrame
     goal: float | None = None
     phases: pd.DataFrame = field(default_factory=pd.DataFrame)
+    asked: tuple[tuple[int, int], ...] = ()
+
+
+def asked_of(study: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
+    """Return the cores and GPUs of the cells of a study, from the dataset's index."""
+    match study.get("asked"):
+        case [*sizes]:
+            pairs = [(size.get("cores"), size.get("gpus")) for size in sizes if isinstance(size, Mapping)]
+            return tuple((cores, gpus) for cores, gpus in pairs if isinstance(cores, int) and isinstance(gpus, int))
+    return ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -50,13 +50,15 @@ def over_training(
     lines: Sequence[str],
     text: str,
     data: PaperData,
+    exceptions: str = "",
 ) -> Figure | Empty:
     """Draw a quantity over training, with a panel for each of the paper's figures.
 
     Args:
         rows: attempts with `what` (a line of a panel) and `panel`.
         panels, lines: the names of all panels of the paper, and of all lines of each. text: the beginning of the caption.
-        data: its `episodes` and `samples` count time from the start of training.
+        data: its `episodes` and `samples` are those in training, and count training time.
+        exceptions: the runs in which this is not so.
     """
     if rows.empty:
         return heading, "not run on CPU cores"
@@ -69,12 +71,14 @@ def over_training(
         curves = returns(rows, data.episodes, "episode" if quantity.by_episode else "time")
     if curves.empty:
         return heading, "no values in training were recorded"
-    x = "episode" if quantity.by_episode else "time since training began (s)"
+    x = "episode" if quantity.by_episode else "training time (s)"
     drawn = bands(curves, x, quantity.axis, None if quantity.column else data.goal)
     titled = [replace(panel, title=panel.title or str(curves["where"].iloc[0])) for panel in drawn]
     ran = set(zip(rows["what"], rows["panel"], strict=True))
     missing = [f"{line} in {panel.partition(':')[0]}" for panel in panels for line in lines if (line, panel) not in ran]
     text += f" {band_in_words(curves)}"
+    if not quantity.by_episode:
+        text += f" Time is that of training, without evaluations.{exceptions}"
     if quantity.column:
         text += busy(rows)
     if missing:
@@ -84,13 +88,20 @@ def over_training(
 
 
 def against_number(
-    name: str, heading: str, rows: pd.DataFrame, values: Sequence[tuple[str, Value]], unit: str, text: str
+    name: str,
+    heading: str,
+    rows: pd.DataFrame,
+    values: Sequence[tuple[str, Value]],
+    unit: str,
+    text: str,
+    exceptions: str = "",
 ) -> Figure | Empty:
     """Draw values of whole runs against a number.
 
     Args:
         rows: completed attempts with `x` (the number), `what` (a line), and the columns of the values.
         values: the title of each panel, and its value. unit: what is counted. text: the beginning of the caption.
+        exceptions: the runs whose values are not of training alone.
     """
     if rows.empty:
         return heading, f"not run on {unit}"
@@ -100,19 +111,44 @@ def against_number(
         if shared and value.column.startswith("machine_"):
             lost.append(f"{value.title} ({_SHARED})")
         elif rows[value.column].isna().all():
-            lost.append(f"{value.title} (no value was recorded)")
+            lost.append(f"{value.title} (no value in training was recorded: a shorter `sample_interval` may give one)")
         else:
             panels.append(against(rows, value.column, value.axis, unit, f"{label}: {value.title}"))
     if not panels:
         return heading, "; ".join(lost)
     text += (
-        " Only training counts. Dots are runs, lines are medians over seeds, bars are intervals of order statistics, "
-        "which with few seeds go from the lowest to the highest."
+        f" Only training counts, without evaluations; of CPU use, those times between samples that were training for 90 % or more.{exceptions} "
+        "Dots are runs, lines are medians over seeds, bars are intervals of order statistics, which with few seeds go from the lowest "
+        "to the highest."
     )
     text += busy(rows)
     if lost:
         text += f" Without {'; '.join(lost)}."
     return Figure(name, heading, text, tuple(panels), _keys(rows))
+
+
+def not_run(rows: pd.DataFrame, asked: Iterable[int], lines: Sequence[str], unit: str) -> str:
+    """Say which lines have no completed run for which numbers; "" if all have one.
+
+    Args:
+        rows: attempts with `x` (the number), `what` (a line) and `outcome`.
+        asked: the numbers that the study has, if they are known. lines: the names of all lines.
+    """
+    missing: dict[str, dict[str, list[int]]] = {"Not run": {}, "Not completed": {}}
+    for number in sorted({*asked, *rows["x"]}):
+        runs = rows[rows["x"] == number]
+        tried, done = set(runs["what"]), set(runs.loc[runs["outcome"] == "completed", "what"])
+        for word, without in (("Not run", set(lines) - tried), ("Not completed", tried - done)):
+            who = "" if without == set(lines) else ", ".join(line for line in lines if line in without)
+            if without:
+                missing[word].setdefault(who, []).append(int(number))
+    told = []
+    for word, groups in missing.items():
+        parts = [
+            f"{who + ' with ' if who else ''}{', '.join(map(str, numbers))} {unit}" for who, numbers in groups.items()
+        ]
+        told += [f" {word}: {'; '.join(parts)}."] if parts else []
+    return "".join(told)
 
 
 def busy(rows: pd.DataFrame) -> str:
