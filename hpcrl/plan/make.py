@@ -116,7 +116,9 @@ def make_plan(
     if study.workload.trains and isinstance(study.environment, str):
         given = study.workload.hyperparameters
         values = ((batch.environment, {**given, **config}) for batch in batches for config in batch.configs)
-        check_compiled((key for key, cell in values if steps_compiled(cell.get("stepping"), cell.get("execution"))), used)
+        check_compiled(
+            (key for key, cell in values if steps_compiled(cell.get("stepping"), cell.get("execution"))), used
+        )
     profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
     wanted = ((key, str(profiler)) for key, profiler in profiled if profiler)
     profiler_notes = check_profilers(wanted, used, surroundings)

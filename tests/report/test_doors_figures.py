@@ -18,7 +18,15 @@ from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 # Seconds of 512 steps, by the way of stepping.
-SECONDS = {"sync": 4.0, "pipes": 2.0, "pipes each": 8.0, "processes each": 6.0, "arrays": 0.5, "compiled": 0.25, "fused": 0.125}
+SECONDS = {
+    "sync": 4.0,
+    "pipes": 2.0,
+    "pipes each": 8.0,
+    "processes each": 6.0,
+    "arrays": 0.5,
+    "compiled": 0.25,
+    "fused": 0.125,
+}
 
 
 def data_of(tmp_path: Path, environments: list[int]) -> PaperData:

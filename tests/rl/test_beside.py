@@ -27,28 +27,26 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(worker: Path) -> dict[str, dict[str, Any]]:
-    """What the program found under each learner: JAX's own, and two others."""
-    cases = {"jax": "lazy", "numpy": "eager", "torch": "eager"}
+    """What the program found under each learner."""
     facts = {}
-    for framework, execution in cases.items():
+    for framework in ("numpy", "torch"):
         built = built_environment(frameworks()[framework].software_of("compiled"))
-        facts[framework] = json.loads(run_program(built, worker, "tests.rl.beside_program", framework, execution))
+        facts[framework] = json.loads(run_program(built, worker, "tests.rl.beside_program", framework, "eager"))
     return facts
 
 
 def test_a_learner_in_another_framework_stores_jax_s_own_transitions(found: dict[str, dict[str, Any]]) -> None:
     for facts in found.values():
         training = facts["training"]
-        assert (training["outcome"], training["same"], training["steps"]) == ("completed", True, 4800 // 8)
-        assert training["episodes"] > 4800 // 30 and 0.5 < training["learnt"] < 100
-    assert len({facts["digest"] for facts in found.values()}) == 1
+        assert (training["outcome"], training["same"], training["steps"]) == ("completed", True, 2400 // 8)
+        assert training["episodes"] > 2400 // 30 and 0.5 < training["learnt"] < 100
 
 
 def test_compiling_is_no_part_of_the_training(found: dict[str, dict[str, Any]]) -> None:
     for facts in found.values():
         assert facts["training"]["programs"] == [1, 1]
-        before, after = facts["training"]["compiling"]
-        assert before == after > 0
+        times, seconds = facts["training"]["compiling"]
+        assert times == 1 and seconds > 0
 
 
 def test_jax_is_set_up_before_it_computes_as_under_its_own_learner(found: dict[str, dict[str, Any]]) -> None:

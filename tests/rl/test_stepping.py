@@ -58,7 +58,13 @@ def counted() -> tuple[int, float]:
 
 def test_all_ways_take_the_same_steps() -> None:
     found = {}
-    ways = [("sync", "cores"), ("processes", "cores"), ("pipes", "cores"), ("pipes", "environments"), ("arrays", "cores")]
+    ways = [
+        ("sync", "cores"),
+        ("processes", "cores"),
+        ("pipes", "cores"),
+        ("pipes", "environments"),
+        ("arrays", "cores"),
+    ]
     for stepping, workers in ways:
         training, result, clock, reports = stepped(stepping, workers=workers)
         assert (result.outcome, result.steps) == ("completed", 2 * 60 * 3)

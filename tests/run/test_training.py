@@ -37,9 +37,7 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
     """Driverless: NVML's list is a stand-in."""
     monkeypatch.setattr(os, "environ", {} if named is None else {"CUDA_VISIBLE_DEVICES": named})
     monkeypatch.setattr(training, "visible_gpus", lambda: dict.fromkeys(map(str, range(there)), "A100"))
-    training.before_import(
-        ["numpy"], Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1)
-    )
+    training.before_import(["numpy"], Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1))
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 

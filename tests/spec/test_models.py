@@ -227,7 +227,9 @@ def test_environments_are_compiled_beside_learners_whose_software_can_have_jax(t
     study = dqn_study(axes={"framework": ["jax", "numpy", "torch", "mxnet"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
     rule = "leave it out with `exclude: [{framework: mxnet, stepping: compiled}]`"
-    expected = f"axes.stepping.1: MXNet: stepping: expected one of sync, processes, pipes, arrays, got 'compiled': {rule}"
+    expected = (
+        f"axes.stepping.1: MXNet: stepping: expected one of sync, processes, pipes, arrays, got 'compiled': {rule}"
+    )
     assert expected in fault_of(tmp_path, study)
     study["exclude"] = [{"framework": "mxnet", "stepping": "compiled"}]
     LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))

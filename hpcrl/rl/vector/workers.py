@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcrl.catalogue.training import WORKERS
 from hpcrl.errors import HpcrlError
+from hpcrl.rl.envs.closing import close_all
 
 # A process for each environment may be hundreds of them: those are forked from one process that has imported what all of them need,
 # and share its memory. A fork of this process would inherit the threads of a framework, which may then wait for each other for ever.
@@ -60,7 +61,7 @@ class Workers:
         try:
             if workers == WORKERS[1]:
                 _allow_files(_FILES * number + _OTHER_FILES)
-                context.set_forkserver_preload(_NEEDED)
+                context.set_forkserver_preload([*_NEEDED, _module_of(make_environment)])
             for share in self.shares:
                 ours, theirs = context.Pipe()
                 process = context.Process(target=work, args=(make_environment, share, theirs, ours, *more), daemon=True)
@@ -118,6 +119,14 @@ def serve(connection: Connection, other: Connection, answer: Callable[[Any], Any
         connection.send((failure, answered))
         if failure:
             return
+
+
+def _module_of(make_environment: Callable[[], Any]) -> str:
+    """Return the name of the module of an environment's class."""
+    environment = make_environment()
+    name: str = type(getattr(environment, "unwrapped", environment)).__module__
+    close_all([environment])
+    return name
 
 
 def _allow_files(wanted: int) -> None:
