@@ -83,7 +83,7 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
     class Reporter(Watch, Silent):
         """Nothing but the watch."""
 
-    before_import({"framework": framework}, Asked(1, 1024, 60), Group())
+    before_import([framework], Asked(1, 1024, 60), Group())
     task = TASKS[name]
     kind = algorithms()[name].settings
     given = task.settings | ({"acting": acting} if "acting" in names(kind) else {})

@@ -47,7 +47,8 @@ class Framework:
     `modes` are its execution modes, the default first; those in `one_process` train in a single process only.
     `parallelism` lists the ways in which several ranks can train one agent, without ``none``. `devices` are those that it computes
     on, `observations` those that its networks here can have: without ``image`` it has no convolutions. `stepping` lists the ways in which its environment can step several training environments,
-    `environments` those that it has as compiled programs, for `fused` and for `stepping: compiled`. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
+    `environments` those that it has as compiled programs, for `fused`, and JAX for `stepping: compiled` of every framework. `software` names the software environment
+    of the ways of stepping that need another one than the framework's own, which has its name. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
     its import. `private_directories` are variables that name a directory: each process gets a new one. With `has_profiler` cells can run
     under its own profiler. `out_of_memory` are the messages of its allocators, in lower case.
     """
@@ -62,6 +63,7 @@ class Framework:
     observations: tuple[str, ...]
     stepping: tuple[str, ...]
     environments: tuple[str, ...]
+    software: Mapping[str, str]
     threads: tuple[str, ...]
     out_of_memory: tuple[str, ...]
     private_directories: tuple[str, ...]
@@ -71,6 +73,10 @@ class Framework:
     @property
     def default_mode(self) -> str:
         return self.modes[0]
+
+    def software_of(self, stepping: object) -> str:
+        """Return the name of the software environment of a cell that steps its environments in this way, or in none."""
+        return self.software.get(str(stepping), self.name)
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,8 @@ def frameworks() -> dict[str, Framework]:
     return {
         name: Framework(
             name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
-            entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES,
+            entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()),
+            getattr(entry, "SOFTWARE", {}), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES,
             getattr(entry, "HAS_PROFILER", False), entry.variables,
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)

@@ -9,8 +9,13 @@ from typing import Any
 from hpcrl.catalogue.fields import choice, flag, integer, integers, number
 
 TOPOLOGIES = ("sequential", "pairwise", "collective", "asynchronous")
-# Ways to step several environments, each a file of hpcrl.rl.vector.
+# Ways to step several environments, each a file of hpcrl.rl.vector; those with worker processes; and the framework in which `compiled` ones
+# are written, whatever framework learns.
 STEPPING = ("sync", "processes", "pipes", "arrays", "compiled")
+IN_PROCESSES = ("processes", "pipes")
+COMPILED_IN = "jax"
+# Worker processes: as many as there are cores, or one for each environment.
+WORKERS = ("cores", "environments")
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ class TrainingSettings(OptimizerSettings):
 
 @dataclass(frozen=True)
 class OnPolicySettings(TrainingSettings):
-    """Rollouts: `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped.
+    """Rollouts: `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped, and `workers` in
+    how many processes, if it is in processes.
 
     `normalize_observations` and `normalize_rewards` bring these to a common scale by their running moments. Steps and environments
     are totals over all ranks.
@@ -63,6 +69,7 @@ class OnPolicySettings(TrainingSettings):
     normalize_rewards: bool = flag(False)
     environments: int = integer(1, 1, 100_000)
     stepping: str = choice(*STEPPING)
+    workers: str = choice(*WORKERS)
     rollout_steps: int = integer(2_048)
 
     @property
@@ -172,6 +179,24 @@ def is_over(settings: Any, step: int, episodes: int) -> bool:
     """Tell whether a training has taken its last environment step or ended its last episode."""
     total: int = getattr(settings, "total_episodes", 0)
     return bool(step >= settings.total_steps or 0 < total <= episodes)
+
+
+def steps_compiled(stepping: object, execution: object) -> bool:
+    """Tell whether a cell steps environments that are compiled beside its learner; in a fused mode they are inside of it."""
+    return stepping == "compiled" and execution != "fused"
+
+
+def frameworks_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the frameworks that a cell with these values uses: its learner's, and that of the environments if they are compiled beside it."""
+    beside = [COMPILED_IN] if steps_compiled(values.get("stepping"), values.get("execution")) else []
+    return list(dict.fromkeys([str(values.get("framework")), *beside]))
+
+
+def workers_fault(settings: Any) -> tuple[str, str] | None:
+    """Return the setting with which there are no worker processes, and why; None if there are some, or none are asked for."""
+    if settings.workers == WORKERS[0] or settings.stepping in IN_PROCESSES:
+        return None
+    return "workers", f"{settings.workers}: needs stepping {' or '.join(IN_PROCESSES)}, got {settings.stepping}"
 
 
 def has_many(settings: Any) -> bool:

@@ -216,7 +216,7 @@ def _check_plan(plan: Path) -> None:
     site = opened.cluster.environments
     if how := opened.study.surroundings:
         trained = [] if opened.runs_command else read_cells(plan)
-        frameworks = sorted({str(cell.config["framework"]) for cell in trained})
+        frameworks = sorted({name for cell in trained for name in opened.frameworks_of(cell.config)})
         echo(check_standing(how, frameworks, tuple(site.get("setup", ()))))
     for environment in opened.environments:
         _check(environment, site, f"--plan {plan}")

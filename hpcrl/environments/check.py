@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.environments.commands import call
 from hpcrl.environments.inside import run_inside, variables
 from hpcrl.errors import HpcrlError
@@ -76,7 +77,8 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     """Check the lock, import every module, and train a small agent in each mode of the framework.
 
     Raises:
-        HpcrlError: a version differs, a module does not import, or the eager mode does not train.
+        HpcrlError: a version differs, a module does not import, or it does not train: in its first mode, or with the environments
+            that its name promises beside it.
     """
     try:
         versions = import_modules(environment, path, setup, environment.imports)
@@ -94,8 +96,10 @@ def check(environment: Environment, path: Path, setup: Sequence[str] = ()) -> Ch
     arguments = [environment.framework, "horovod" if environment.horovod else "none", environment.flavour]
     failed = f"{path}: was built, but does not train"
     result = run_inside(path, setup, "hpcrl.rl.smoke", arguments, {"TF_CPP_MIN_LOG_LEVEL": "2"}, failed)
-    if not result["modes"]["eager"].startswith("trains"):
-        raise HpcrlError(f"{path}: was built, but its eager mode {result['modes']['eager']}")
+    optional = frameworks()[environment.framework].modes[1:]
+    for what, said in result["modes"].items():
+        if what not in optional and not said.startswith("trains"):
+            raise HpcrlError(f"{path}: was built, but {what} {said}")
     remark = None
     if environment.flavour == "cuda":
         remark = f"on {result['gpu']}" if result["gpu"] else "on the CPU only: there is no GPU here"

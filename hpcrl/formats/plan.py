@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hpcrl.catalogue.training import frameworks_of
 from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, read_asked, read_cluster, read_study
 from hpcrl.formats.files import is_plain_name, open_of_stranger
@@ -211,6 +212,12 @@ class Plan:
         if self.runs_command:
             return "command"
         return str(config.get("algorithm", self.workload.get("algorithm")))
+
+    def frameworks_of(self, config: Mapping[str, Any]) -> list[str]:
+        """Return the frameworks that a cell uses, its learner's first; of a command what the study calls so, if it does."""
+        if self.runs_command:
+            return [str(config["framework"])] if "framework" in config else []
+        return frameworks_of({**self.workload.get("hyperparameters", {}), **config})
 
     def cell_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.stage == "cells"]

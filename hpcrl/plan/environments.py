@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from hpcrl.catalogue.training import COMPILED_IN
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Environment
 from hpcrl.pins import name_of, unchecked, unhashed, with_hashes
@@ -118,6 +119,25 @@ def check_profilers(
         else:
             unknown.append(f"profile: the environment of the cells must have {package}: it cannot be checked here")
     return unknown
+
+
+def check_compiled(wanted: Iterable[str], environments: Iterable[Environment]) -> None:
+    """Check that the environments of cells that step compiled environments have the framework of these. The study may have named another one.
+
+    Args:
+        wanted: keys of the environments.
+
+    Raises:
+        UsageError: it is missing.
+    """
+    package = re.compile(rf"^[ -]*{COMPILED_IN}(?![\w.-])", re.MULTILINE)
+    keys = set(wanted)
+    for environment in environments:
+        if environment.key in keys and not package.search(f"{environment.conda}\n{environment.requirements}"):
+            raise UsageError(
+                f"environment {environment.name}: has no {COMPILED_IN}, which `stepping: compiled` needs: leave `environment` out, or name one "
+                "that has it"
+            )
 
 
 def surroundings_notes(how: Surroundings | None) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcrl import __version__
+from hpcrl.catalogue.training import steps_compiled
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import read_cluster, read_study
 from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
@@ -17,7 +18,14 @@ from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import Batch, check_ids, identified
 from hpcrl.plan.directory import PlanFiles
-from hpcrl.plan.environments import FlavourName, check_profilers, render_environment, surroundings_notes, unchecked_of
+from hpcrl.plan.environments import (
+    FlavourName,
+    check_compiled,
+    check_profilers,
+    render_environment,
+    surroundings_notes,
+    unchecked_of,
+)
 from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
@@ -105,6 +113,12 @@ def make_plan(
         (candidate for candidate in environments.values() if candidate.key in keys), key=lambda candidate: candidate.key
     )
     check_readers(study.workload, used, surroundings)
+    if study.workload.trains and isinstance(study.environment, str):
+        given = study.workload.hyperparameters
+        values = ((batch.environment, {**given, **config}) for batch in batches for config in batch.configs)
+        check_compiled(
+            (key for key, cell in values if steps_compiled(cell.get("stepping"), cell.get("execution"))), used
+        )
     profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
     wanted = ((key, str(profiler)) for key, profiler in profiled if profiler)
     profiler_notes = check_profilers(wanted, used, surroundings)

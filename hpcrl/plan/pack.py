@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.formats.plan import Unplaced
 from hpcrl.plan.environments import FlavourName
 from hpcrl.plan.expand import Point, expand
@@ -42,8 +43,7 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
     group: Group | None = None
     for point in expand(study):
         asked = point.resources
-        named = study.environment if isinstance(study.environment, str) else None
-        name = str(named or point.config.get("framework") or DEFAULT_ENVIRONMENT)
+        name = software_of(study, point.config)
         wave = 1 if point.config.get(ROLE) == BEST else 0
         if last and group and asked is last[0] and (name, wave) == last[1:]:
             group.points.append(point)
@@ -62,6 +62,17 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
         group.points.append(point)
         last = (asked, name, wave)
     return sorted(groups.values(), key=_order), list(unplaced.values())
+
+
+def software_of(study: Study, config: Mapping[str, Any]) -> str:
+    """Return the name of the software environment of a point: the study's, or that of its framework and its way of stepping."""
+    if isinstance(study.environment, str):
+        return study.environment
+    framework = str(config.get("framework") or DEFAULT_ENVIRONMENT)
+    if not study.workload.trains or framework not in frameworks():
+        return framework
+    stepping = config.get("stepping", study.workload.hyperparameters.get("stepping"))
+    return frameworks()[framework].software_of(stepping)
 
 
 def _order(group: Group) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from hpcrl.catalogue.actions import bounds_fault, kind_of_actions
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.catalogue.registry import algorithms
-from hpcrl.catalogue.training import has_actors
+from hpcrl.catalogue.training import COMPILED_IN, has_actors, steps_compiled
 from hpcrl.errors import UsageError
 from hpcrl.rl.distributed.agreement import check_same_start
 from hpcrl.rl.envs.bounded import bounded_environment
@@ -74,6 +74,9 @@ def make_training(
         make_environment = partial(bounded_environment, make_environment)
     evaluation_environments = [make_environment() for _ in range(settings.evaluation_episodes)]
     algorithm = algorithm_on(name, evaluation_environments[0], settings)
+    if steps_compiled(getattr(settings, "stepping", None), execution):
+        configure(COMPILED_IN)
+        check_device(COMPILED_IN, device)
     learner = _learner_of(algorithm, framework, execution, run, device)
     family = algorithms()[name].family
     loops = f"hpcrl.rl.frameworks.{framework}.fused_{family}" if execution == "fused" else f"hpcrl.rl.loops.{family}"

@@ -1,7 +1,8 @@
 """``python -m hpcrl.rl.smoke FRAMEWORK PARALLELISM FLAVOUR``: does a software environment train?
 
-Every mode of the framework must solve the fifth probe, on the GPU if the flavour is cuda and there is one. One JSON
-line says for each mode how long it took, or why it failed.
+Every mode of the framework must solve the fifth probe, on the GPU if the flavour is cuda and there is one, and the first mode also with
+environments that are compiled beside it, where the environment has what compiles them. One JSON line says for each how long it took, or
+why it failed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import json
 import sys
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.training import COMPILED_IN
 from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.probes import Probe, wanted_values
@@ -81,17 +84,21 @@ def main(framework: str, parallelism: str, flavour: str) -> None:
     """Print the result of each mode."""
     results: dict[str, str] = {}
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
-    collective = make_collective(framework, parallelism, Group(), PhaseClock())
-    for execution in frameworks()[framework].modes:
-        if collective and execution in frameworks()[framework].one_process:
-            continue
+    collective, known = make_collective(framework, parallelism, Group(), PhaseClock()), frameworks()[framework]
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        mode: (mode, {}) for mode in known.modes if not (collective and mode in known.one_process)
+    }
+    if framework != COMPILED_IN and "compiled" in known.stepping and find_spec(COMPILED_IN):
+        beside = f"{known.default_mode} with {frameworks()[COMPILED_IN].title} environments"
+        cases[beside] = (known.default_mode, {"stepping": "compiled"})
+    for case, (execution, changes) in cases.items():
         start = time.perf_counter()
         try:
-            error = learn(framework, execution, 5, collective, "cuda" if gpus else "cpu")
+            error = learn(framework, execution, 5, collective, "cuda" if gpus else "cpu", **changes)
             seconds = time.perf_counter() - start
-            results[execution] = f"trains ({seconds:.1f} s)" if error < 0.2 else f"learns badly: {error}"
+            results[case] = f"trains ({seconds:.1f} s)" if error < 0.2 else f"learns badly: {error}"
         except Exception as failure:  # the user needs to see any error of a framework
-            results[execution] = f"fails: {' '.join(str(failure).split())[:300] or type(failure).__name__}"
+            results[case] = f"fails: {' '.join(str(failure).split())[:300] or type(failure).__name__}"
     name = collective.name if collective else None
     print(json.dumps({"modes": results, "collective": name, "gpu": gpus[0] if gpus else None}))
 

@@ -111,7 +111,7 @@ class RankOfAttempt:
         self._group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
         self._environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
         has_learner = ranks_with_actors({**plan.workload.get("hyperparameters", {}), **cell.config}) is not None
-        before_import(cell.config, cell.asked, self._group, has_learner)
+        before_import(plan.frameworks_of(cell.config), cell.asked, self._group, has_learner)
         self._tensorboard = None if plan.runs_command else str(cell.config.get("tensorboard") or plan.study.tensorboard)
         self._places = Places.of(directory, plan.workload, cell.id)
         self._shows = allocation.rank == 0 and self._tensorboard in ("during", "after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def run_cell(
         profiler: looks at the cell instead of its own. The attempt is then an extra one, which does not complete the cell.
     """
     own = None if cell.config.get(KEY) in (None, NONE) else str(cell.config[KEY])
-    _check_environment(job, cell, plan.study.surroundings is not None and not plan.runs_command)
+    standing = plan.study.surroundings is not None and not plan.runs_command
+    _check_environment(job, cell, plan.frameworks_of(cell.config) if standing else None)
     limit_threads(cell.asked.cpus, allocation.local_rank)
     trial: Trial | HpcrlError | None
     try:
@@ -97,14 +99,17 @@ def record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:
     return directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
 
 
-def _check_environment(job: Job, cell: Cell, standing: bool) -> None:
-    """Check that the environment is the one that the plan locked; a user's own environment must have what the cell needs.
+def _check_environment(job: Job, cell: Cell, needed: Sequence[str] | None) -> None:
+    """Check that the environment is the one that the plan locked.
+
+    Args:
+        needed: the modules that a user's own environment must have for the cell; None: it is an environment of the plan.
 
     Raises:
         UsageError: it is another environment, or a module is missing.
     """
-    if standing:
-        if wrong := lacks([str(cell.config["framework"])]):
+    if needed is not None:
+        if wrong := lacks(needed):
             raise UsageError(wrong)
         return
     path = os.environ.get("HPCRL_ENV")

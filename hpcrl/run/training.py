@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -193,13 +193,13 @@ def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any)
     return given | {key: value for key, value in config.items() if key in axes}
 
 
-def before_import(config: dict[str, Any], asked: Asked, group: Group, has_learner: bool = False) -> None:
-    """Set the environment variables that a framework reads only once, at its import.
+def before_import(used: Sequence[str], asked: Asked, group: Group, has_learner: bool = False) -> None:
+    """Set the environment variables that frameworks read only once, at their import.
 
     Args:
+        used: the frameworks of the cell, of which those that hpcrl does not know are ignored.
         has_learner: rank 0 learns and the others are its actors. Then the GPU is rank 0's, and the others see none.
     """
-    framework = config.get("framework")
     if group.ranks > 1:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None and asked.gpus:
@@ -208,14 +208,16 @@ def before_import(config: dict[str, Any], asked: Asked, group: Group, has_learne
             os.environ["CUDA_VISIBLE_DEVICES"] = visible[group.local_rank % len(visible)]
     if has_learner and group.rank:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if framework not in frameworks():
+    known = [frameworks()[name] for name in used if name in frameworks()]
+    if not known:
         return
     if group.ranks > 1:
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
         os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    os.environ.update(frameworks()[framework].variables(asked.cpus, os.environ))
-    for name in frameworks()[framework].private_directories:
+    for framework in known:
+        os.environ.update(framework.variables(asked.cpus, os.environ))
+    for name in (name for framework in known for name in framework.private_directories):
         if name not in os.environ:
             os.environ[name] = directory = tempfile.mkdtemp(prefix="hpcrl-cache-")
             atexit.register(shutil.rmtree, directory, ignore_errors=True)

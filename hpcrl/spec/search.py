@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from hpcrl.catalogue import fields
-from hpcrl.catalogue.registry import Algorithm
+from hpcrl.catalogue.registry import Algorithm, frameworks
 from hpcrl.errors import suggestion, written
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS, first_pruning
 from hpcrl.spec.axes import MAX_CELLS, Option
-from hpcrl.spec.checks import combinations
+from hpcrl.spec.checks import assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
 from hpcrl.spec.resources import RESOURCES, Model, Scalar
@@ -208,11 +208,25 @@ def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
                 settled = True
                 yield at, wrong
                 break
+        if name == "stepping" and (wrong := _software_fault(study, ends)):
+            settled = True
+            yield at, wrong
     if settled:
         return
     yield from _corner_faults(study, search)
     if search.pruner != "none":
         yield from _evaluations_faults(study, search)
+
+
+def _software_fault(study: Study, ways: Sequence[Any]) -> str | None:
+    """Say that a trial would choose its software environment; None if all these ways of stepping have the same."""
+    if study.environment:
+        return None
+    named = {str(value) for _, key, value in assignments(study) if key == "framework"}
+    for framework in (frameworks()[name] for name in sorted(named & set(frameworks()))):
+        if len({framework.software_of(way) for way in ways}) > 1:
+            return f"{framework.title} has another software environment for compiled environments, which a trial cannot choose: make it an axis"
+    return None
 
 
 def _evaluations_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:

@@ -9,7 +9,7 @@ from hpcrl.catalogue import fields
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.catalogue.training import NOT_FUSED, OffPolicySettings, has_actors
+from hpcrl.catalogue.training import COMPILED_IN, NOT_FUSED, OffPolicySettings, has_actors
 from hpcrl.errors import count, suggestion, written
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
@@ -304,15 +304,16 @@ def _cannot(
             ("framework",),
             f"{framework.title}: stepping: expected one of {ways}, got {written(stepping)}",
         )
-    compiled = [("execution", "fused", framework.modes)] if algorithm.fused else []
-    for key, value, possible in (*compiled, ("stepping", "compiled", framework.stepping)):
+    fused = [("execution", "fused", framework.modes, framework)] if algorithm.fused else []
+    beside = ("stepping", "compiled", framework.stepping, frameworks()[COMPILED_IN])
+    for key, value, possible, compiles in (*fused, beside):
         if values.get(key) != value or value not in possible:
             continue
-        if not _has_compiled(framework, environment):
-            there = ", ".join(framework.environments)
-            yield key, ("framework",), f"{framework.title} has no {environment} as a compiled program, only {there}"
+        if not _has_compiled(compiles, environment):
+            there = ", ".join(compiles.environments)
+            yield key, ("framework",), f"{compiles.title} has no {environment} as a compiled program, only {there}"
         elif with_options and ":" not in environment:
-            yield key, ("framework",), f"{framework.title} has {environment} as a compiled program without options"
+            yield key, ("framework",), f"{compiles.title} has {environment} as a compiled program without options"
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):
         there = ", ".join(name for name, candidate in OWN_ENVIRONMENTS.items() if candidate.arrays)

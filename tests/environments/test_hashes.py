@@ -22,7 +22,7 @@ from hpcrl.spec.library import Library, packaged
 from hpcrl.spec.rendering import Renderer
 from tests.builders import dqn_study, planned
 
-PACKAGED = ("jax", "mxnet", "numpy", "tensorflow", "torch")
+PACKAGED = ("jax", "mxnet", "numpy", "tensorflow", "torch", "torch-jax")
 
 
 @pytest.fixture

@@ -18,12 +18,21 @@ from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 # Seconds of 512 steps, by the way of stepping.
-SECONDS = {"sync": 4.0, "pipes": 2.0, "arrays": 0.5, "compiled": 0.25, "fused": 0.125}
+SECONDS = {
+    "sync": 4.0,
+    "pipes": 2.0,
+    "pipes each": 8.0,
+    "processes each": 6.0,
+    "arrays": 0.5,
+    "compiled": 0.25,
+    "fused": 0.125,
+}
 
 
 def data_of(tmp_path: Path, environments: list[int]) -> PaperData:
     ways: list[dict[str, Any]] = [
         *({"framework": "numpy", "stepping": name} for name in ("sync", "pipes", "arrays")),
+        *({"framework": "numpy", "stepping": name, "workers": "environments"} for name in ("pipes", "processes")),
         {"framework": "jax", "execution": "lazy", "stepping": "compiled"},
         {"framework": "jax", "execution": "fused"},
     ]
@@ -35,6 +44,7 @@ def data_of(tmp_path: Path, environments: list[int]) -> PaperData:
     for cell in cells_of(plan):
         config = cell["config"]
         way = "fused" if config["execution"] == "fused" else config["stepping"]
+        way += " each" if "workers" in config else ""
         phases = {"act": 100.0, "fused" if way == "fused" else "env_step": SECONDS[way]}
         header = {"workload": "random_policy"}
         write_record(plan, cell, phases=phases, steps=512 * config["environments"], header=header)
@@ -50,9 +60,11 @@ def test_times_of_a_step_are_those_of_the_dataset_and_of_the_post(tmp_path: Path
     assert [panel.title for panel in figure.panels] == ["Published", "Measured", "Measured, per environment"]
     of_step, of_one = "time of a step (ms), median", "time of a step (µs), median"
     assert published.loc[("one after another", 481), of_step] == pytest.approx(1e3 * 2.758 / 512)
+    assert published.loc[("a process each, shared memory", 481), of_step] == pytest.approx(1e3 * 5.453 / 512)
     assert published.loc[("JAX, whole loop (an empty program)", 481), of_step] == pytest.approx(1e3 * 0.0706 / 512)
     for name, way in (
-        ("one after another", "sync"), ("processes, pipes", "pipes"), ("NumPy arrays", "arrays"), ("JAX, stepped from Python", "compiled"),
+        ("one after another", "sync"), ("processes, pipes", "pipes"), ("a process each, pipes", "pipes each"),
+        ("a process each, shared memory", "processes each"), ("NumPy arrays", "arrays"), ("JAX, stepped from Python", "compiled"),
         ("JAX, whole loop", "fused"),
     ):  # fmt: skip
         for count in (1, 481, 4096):
@@ -94,6 +106,15 @@ def test_rewards_of_table_2_are_those_of_the_last_episodes_beside_the_published(
         "Flax, 1,024 faulty JAX environments, the article's replay",
     ]
     assert set(published.index) < set(measured.index) and len(measured) == 7
+    # The cell that the article does not have is a stage between its first row and that of Flax with the environment in JAX.
+    other = drawn["doors-table-2-other-way"].panels
+    assert other[0].values["stage"].tolist() == [
+        "PyTorch, 64 Gymnasium environments",
+        "PyTorch, 64 JAX environments",
+        "Flax, 64 JAX environments",
+    ]
+    assert other[1].values["stage"].tolist() == ["the environment in JAX", "Flax instead of PyTorch"]
+    assert other[0].values["seeds"].tolist() == [5] * 3
     # Faulty environments are no stage of the article's table.
     stages = drawn["doors-table-2"].panels[0].values
     assert stages["training time (s), geometric mean"].tolist() == pytest.approx([1, 1, 1, 20, 10])

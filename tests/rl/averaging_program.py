@@ -24,7 +24,7 @@ from tests.rl.parity_program import HIDDEN, stray
 def main(algorithm: str, framework: str, execution: str, parallelism: str, out: str) -> None:
     allocation = read_allocation()
     group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
-    before_import({"framework": framework}, Asked(1, 1024, 60), group)
+    before_import([framework], Asked(1, 1024, 60), group)
     collective = make_collective(framework, parallelism, group, PhaseClock())
     assert collective is not None
     defaults, draw = dqn(Settings(hidden=HIDDEN["dqn"])), np.random.default_rng(0)

@@ -73,7 +73,7 @@ from hpcrl.telemetry.phases import PhaseClock
 facts = {}
 for framework, execution in (("numpy", "eager"), ("abacus", "quick")):
     config = {"framework": framework, "execution": execution, "seed": 1, "share": 0.25}
-    before_import(config, Asked(3, 1024, 60), Group())
+    before_import([framework], Asked(3, 1024, 60), Group())
     hyperparameters = {"total_steps": 400, "hidden": [8], "learning_starts": 100, "train_interval": 10, "updates": 4}
     hyperparameters |= {"evaluation_interval": 400, "evaluation_episodes": 2}
     workload = {"algorithm": "twins", "environment": "CartPole-v1", "hyperparameters": hyperparameters}

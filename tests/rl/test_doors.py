@@ -303,5 +303,5 @@ def test_compiled_environments_have_the_options_and_the_limit(in_jax: dict[str, 
     assert facts["shape"] == [6, 25]
     assert facts["ended"] == [False, False, False, False, True] * 2
     assert facts["the last is kept"] and facts["the next is another"]
-    assert in_jax["refused"] == "jax fused: CartPole-v1 in JAX has no options, got sutton_barto_reward"
+    assert in_jax["refused"] == "jax: CartPole-v1 in JAX has no options, got sutton_barto_reward"
     assert "Doors-v0" in frameworks()["jax"].environments

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hpcrl.catalogue.algorithms.random_policy import Settings, fault
@@ -21,7 +26,7 @@ from hpcrl.rl.vector.make import make_vector
 from hpcrl.telemetry.phases import PhaseClock
 from tests.builders import built_environment
 from tests.rl.builders import Reports
-from tests.rl.test_frameworks import run_program
+from tests.rl.test_frameworks import ROOT, run_program
 
 make_doors = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
 
@@ -53,13 +58,20 @@ def counted() -> tuple[int, float]:
 
 def test_all_ways_take_the_same_steps() -> None:
     found = {}
-    for stepping in ("sync", "processes", "pipes", "arrays"):
-        training, result, clock, reports = stepped(stepping)
+    ways = [
+        ("sync", "cores"),
+        ("processes", "cores"),
+        ("pipes", "cores"),
+        ("pipes", "environments"),
+        ("arrays", "cores"),
+    ]
+    for stepping, workers in ways:
+        training, result, clock, reports = stepped(stepping, workers=workers)
         assert (result.outcome, result.steps) == ("completed", 2 * 60 * 3)
         assert clock.counts["env_step"] == 2 * 60 and clock.seconds["env_step"] > 0
         assert reports.episodes == [] and len(reports.evaluations) == 1
         assert training.learner.compiled() == "nothing: the environments are not compiled"
-        found[stepping] = result.episodes, training.loop.measures()["reward"]
+        found[stepping, workers] = result.episodes, training.loop.measures()["reward"]
     episodes, reward = counted()
     assert episodes >= 2 * 60 * 3 // 20 and reward != 0
     assert all(each == (episodes, pytest.approx(reward, rel=1e-6)) for each in found.values())
@@ -87,8 +99,14 @@ def test_the_policy_is_random_and_has_the_seed_s_actions() -> None:
     assert first == second
 
 
-def test_pipes_return_what_one_process_returns() -> None:
-    ways = [make_vector(stepping, make_doors, 5) for stepping in ("sync", "pipes")]
+@pytest.mark.parametrize(
+    ("stepping", "workers"), [("pipes", "cores"), ("pipes", "environments"), ("processes", "environments")]
+)
+def test_processes_return_what_one_process_returns(stepping: str, workers: str) -> None:
+    ways: list[Any] = [make_vector("sync", make_doors, 5), make_vector(stepping, make_doors, 5, workers)]
+    processes = {process.pid for process, _ in ways[1]._workers._processes}
+    assert len(processes) == (5 if workers == "environments" else min(5, len(os.sched_getaffinity(0))))
+    assert os.getpid() not in processes
     draw = np.random.default_rng(0)
     first, other = (each.reset(range(5)) for each in ways)
     assert first.dtype == other.dtype and (first == other).all()
@@ -98,11 +116,40 @@ def test_pipes_return_what_one_process_returns() -> None:
         assert all(a.dtype == b.dtype and (a == b).all() for a, b in zip(one, two, strict=True))
     for each in ways:
         each.close()
+    assert not any(process.is_alive() for process, _ in ways[1]._workers._processes)
+
+
+def test_processes_of_many_environments_share_what_they_have_loaded() -> None:
+    """They are forked from one process; each one's own memory is a small part of what it shows."""
+    environments: Any = make_vector("processes", make_doors, 3, "environments")
+    environments.reset(range(3))
+    for process, _ in environments._workers._processes:
+        memory = psutil.Process(process.pid).memory_full_info()
+        assert memory.uss < 0.4 * memory.rss
+    environments.close()
+
+
+@pytest.mark.parametrize("hard", [4096, 60])
+def test_the_limit_of_open_files_is_raised_or_told(hard: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rl.workers_program", "24", "60", str(hard)],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    if hard > 60:
+        assert found == {"ended": 24, "limit": [3 * 24 + 300, hard]}
+        return
+    told = r"stepping pipes: after \d+ of 24 processes no other could start \(Too many open files\): allow more processes and open files"
+    assert re.match(told, found["error"])
 
 
 def test_what_a_random_policy_cannot_have() -> None:
     wrong = "2 ranks: a random policy has nothing to share: set `parallelism` to none"
     assert fault(Settings(), 2) == ("environments", wrong) and fault(Settings(), 1) is None
+    wrong = "environments: needs stepping processes or pipes, got arrays"
+    assert fault(Settings(workers="environments", stepping="arrays"), 1) == ("workers", wrong)
+    assert fault(Settings(workers="environments", stepping="pipes"), 1) is None
     with pytest.raises(UsageError, match="random_policy: expected an environment with discrete actions"):
         make_training(
             "random_policy", Settings(), "numpy", "eager", partial(gymnasium_environment, "Pendulum-v1", None), Run(1, Reports(), PhaseClock())

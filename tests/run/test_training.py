@@ -37,9 +37,7 @@ def test_each_rank_of_a_node_has_a_gpu_of_its_own(
     """Driverless: NVML's list is a stand-in."""
     monkeypatch.setattr(os, "environ", {} if named is None else {"CUDA_VISIBLE_DEVICES": named})
     monkeypatch.setattr(training, "visible_gpus", lambda: dict.fromkeys(map(str, range(there)), "A100"))
-    training.before_import(
-        {"framework": "numpy"}, Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1)
-    )
+    training.before_import(["numpy"], Asked(1, 1024, 60, **resources), Group(rank=1, ranks=2, local_rank=1))
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
@@ -48,7 +46,7 @@ def test_the_gpu_of_a_learner_is_hidden_from_its_actors(monkeypatch: pytest.Monk
     for rank, expected in enumerate(["0", "", ""]):
         monkeypatch.setattr(os, "environ", {})
         group = Group(rank=rank, ranks=3, local_rank=rank)
-        training.before_import({"framework": "numpy"}, Asked(1, 1024, 60, tasks=3, gpus=1), group, has_learner=True)
+        training.before_import(["numpy"], Asked(1, 1024, 60, tasks=3, gpus=1), group, has_learner=True)
         assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
 
 
@@ -80,11 +78,21 @@ def test_a_learner_that_is_signalled_before_its_actors_have_come_leaves_them(
 
 
 def test_a_command_keeps_the_settings_of_its_own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for config, changed in (({"framework": "torch"}, True), ({"solver": "cg"}, False)):
+    for named, changed in ((["torch"], True), (["my own"], False), ([], False)):
         monkeypatch.setattr(os, "environ", {"TORCHINDUCTOR_CACHE_DIR": "kept"})
-        training.before_import(config, Asked(1, 1024, 60), Group(rank=0, ranks=2))
+        training.before_import(named, Asked(1, 1024, 60), Group(rank=0, ranks=2))
         assert ("HOROVOD_CYCLE_TIME" in os.environ) == changed
         assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "kept"
+
+
+def test_jax_beside_a_learner_has_its_own_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One core, and no memory of a GPU that it does not need yet."""
+    for named in (["torch", "jax"], ["torch"]):
+        monkeypatch.setattr(os, "environ", {"TORCHINDUCTOR_CACHE_DIR": "kept"})
+        training.before_import(named, Asked(1, 1024, 60), Group())
+        has_jax = "jax" in named
+        assert (os.environ.get("XLA_FLAGS") == "--xla_cpu_multi_thread_eigen=false") == has_jax
+        assert (os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "false") == has_jax
 
 
 WORKLOAD: dict[str, Any] = {

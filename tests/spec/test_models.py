@@ -223,17 +223,35 @@ def test_faults_of_a_study_of_two_algorithms(tmp_path: Path, path: tuple[str, ..
     assert expected in fault_of(tmp_path, study)
 
 
-def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) -> None:
-    study = dqn_study(axes={"framework": ["jax", "torch"], "stepping": ["sync", "compiled"]})
+def test_environments_are_compiled_beside_learners_whose_software_can_have_jax(tmp_path: Path) -> None:
+    study = dqn_study(axes={"framework": ["jax", "numpy", "torch", "mxnet"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
-    rule = "leave it out with `exclude: [{framework: torch, stepping: compiled}]`"
+    rule = "leave it out with `exclude: [{framework: mxnet, stepping: compiled}]`"
     expected = (
-        f"axes.stepping.1: PyTorch: stepping: expected one of sync, processes, pipes, arrays, got 'compiled': {rule}"
+        f"axes.stepping.1: MXNet: stepping: expected one of sync, processes, pipes, arrays, got 'compiled': {rule}"
     )
     assert expected in fault_of(tmp_path, study)
-    study["axes"] = {"framework": ["torch"]}
+    study["exclude"] = [{"framework": "mxnet", "stepping": "compiled"}]
+    LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
+    study |= {"axes": {"framework": ["mxnet"]}, "exclude": []}
     study["workload"]["hyperparameters"] = {"stepping": "compiled"}
-    assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
+    assert "workload.hyperparameters.stepping: MXNet: stepping: expected one of" in fault_of(tmp_path, study)
+    # The environment of another framework is JAX's, too; its training is not.
+    study["axes"], study["workload"]["environment"] = {"framework": ["torch"]}, "Acrobot-v1"
+    assert "JAX has no Acrobot-v1 as a compiled program, only CartPole-v0" in fault_of(tmp_path, study)
+    study["workload"]["environment"], study["axes"]["execution"] = "CartPole-v1", ["fused"]
+    assert "torch: execution: expected one of eager, lazy, got 'fused'" in fault_of(tmp_path, study)
+
+
+def test_a_process_for_each_environment_needs_processes(tmp_path: Path) -> None:
+    for algorithm in ("dqn", "ppo", "vpg", "random_policy"):
+        study = dqn_study(axes={"framework": ["numpy"], "stepping": ["processes", "sync"]}, goal=None)
+        study["workload"] = {"algorithm": algorithm, "environment": "CartPole-v1"}
+        study["workload"]["hyperparameters"] = {"workers": "environments"}
+        told = "hyperparameters.workers: environments: needs stepping processes or pipes, got sync"
+        assert told in fault_of(tmp_path, study)
+        study["exclude"] = [{"stepping": "sync"}]
+        LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 
 
 def test_dqn_in_a_fused_mode_has_one_environment(tmp_path: Path) -> None:

@@ -215,3 +215,17 @@ def test_trials_cannot_be_excluded(tmp_path: Path, rule: dict[str, Any]) -> None
 def test_seeds_of_the_best_runs_can_be_excluded(tmp_path: Path) -> None:
     study = dqn_study(search={"trials": 3, "space": RATE}, seeds=[1, 2], exclude=[{"seed": 2}])
     assert len(list(read_cells(planned(tmp_path / "p", study)))) == 4
+
+
+def test_a_trial_cannot_choose_its_software_environment(tmp_path: Path) -> None:
+    space = {"stepping": ["arrays", "compiled"]}
+    study = dqn_study(axes={"framework": ["jax", "torch"]}, search={"trials": 3, "space": space})
+    study["workload"] |= {"environment": "Doors-v0"}
+    file = tmp_path / "study.yaml"
+    told = "space.stepping: PyTorch has another software environment for compiled environments, which a trial cannot choose: make it an axis"
+    with pytest.raises(UsageError, match=told):
+        Library().study(str(write_yaml(file, study)))
+    for changes in ({"axes": {"framework": ["jax"]}}, {"environment": "torch-jax"}):
+        assert Library().study(str(write_yaml(file, study | changes))).search is not None
+    space["stepping"] = ["arrays", "sync"]
+    assert Library().study(str(write_yaml(file, study))).search is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import flag, integer, integers, number
-from hpcrl.catalogue.training import OnPolicySettings
+from hpcrl.catalogue.training import OnPolicySettings, workers_fault
 
 TITLE = "PPO"
 FAMILY = "on_policy"
@@ -57,4 +57,4 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
             f"{ranks} ranks cannot share environments {settings.environments} and minibatch_size {settings.minibatch_size}: "
             f"expected multiples of {ranks}"
         )
-    return None
+    return workers_fault(settings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcrl.catalogue.fields import choice, integer
-from hpcrl.catalogue.training import STEPPING
+from hpcrl.catalogue.training import STEPPING, WORKERS, workers_fault
 
 TITLE = "Random policy"
 FAMILY = "stepping"
@@ -19,7 +19,8 @@ LEARNS = False
 
 @dataclass(frozen=True)
 class Settings:
-    """A run is `rollouts` of `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped.
+    """A run is `rollouts` of `rollout_steps` steps of each of the `environments`; `stepping` says how those are stepped, and `workers`
+    in how many processes, if it is in processes.
 
     The return of the random policy is evaluated once, at the end, in `evaluation_episodes` episodes.
     """
@@ -28,6 +29,7 @@ class Settings:
     rollout_steps: int = integer(512)
     environments: int = integer(1, 1, 100_000)
     stepping: str = choice(*STEPPING)
+    workers: str = choice(*WORKERS)
     evaluation_episodes: int = integer(10)
     stop_at_goal: ClassVar[bool] = False
 
@@ -51,4 +53,4 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
     """Return the setting that `ranks` ranks cannot run with, and why; None if they can."""
     if ranks > 1:
         return "environments", f"{ranks} ranks: a random policy has nothing to share: set `parallelism` to none"
-    return None
+    return workers_fault(settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import choice, integer, integers, number
-from hpcrl.catalogue.training import OnPolicySettings
+from hpcrl.catalogue.training import OnPolicySettings, workers_fault
 
 TITLE = "VPG"
 FAMILY = "on_policy"
@@ -63,4 +63,4 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
             "environments",
             f"{ranks} ranks cannot share environments {settings.environments}: expected a multiple of {ranks}",
         )
-    return None
+    return workers_fault(settings)

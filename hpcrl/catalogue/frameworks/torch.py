@@ -11,7 +11,8 @@ PARALLELISM = ("horovod", "native")
 PACKAGES = ("torch",)
 DEVICES = ("cpu", "cuda")
 OBSERVATIONS = ("vector", "image")
-STEPPING = ("sync", "processes", "pipes", "arrays")
+STEPPING = ("sync", "processes", "pipes", "arrays", "compiled")
+SOFTWARE = {"compiled": "torch-jax"}
 THREADS = ("TORCHINDUCTOR_COMPILE_THREADS",)
 OUT_OF_MEMORY = ("out of memory",)
 # Shared, the first cell on a machine would compile for the others.

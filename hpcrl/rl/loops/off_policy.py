@@ -116,6 +116,6 @@ def make_loop(
     many = None
     if has_many(settings):
         # Before the learner computes anything: processes of environments should not inherit its threads.
-        many = make_vector(settings.stepping, make_environment, settings.environments // run.ranks)
+        many = make_vector(settings.stepping, make_environment, settings.environments // run.ranks, settings.workers)
     warm_up(algorithm, implementation, learner, run, many.count if many else 1)
     return OffPolicyLoop(algorithm, implementation, None if many else make_environment(), learner, run, many)

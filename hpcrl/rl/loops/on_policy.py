@@ -191,7 +191,9 @@ def make_loop(
     """Return the loop, with a learner that has compiled all of its programs."""
     settings = algorithm.settings
     # Before the learner computes anything: processes of environments should not inherit its threads.
-    environments = make_vector(settings.stepping, make_environment, settings.environments // run.ranks)
+    environments = make_vector(
+        settings.stepping, make_environment, settings.environments // run.ranks, settings.workers
+    )
     with restored(learner):
         _warm_up(algorithm, implementation, learner, environments.count, settings.minibatch_size // run.ranks)
     return OnPolicyLoop(algorithm, implementation, environments, learner, run)

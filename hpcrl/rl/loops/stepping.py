@@ -50,6 +50,5 @@ def make_loop(
 ) -> SteppingLoop:
     """Return the loop, with environments that have been stepped."""
     settings = algorithm.settings
-    return SteppingLoop(
-        algorithm, make_vector(settings.stepping, make_environment, settings.environments), learner, run
-    )
+    environments = make_vector(settings.stepping, make_environment, settings.environments, settings.workers)
+    return SteppingLoop(algorithm, environments, learner, run)

@@ -16,15 +16,15 @@ from hpcrl.rl.vector.workers import Workers, serve
 
 
 class PipeEnvironments:
-    """`count` environments in as many processes as there are cores for them. The factory must be one that pickle knows.
+    """`count` environments in as many processes as `workers` says. The factory must be one that pickle knows.
 
     Raises:
-        HpcrlError: a worker died.
+        HpcrlError: a worker died, or no more could start.
     """
 
-    def __init__(self, make_environment: Callable[[], Any], count: int) -> None:
+    def __init__(self, make_environment: Callable[[], Any], count: int, workers: str) -> None:
         self.count = count
-        self._workers = Workers("pipes", _work, make_environment, count)
+        self._workers = Workers("pipes", workers, _work, make_environment, count)
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
         return np.concatenate(self._workers.ask([list(seeds[share]) for share in self._workers.shares]))
@@ -51,6 +51,6 @@ def _work(make_environment: Callable[[], Any], share: slice, connection: Connect
         close_all(made)
 
 
-def make(make_environment: Callable[[], Any], count: int) -> PipeEnvironments:
+def make(make_environment: Callable[[], Any], count: int, workers: str) -> PipeEnvironments:
     """Return `count` environments."""
-    return PipeEnvironments(make_environment, count)
+    return PipeEnvironments(make_environment, count, workers)

@@ -23,18 +23,20 @@ from hpcrl.rl.vector.workers import Workers, serve
 
 
 class ProcessEnvironments:
-    """`count` environments in as many processes as there are cores for them. The factory must be one that pickle knows.
+    """`count` environments in as many processes as `workers` says. The factory must be one that pickle knows.
 
     An action is a whole number, or with `numbers` a vector of so many real ones.
 
     Raises:
-        HpcrlError: a worker died.
+        HpcrlError: a worker died, or no more could start.
     """
 
-    def __init__(self, make_environment: Callable[[], Any], count: int, inputs: int, numbers: int = 0) -> None:
+    def __init__(
+        self, make_environment: Callable[[], Any], count: int, workers: str, inputs: int, numbers: int = 0
+    ) -> None:
         self.count = count
         self._memory = _Memory(count, inputs, numbers)
-        self._workers = Workers("processes", _work, make_environment, count, self._memory)
+        self._workers = Workers("processes", workers, _work, make_environment, count, self._memory)
 
     def reset(self, seeds: Sequence[int]) -> NDArray[np.float32]:
         self._workers.ask([list(seeds[share]) for share in self._workers.shares])
@@ -99,11 +101,11 @@ def _work(
         close_all(made)
 
 
-def make(make_environment: Callable[[], Any], count: int) -> ProcessEnvironments:
+def make(make_environment: Callable[[], Any], count: int, workers: str) -> ProcessEnvironments:
     """Return `count` environments."""
     environment = make_environment()
     space = environment.action_space
     numbers = space.shape[0] if kind_of_actions(space) == "continuous" else 0
     inputs = math.prod(environment.observation_space.shape)
     close_all([environment])
-    return ProcessEnvironments(make_environment, count, inputs, numbers)
+    return ProcessEnvironments(make_environment, count, workers, inputs, numbers)

@@ -24,12 +24,23 @@ PUBLISHED_STEPS = 512
 _SYNC, _PIPES, _SHARED, _ARRAYS, _COMPILED, _WHOLE = (
     "one after another", "processes, pipes", "processes, shared memory", "NumPy arrays", "JAX, stepped from Python", "JAX, whole loop",
 )  # fmt: skip
-_WAYS = {"sync": _SYNC, "pipes": _PIPES, "processes": _SHARED, "arrays": _ARRAYS, "compiled": _COMPILED}
+_EACH_PIPES, _EACH_SHARED = "a process each, pipes", "a process each, shared memory"
+# The way of stepping, and whether each environment has a process of its own.
+_WAYS = {
+    ("sync", False): _SYNC,
+    ("pipes", False): _PIPES,
+    ("processes", False): _SHARED,
+    ("pipes", True): _EACH_PIPES,
+    ("processes", True): _EACH_SHARED,
+    ("arrays", False): _ARRAYS,
+    ("compiled", False): _COMPILED,
+}
 _EMPTY = f"{_WHOLE} (an empty program)"
+_EIGHTH = "#000000"  # of the colours of Okabe and Ito
 # Seconds of 512 steps as published, by the number of environments.
 PUBLISHED: dict[str, dict[int, float]] = {
     _SYNC: {1: 0.009, 101: 0.580, 201: 1.135, 301: 1.709, 401: 2.303, 481: 2.758},
-    _SHARED: {1: 0.033, 101: 0.813, 201: 1.829, 301: 3.064, 401: 4.298, 481: 5.453},
+    _EACH_SHARED: {1: 0.033, 101: 0.813, 201: 1.829, 301: 3.064, 401: 4.298, 481: 5.453},
     _COMPILED: {1: 1.578, 101: 1.591, 201: 1.538, 301: 1.542, 401: 1.480, 481: 1.541},
     _EMPTY: {1: 0.088, 101: 0.070, 201: 0.070, 301: 0.071, 401: 0.070, 481: 0.0706},
 }
@@ -37,7 +48,8 @@ _ON_GPU = ", GPU"
 _STEPPING = ("env_step", "fused")
 _HEADING = "Figure 11: time to step all environments"
 _CAPTION = (
-    "Each environment takes a step with a random action. The post had a process for each environment, here there are as many processes as cores. "
+    "Each environment takes a step with a random action. In the post each environment had a process of its own; here there are also processes with a "
+    "share of the environments, as many as cores. "
     "The post's whole loop, 0.07 s for 512 steps whatever the number of environments, is no time of stepping: its compiled function returned "
     "nothing, so that the compiler removed the loop, and what was timed is tracing and compiling. Measured here are only the steps, with all their results "
     "returned and waited for: compiling and drawing the actions are phases of their own. "
@@ -71,6 +83,12 @@ _TABLE_2 = (
     ),
     Stage("Flax, 1,024 JAX environments", "half of the updates", {**_FLAX, **_ROW_5, **_PLAIN, "updates": 10}),
 )
+# The other way from the first row to the third, through the cell of framework and environment that the article does not have.
+_OTHER_WAY = (
+    _TABLE_2[0],
+    Stage("PyTorch, 64 JAX environments", "the environment in JAX", {**_TABLE_2[0].settings, "stepping": "compiled"}),
+    replace(_TABLE_2[2], change="Flax instead of PyTorch"),
+)
 _LOGGED_TABLE_2 = (
     Stage("PyTorch, 64 Gymnasium environments, logged", "", {**_TABLE_2[0].settings, "tracking": "mlflow-inline"}),
     replace(_TABLE_2[0], change="no logging"),
@@ -86,6 +104,11 @@ _VARIANTS = (
 # File name, heading and stages of each chain of changes.
 _CHAINS: tuple[tuple[str, str, tuple[Stage, ...]], ...] = (
     ("doors-table-2", "Table 2: what makes the training times", _TABLE_2),
+    (
+        "doors-table-2-other-way",
+        "Framework and environment the other way round: the environment first, through the cell that table 2 does not have",
+        _OTHER_WAY,
+    ),
     ("doors-table-2-logged", "Table 2 with logging in the loop: what makes the training times", _LOGGED_TABLE_2),
     ("doors-logging-torch", "What logging costs: PyTorch, 64 Gymnasium environments", _logged({**_TORCH, **_ROW_1})),
     (
@@ -173,7 +196,8 @@ def _measured(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     records: list[dict[str, Any]] = []
     for row in done.to_dict("records"):
         config = json.loads(row["config"])
-        way = _WHOLE if row["execution"] == "fused" else _WAYS[config.get("stepping", "sync")]
+        each = config.get("workers") == "environments"
+        way = _WHOLE if row["execution"] == "fused" else _WAYS[config.get("stepping", "sync"), each]
         count = int(config.get("environments", 1))
         seconds = float(stepping.get((row["cell"], row["attempt"]), 0.0))
         if seconds > 0:
@@ -188,6 +212,6 @@ def _styled(found: list[dict[str, Any]]) -> pd.DataFrame:
     """Give the rows the colours of their ways; those on a GPU are dashed."""
     rows = pd.DataFrame(found, columns=["what", "x", "value", "seed"])
     way = rows["what"].str.removesuffix(_ON_GPU).replace({_EMPTY: _WHOLE})
-    hues = colours([*_WAYS.values(), _WHOLE])
+    hues = colours({*_WAYS.values(), _WHOLE} - {_EACH_PIPES}) | {_EACH_PIPES: _EIGHTH}
     dashed = rows["what"].str.endswith(_ON_GPU)
     return rows.assign(colour=rows["what"], hex=way.map(hues), dash=dashed.map({True: "lazy", False: ""}))

@@ -42,10 +42,10 @@ def world_of(environment: Any) -> tuple[World, int]:
     if name not in known and (own := _own_world(spec)):
         known[name] = own
     if name not in known:
-        raise UsageError(f"jax fused: there is no {name} in JAX; {suggestion(name, known)}")
+        raise UsageError(f"jax: there is no {name} in JAX; {suggestion(name, known)}")
     world, limit, options = known[name], int(spec.max_episode_steps or 2**30), getattr(spec, "kwargs", {})
     if isinstance(world, World):
         if options:
-            raise UsageError(f"jax fused: {name} in JAX has no options, got {', '.join(options)}")
+            raise UsageError(f"jax: {name} in JAX has no options, got {', '.join(options)}")
         return world, limit
     return world(**options), limit

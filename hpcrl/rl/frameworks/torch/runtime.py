@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from warnings import filterwarnings
 
 import torch
 
@@ -17,7 +18,8 @@ from hpcrl.errors import UsageError
 
 
 def configure() -> None:
-    """Set full float32 precision."""
+    """Set full float32 precision. Batches may be views of arrays that only JAX may write: nothing here writes into a batch."""
+    filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 
