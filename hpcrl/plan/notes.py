@@ -48,4 +48,3 @@ def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]
                 f"{profile.billing.unit}"
             )
     return list(dict.fromkeys(said))
-

@@ -11,7 +11,6 @@ from hpcrl.spec.quantities import format_memory, format_time
 from hpcrl.spec.resources import Resources
 from hpcrl.spec.study import Pin
 
-
 _CORES = ("cpus", "tasks", "nodes")  # resources that make the cores of a node
 
 
@@ -181,7 +180,9 @@ def _fit(
     most = min(partition.max_nodes or resources.nodes, resources.nodes if there is None else there)
     if resources.nodes > most:
         kinds = " or ".join(reachable)
-        raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {kinds}", "nodes")
+        raise _Unfit(
+            5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {kinds}", "nodes"
+        )
     size = _Size(cores * resources.nodes, memory * resources.nodes, gpus)
     qos = _fit_qos(profile, resources, name, partition, size, pin)
     if resources.exclusive and (why := {**profile.forbidden_flags, **partition.forbidden_flags}.get("exclusive")):
@@ -301,7 +302,9 @@ def _fit_qos(
 ) -> str | None:
     candidates = [pin.qos] if pin.qos else [qos for qos in partition.qos if not profile.qos[qos].on_request]
     if pin.qos and pin.qos not in partition.qos:
-        raise _Unfit(7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}", "placement")
+        raise _Unfit(
+            7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}", "placement"
+        )
     if resources.time > partition.max_time:
         candidates = [qos for qos in candidates if profile.qos[qos].overrides_partition_time]
         if not candidates:

@@ -333,7 +333,11 @@ def _cannot(
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if execution == "fused" and stepping not in ("sync", "compiled"):
-        yield "stepping", ("execution",), f"fused has the environment in the learner's program: {stepping} does not apply"
+        yield (
+            "stepping",
+            ("execution",),
+            f"fused has the environment in the learner's program: {stepping} does not apply",
+        )
     if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):
         for key in (key for key, value in NOT_FUSED.items() if values.get(key, value) != value):
             yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"

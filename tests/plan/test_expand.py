@@ -67,7 +67,7 @@ def test_a_point_knows_where_its_resources_are_set(tmp_path: Path) -> None:
     assert last.place_of(["tasks"]) == ("computed", "tasks")
     assert last.place_of(["time"]) == ("resources", "time")
     assert last.place_of(["placement"]) == ("placement",)
-    assert last.place_of([]) == ()
+    assert last.place_of([]) == ("resources",)
 
 
 def test_no_cell_is_left(tmp_path: Path) -> None:

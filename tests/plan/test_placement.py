@@ -97,7 +97,10 @@ def test_a_cell_may_ask_for_a_whole_node_unless_the_site_forbids_that() -> None:
     forbids = legacy.model_copy(update={"forbidden_flags": {"exclusive": "nodes are shared"}})
     found = place(forbids, asked(**wanted), Pin())
     assert isinstance(found, NoPlace)
-    assert found.reason == "it asks for whole nodes, but EPCC, Cirrus ICE XA (switched off) forbids --exclusive (nodes are shared)"
+    assert (
+        found.reason
+        == "it asks for whole nodes, but EPCC, Cirrus ICE XA (switched off) forbids --exclusive (nodes are shared)"
+    )
     assert found.nearest == "exclusive: false would fit (partition standard, QOS standard, standard nodes)"
     assert found.keys == ("exclusive",)
     # Where one partition alone forbids it, the cell goes to another.

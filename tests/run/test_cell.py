@@ -258,7 +258,7 @@ def test_a_cell_without_gpus_sees_none(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "tasks": [2]}))
+    plan = planned(tmp_path / "p", dqn_study())
     done = run_task(plan, JOB, 0, "--ranks", "2")
     assert done.returncode == 1
     assert "this cell has 2 ranks, but `parallelism` is none" in done.stderr

@@ -31,7 +31,8 @@ def fault_of(tmp_path: Path, study: dict[str, Any], key: str) -> str:
 
 def study(resources: dict[str, Any] | None = None, axes: dict[str, Any] | None = None, **settings: Any) -> Any:
     content = dqn_study(
-        axes={"framework": ["torch"], **(axes or {})}, resources={"memory": "1G", "time": "00:10:00", **(resources or {})}
+        axes={"framework": ["torch"], **(axes or {})},
+        resources={"memory": "1G", "time": "00:10:00", **(resources or {})},
     )
     content["workload"]["hyperparameters"] |= settings
     return content
@@ -158,7 +159,7 @@ def test_a_learning_rate_may_fall_to_0() -> None:
             "replay may be empty",
         ),
         (
-            rainbow(axes={"ranks": [{"parallelism": "native", "tasks": 4}]}, n_step=4, learning_starts=15),
+            rainbow(axes={"ranks": [{"parallelism": "native", "tasks": 4}]}, n_step=4, learning_starts=15, train_interval=4),
             "learning_starts",
             "workload.hyperparameters.learning_starts: 15: expected at least 16, the steps of the first whole window (n_step 4 of each of 4 "
             "explorers): before them the replay may be empty",
