@@ -55,12 +55,14 @@ class Planned:
     """The result of :func:`plan`: the manifest, and its directory (None after a dry run).
 
     `written` is False if the directory already contained the same plan. `changes` compares with the previous generation.
+    `unplaced_at` says for each of ``plan.unplaced`` where the study asks for what the cluster does not have: ``file:line: key``.
     """
 
     plan: Plan
     directory: Path | None
     written: bool
     changes: Changes | None
+    unplaced_at: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -141,14 +143,17 @@ def plan(
     if strict and made.unplaced:
         first, number = made.unplaced[0], made.totals["unplaced"]
         raise UsageError(
-            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster.title} (--strict): {first.reason}"
+            f"{count(number, 'cell')} {'has' if number == 1 else 'have'} no place on {made.cluster.title} (--strict): "
+            f"{files.unplaced_at[0]}: {first.reason}"
         )
     if not made.cell_jobs():
         first = made.unplaced[0]
         hint = f"; {first.nearest}" if first.nearest else ""
-        raise UsageError(f"no cell of {made.study.name} has a place on {made.cluster.title}: {first.reason}{hint}")
+        raise UsageError(
+            f"no cell of {made.study.name} has a place on {made.cluster.title}: {files.unplaced_at[0]}: {first.reason}{hint}"
+        )
     written = False if dry_run else write_plan(files, directory, say)
-    return Planned(made, None if dry_run else directory, written, files.changes)
+    return Planned(made, None if dry_run else directory, written, files.changes, files.unplaced_at)
 
 
 def test_only(directory: Place, *, executor: Executor = "auto") -> dict[str, str | None]:

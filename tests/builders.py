@@ -78,6 +78,14 @@ def dqn_study(**changes: Any) -> dict[str, Any]:
     return study | changes
 
 
+def ranks_study(ranks: int, **resources: Any) -> dict[str, Any]:
+    """A study of one training on several ranks, which average their gradients."""
+    asked = {"tasks": ranks, "parallelism": "native", "memory": "1G", **resources}
+    study = dqn_study(axes={"framework": ["torch"]}, resources=asked)
+    study["workload"]["hyperparameters"]["batch_size"] = 16 * ranks
+    return study
+
+
 def planned_script(plan: Path, script: Path, text: str) -> None:
     """Give a plan another script, as if it had been planned with it: `submit` refuses one that was edited."""
     script.write_text(text)

@@ -23,12 +23,13 @@ def whole_numbers(value: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule for a value. The bounds are inclusive."""
+    """The rule for a value. `minimum` and `maximum` are inclusive; a value must be greater than `above`."""
 
     kind: Kind
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    above: float | None = None
 
     def expected(self) -> str:
         """Say what is expected, as in ``a number from 0 to 1``."""
@@ -37,7 +38,9 @@ class Rule:
         if self.kind == "choice":
             return " or ".join(self.choices)
         what = {"number": "a number", "integer": "a whole number", "integers": "a list of whole numbers"}[self.kind]
-        if self.minimum is not None and self.maximum is not None:
+        if self.above is not None:
+            what += f" greater than {self.above:g}" + ("" if self.maximum is None else f" and at most {self.maximum:,}")
+        elif self.minimum is not None and self.maximum is not None:
             what += f" from {self.minimum:g} to {self.maximum:,}"
         elif self.minimum is not None:
             what += f" of at least {self.minimum:g}"
@@ -62,12 +65,16 @@ class Rule:
                 return False
         except OverflowError:  # an integer beyond every float
             return False
+        if self.above is not None and value <= self.above:
+            return False
         return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
 
-def number(default: float, minimum: float | None = None, maximum: float | None = None) -> Any:
+def number(
+    default: float, minimum: float | None = None, maximum: float | None = None, above: float | None = None
+) -> Any:
     """Declare a field for a finite number."""
-    return field(default=default, metadata={"rule": Rule("number", minimum, maximum)})
+    return field(default=default, metadata={"rule": Rule("number", minimum, maximum, above=above)})
 
 
 def integer(default: int, minimum: int = 1, maximum: int = 10**12) -> Any:

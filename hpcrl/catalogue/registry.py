@@ -15,6 +15,10 @@ import hpcrl.catalogue.frameworks
 import hpcrl.catalogue.schedulers
 
 
+def _no_episode_fault(settings: Any, limit: int) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """An algorithm of built-in training.
@@ -23,7 +27,8 @@ class Algorithm:
     ``image``) say which environments it can learn. `bounded`: it needs actions with bounds, and gets an environment whose actions go
     from -1 to 1. `settings` is the dataclass of its hyperparameters. `fault(settings, ranks)` returns the setting with which that many ranks
     cannot train, and why, or None. `note(settings, least, most)` says what its user should know where discounted returns are
-    between `least` and `most`, or returns None. With `learns` false it only takes steps.
+    between `least` and `most`, or returns None. With `learns` false it only takes steps. `episode_fault(settings, limit)` returns the
+    setting that does not suit episodes of at most `limit` steps, and why, or None.
     """
 
     name: str
@@ -38,6 +43,7 @@ class Algorithm:
     fault: Callable[[Any, int], tuple[str, str] | None]
     note: Callable[[Any, float, float], str | None]
     learns: bool = True
+    episode_fault: Callable[[Any, int], tuple[str, str] | None] = _no_episode_fault
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ def algorithms() -> dict[str, Algorithm]:
         name: Algorithm(
             name, entry.TITLE, entry.FAMILY, entry.FRAMEWORKS, entry.ACTIONS, entry.OBSERVATIONS, entry.FUSED,
             getattr(entry, "BOUNDED", False), entry.Settings, entry.fault, getattr(entry, "note", _no_note),
-            getattr(entry, "LEARNS", True),
+            getattr(entry, "LEARNS", True), getattr(entry, "episode_fault", _no_episode_fault),
         )
         for name, entry in _entries(hpcrl.catalogue.algorithms)
     }  # fmt: skip

@@ -44,7 +44,7 @@ class TrainingSettings(OptimizerSettings):
 
     total_steps: int = integer(50_000)
     hidden: tuple[int, ...] = integers((256, 256))
-    learning_rate: float = number(2.3e-3, 0)
+    learning_rate: float = number(2.3e-3, above=0)
     final_learning_rate: float = number(0.0, 0)
     acting: str = choice("framework", "numpy")
     evaluation_interval: int = integer(2_500)
@@ -108,7 +108,7 @@ class CountingSettings(TopologySettings):
     train_unit: str = choice("steps", "episodes")
     total_episodes: int = integer(0, 0)
     target_unit: str = choice("steps", "updates")
-    target_share: float = number(1.0, 0, 1)
+    target_share: float = number(1.0, maximum=1, above=0)
     epochs: int = integer(1)
     epsilon_decay: float = number(0.0, 0, 1)
 

@@ -140,11 +140,14 @@ def command(
                 "totals": plan.totals,
                 "notes": planned.notes,
                 "reused": plan.reused,
-                "unplaced": [vars(unplaced) for unplaced in plan.unplaced],
+                "unplaced": [
+                    {**vars(unplaced), "where": where}
+                    for unplaced, where in zip(plan.unplaced, planned.unplaced_at, strict=True)
+                ],
             }
         )
         return
-    _summary(plan, planned.notes)
+    _summary(plan, planned.notes, planned.unplaced_at)
     if dry_run:
         echo("Nothing was written (--dry-run).")
     elif planned.written:
@@ -153,7 +156,7 @@ def command(
         echo(f"{directory} already contains this plan. Next: hpcrl submit {directory}")
 
 
-def _summary(plan: Any, notes: Sequence[str]) -> None:
+def _summary(plan: Any, notes: Sequence[str], unplaced_at: Sequence[str]) -> None:
     from hpcrl.formats.labels import label
 
     totals = plan.totals
@@ -183,13 +186,14 @@ def _summary(plan: Any, notes: Sequence[str]) -> None:
         echo(f"{count(len(plan.reused), 'cell')} left out: completed in {where}.")
     if plan.unplaced:
         echo(f"{count(totals['unplaced'], 'cell')} {'has' if totals['unplaced'] == 1 else 'have'} no place here:")
-        grouped: dict[tuple[str, str | None], list[Any]] = {}
-        for unplaced in plan.unplaced:
-            grouped.setdefault((unplaced.reason, unplaced.nearest), []).append(unplaced)
-        for (reason, nearest), group in grouped.items():
+        grouped: dict[tuple[str, str, str | None], list[Any]] = {}
+        for unplaced, where in zip(plan.unplaced, unplaced_at, strict=True):
+            grouped.setdefault((where, unplaced.reason, unplaced.nearest), []).append(unplaced)
+        for (where, reason, nearest), group in grouped.items():
             names = "; ".join(label(unplaced.config, plan.study.axes) or "all" for unplaced in group[:4])
             names += " ..." if len(group) > 4 else ""
-            echo(f"  {sum(unplaced.cells for unplaced in group)} ({names}): {reason}")
+            echo(f"  {where}: {reason}")
+            echo(f"      cells: {sum(unplaced.cells for unplaced in group)} ({names})")
             echo(f"      nearest: {nearest or 'none'}")
 
 

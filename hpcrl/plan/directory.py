@@ -20,13 +20,15 @@ from hpcrl.plan.before import Changes
 class PlanFiles:
     """A plan and the content of each of its files, by name; `changes` from the previous generation, if there is one.
 
-    `executable` names the files that are programs.
+    `executable` names the files that are programs. `unplaced_at` has the place in the study of what each of the plan's `unplaced`
+    asks for in vain: file, line and key.
     """
 
     plan: Plan
     files: Mapping[str, str | bytes]
     changes: Changes | None = None
     executable: frozenset[str] = frozenset()
+    unplaced_at: tuple[str, ...] = ()
 
 
 def write_plan(files: PlanFiles, directory: Path, say: Say = lambda text: None) -> bool:

@@ -14,7 +14,8 @@ from hpcrl.errors import UsageError
 from hpcrl.formats.facts import computed
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.profilers import NONE
-from hpcrl.spec.axes import MAX_CELLS, options
+from hpcrl.spec.axes import MAX_CELLS, Option, included, options
+from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import RESOURCES, Resources, settled
 from hpcrl.spec.search import seeds_of
 from hpcrl.spec.study import Study
@@ -22,10 +23,20 @@ from hpcrl.spec.study import Study
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the matrix before placement: its workload and its resources."""
+    """One point of the matrix before placement: its workload, its resources, and the positions on the axes that set them."""
 
     config: dict[str, Any]
     resources: Resources
+    options: tuple[Option, ...] = ()
+
+    def place_of(self, keys: Sequence[str]) -> Key:
+        """Return the place of the first of these resources that the point sets, else that of the study's own."""
+        for key in keys:
+            for option in self.options:
+                if key in option.paths:
+                    return option.paths[key]
+        first = tuple(keys[:1])
+        return ("resources", *first) if set(first) <= set(RESOURCES) else first
 
 
 def expand(study: Study) -> Iterator[Point]:
@@ -43,17 +54,17 @@ def expand(study: Study) -> Iterator[Point]:
         raise UsageError(
             f"study {study.name}: expected at most {MAX_CELLS:,} cells, got {size:,}: remove values from the longest axis, or plan in parts"
         )
-    settings: list[dict[str, Any]] = []
-    for chosen in itertools.product(*axes) if axes or not study.include else ():
-        settings.append({key: value for option in chosen for key, value in option.values.items()})
-    settings.extend(dict(extra) for extra in study.include)
+    settings = list(itertools.product(*axes)) if axes or not study.include else []
+    settings.extend((option,) for option in included(study))
+    of_computed = Option({}, {key: ("computed", key) for key in study.computed or {}})
     defaults = {name: getattr(study.resources, name) for name in RESOURCES}
     # A cell without a profiler or tracking is the same in a study that profiles or tracks others. A command's `tracking` is its own.
     unset = ((PROFILE, NONE), ("tracking", "none")) if study.workload.trains else ((PROFILE, NONE),)
     count = 0
     cache: dict[tuple[Any, ...], Resources] = {}
-    for point in settings:
-        point = study.with_defaults(point)
+    for chosen in settings:
+        positions = (of_computed, *chosen)
+        point = study.with_defaults({key: value for option in chosen for key, value in option.values.items()})
         if study.excludes({**defaults, **point}):
             continue
         for seeds, whole in _with_computed(study, point, seeds_of(study, point)):
@@ -66,7 +77,7 @@ def expand(study: Study) -> Iterator[Point]:
                 if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):
                     continue
                 count += 1
-                yield Point({**config, "seed": seed}, resources)
+                yield Point({**config, "seed": seed}, resources, positions)
     if count == 0:
         raise UsageError(
             f"study {study.name}: no cell is left, because its `exclude` rules match all cells: remove a rule"

@@ -30,8 +30,8 @@ from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.needs import drawing_notes, mpi_notes
+from hpcrl.plan.notes import idle_notes, notes
 from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
-from hpcrl.plan.placement import notes
 from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import ROLE
@@ -65,7 +65,8 @@ def make_plan(
         UsageError: the cluster is retired, no plan of the study is possible on it, or `before` is another plan.
     """
     profile = _profile(library, cluster, choices.allow_retired)
-    study = _chosen(library.study(study_name or profile.default_study, choices.settings), choices)
+    name = study_name or profile.default_study
+    study = _chosen(library.study(name, choices.settings), choices)
     if before:
         search = {**study.search.identity(), "directions": directions_of(study)} if study.search else None
         check_same(before, study.name, profile.name, search)
@@ -84,7 +85,9 @@ def make_plan(
             environments[which] = render_environment(renderer, profile, spec, flavour, horovod, hashes)
         return environments[which].key
 
-    groups, unplaced = pack(profile, study, environment_key)
+    groups, refusals = pack(profile, study, environment_key)
+    unplaced = [refusal.unplaced for refusal in refusals]
+    places = library.places_in_study(name, [refusal.at for refusal in refusals], choices.settings)
     every = identified(study, groups)
     check_ids(study, every)
     reused = _reused(every, completed or {})
@@ -154,6 +157,7 @@ def make_plan(
                 *surroundings_notes(surroundings),
                 *profiler_notes,
                 *notes(profile, [batch.placement for batch in batches]),
+                *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches]),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
                 *drawing_notes(profile, study.workload),
             ],
@@ -171,12 +175,13 @@ def make_plan(
     files[worker_name] = worker
     if before:
         ids = [cell for batch in batches for cell in batch.ids]
-        return replace(_next_generation(before, plan, made, files, ids), executable=workdir.executable)
+        extended = _next_generation(before, plan, made, files, ids)
+        return replace(extended, executable=workdir.executable, unplaced_at=places)
     files[CELLS] = "".join(made.lines)
     plan = replace(
         plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}), digests=_digests(plan, files)
     )
-    return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable)
+    return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable, unplaced_at=places)
 
 
 def _reused(batches: Sequence[Batch], completed: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from hpcrl.plan.expand import Point, expand
 from hpcrl.plan.placement import NoPlace, Placement, place
 from hpcrl.searches import BEST, ROLE
 from hpcrl.spec.cluster import ClusterProfile
+from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import Resources
 from hpcrl.spec.study import Pin, Study
 
@@ -33,11 +34,19 @@ class Group:
     wave: int = 0  # cells of a wave start after those of the wave before have ended
 
 
-def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Unplaced]]:
+@dataclass(frozen=True)
+class Refusal:
+    """Points that fit nowhere, and the place in the study of what the cluster does not have."""
+
+    unplaced: Unplaced
+    at: Key
+
+
+def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Refusal]]:
     """Return the groups, smallest requests first, and the points that fit nowhere on the cluster."""
     pin = study.placement.get(profile.name, Pin())
     groups: dict[tuple[str, Resources, int], Group] = {}
-    unplaced: dict[tuple[str, Resources], Unplaced] = {}
+    refusals: dict[tuple[str, Resources], Refusal] = {}
     places: dict[Resources, Placement | NoPlace] = {}
     last: tuple[Resources, str, int] | None = None  # seeds follow each other, so that their group is known
     group: Group | None = None
@@ -54,14 +63,17 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
         if isinstance(spot, NoPlace):
             shown = {key: value for key, value in point.config.items() if key != "seed"}
             same = (json.dumps(shown, sort_keys=True), asked)
-            so_far = unplaced.get(same) or Unplaced(0, shown, as_data(asked), spot.reason, spot.nearest)
-            unplaced[same] = replace(so_far, cells=so_far.cells + 1)
+            so_far = refusals.get(same) or Refusal(
+                Unplaced(0, shown, as_data(asked), spot.reason, spot.nearest), point.place_of(spot.keys)
+            )
+            more = replace(so_far.unplaced, cells=so_far.unplaced.cells + 1)
+            refusals[same] = replace(so_far, unplaced=more)
             continue
         key = environment_key(name, "cuda" if asked.gpus else "cpu", asked.parallelism == "horovod")
         group = groups.setdefault((key, asked, wave), Group(key, spot, asked, wave=wave))
         group.points.append(point)
         last = (asked, name, wave)
-    return sorted(groups.values(), key=_order), list(unplaced.values())
+    return sorted(groups.values(), key=_order), list(refusals.values())
 
 
 def software_of(study: Study, config: Mapping[str, Any]) -> str:

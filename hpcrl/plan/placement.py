@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpcrl.errors import UsageError, suggestion
@@ -11,13 +11,16 @@ from hpcrl.spec.quantities import format_memory, format_time
 from hpcrl.spec.resources import Resources
 from hpcrl.spec.study import Pin
 
+_CORES = ("cpus", "tasks", "nodes")  # resources that make the cores of a node
+
 
 @dataclass(frozen=True)
 class Placement:
     """A place that accepts the cell. `cpus_per_task` may exceed the request if a job gets memory by its cores.
 
     `node_type` is the wanted type. `node_types` are all types that Slurm may choose: the request names no nodes, and a
-    site may have no feature that distinguishes them.
+    site may have no feature that distinguishes them. `gpus_per_node` and `gpus`, those of all nodes, are requested, which may
+    be more than the cell uses.
     """
 
     partition: str
@@ -29,6 +32,7 @@ class Placement:
     exclusive: bool
     constraint: str | None = None
     node_types: tuple[str, ...] = ()
+    gpus: int = 0
 
     @property
     def any_node(self) -> bool:
@@ -38,18 +42,31 @@ class Placement:
 
 @dataclass(frozen=True)
 class NoPlace:
-    """The reason why a cell fits nowhere, and the smallest change with which it would fit."""
+    """The reason why a cell fits nowhere, and the smallest change with which it would fit.
+
+    `keys` are the resources that the reason is about, the likeliest first.
+    """
 
     reason: str
     nearest: str | None
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Cores, MiB and GPUs of a whole job."""
+
+    cores: int
+    memory: int
+    gpus: int
 
 
 class _Unfit(Exception):
-    """The reason why a cell does not fit one place; `depth` is the number of checks that it passed."""
+    """The reason why a cell does not fit one place; `depth` is the number of checks that it passed, `keys` are those of :class:`NoPlace`."""
 
-    def __init__(self, depth: int, reason: str) -> None:
+    def __init__(self, depth: int, reason: str, *keys: str) -> None:
         super().__init__(reason)
-        self.depth = depth
+        self.depth, self.keys = depth, keys
 
 
 def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool = False) -> Placement | NoPlace:
@@ -65,7 +82,7 @@ def place(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool
     result = _search(profile, resources, pin, any_cpu)
     if isinstance(result, Placement):
         return result
-    return NoPlace(str(result), _nearest(profile, resources, pin))
+    return NoPlace(str(result), _nearest(profile, resources, pin), result.keys)
 
 
 def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[str]]:
@@ -77,31 +94,11 @@ def cpu_models(profile: ClusterProfile, placement: Placement) -> dict[str, list[
     return models
 
 
-def notes(profile: ClusterProfile, placements: Iterable[Placement]) -> list[str]:
-    """Return the notes of a plan on the places of its cells, one sentence each, without the full stop."""
-    said = []
-    for placement in placements:
-        if len(models := cpu_models(profile, placement)) > 1:
-            kinds = " or ".join(f"{model.rpartition(' (')[0]} on {', '.join(names)}" for model, names in models.items())
-            said.append(
-                f"cells in partition {placement.partition} may start on different CPUs, whose times do not compare "
-                f"({kinds}): {profile.name} has no option to choose one"
-            )
-        partition = profile.partitions[placement.partition]
-        if partition.on_request and partition.note:
-            said.append(f"partition {placement.partition}: {partition.note}")
-        qos = profile.qos[placement.qos] if placement.qos else None
-        if qos and qos.on_request and qos.note:
-            said.append(f"QOS {placement.qos}: {qos.note}")
-        if qos and qos.preemptable:
-            said.append(f"jobs in QOS {placement.qos} may be preempted")
-        kind = profile.node_types[placement.node_type].gpus
-        if placement.gpus_per_node and kind and profile.billing and kind.type in profile.billing.unknown:
-            said.append(
-                f"the charge of {profile.name} for cells with {kind.type} is not known: they are not in the sum of "
-                f"{profile.billing.unit}"
-            )
-    return list(dict.fromkeys(said))
+def idle_gpus(profile: ClusterProfile, placement: Placement, asked: Resources) -> int:
+    """Return how many GPUs of a cell's whole nodes the cell does not use. No other job can use them either."""
+    gpus = profile.node_types[placement.node_type].gpus
+    is_whole = placement.exclusive or profile.allocation_unit == "node"
+    return gpus.count * asked.nodes - asked.gpus if gpus and asked.gpus and is_whole else 0
 
 
 def _search(profile: ClusterProfile, resources: Resources, pin: Pin, any_cpu: bool = False) -> Placement | _Unfit:
@@ -136,6 +133,8 @@ def _fit(
     tasks = resources.tasks or resources.nodes
     tasks_per_node = -(-tasks // resources.nodes)
     gpus_per_node, exclusive = _fit_gpus(profile, resources, partition, node, node_name)
+    used_per_node = -(-resources.gpus // resources.nodes)
+    gpus = resources.gpus if gpus_per_node == used_per_node else gpus_per_node * resources.nodes
     _fit_architecture(profile, node, node_name)
     exclusive = exclusive or resources.exclusive or (profile.exclusive_beyond_one_node and resources.nodes > 1)
     reachable = _reachable(profile, partition, node, resources, gpus_per_node)
@@ -155,17 +154,21 @@ def _fit(
         raise _Unfit(
             3,
             f"it asks for {cores} cores per node{beside}, but {node_name} nodes have {node.usable_cores}{because}",
+            *(("memory", *_CORES) if because else _CORES),
         )
     if partition.max_cores_per_node and cores > partition.max_cores_per_node:
         raise _Unfit(
             3,
             f"it asks for {cores} cores per node, but partition {name} gives at most {partition.max_cores_per_node}",
+            *_CORES,
         )
     memory = resources.memory * tasks_per_node
     if memory > node.memory:
         raise _Unfit(
             4,
             f"it asks for {format_memory(memory)} per node, but {node_name} nodes have {format_memory(node.memory)}",
+            "memory",
+            "tasks",
         )
     reachable = tuple(
         kind
@@ -177,9 +180,16 @@ def _fit(
     most = min(partition.max_nodes or resources.nodes, resources.nodes if there is None else there)
     if resources.nodes > most:
         kinds = " or ".join(reachable)
-        raise _Unfit(5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {kinds}")
-    qos = _fit_qos(profile, resources, name, partition, cores * resources.nodes, memory * resources.nodes, pin)
-    return Placement(name, qos, node_name, cpus, tasks_per_node, gpus_per_node, exclusive, node.constraint, reachable)
+        raise _Unfit(
+            5, f"it asks for {resources.nodes} nodes, but partition {name} has {most} of type {kinds}", "nodes"
+        )
+    size = _Size(cores * resources.nodes, memory * resources.nodes, gpus)
+    qos = _fit_qos(profile, resources, name, partition, size, pin)
+    if resources.exclusive and (why := {**profile.forbidden_flags, **partition.forbidden_flags}.get("exclusive")):
+        raise _Unfit(9, f"it asks for whole nodes, but {profile.title} forbids --exclusive ({why})", "exclusive")
+    return Placement(
+        name, qos, node_name, cpus, tasks_per_node, gpus_per_node, exclusive, node.constraint, reachable, gpus
+    )
 
 
 def _fit_architecture(profile: ClusterProfile, node: NodeType, node_name: str) -> None:
@@ -191,6 +201,8 @@ def _fit_architecture(profile: ClusterProfile, node: NodeType, node_name: str) -
             f"{node_name} nodes are {node.arch}, but software environments are built on {' or '.join(sorted(built_on))}"
             f"{f' (partition {where})' if where else ''} and would not run there: "
             "name another environments.build_partition in your own profile",
+            "gpu_type",
+            "gpus",
         )
 
 
@@ -220,38 +232,53 @@ def _fit_gpus(
 ) -> tuple[int, bool]:
     if resources.gpus == 0:
         if partition.gpu_jobs_only:
-            raise _Unfit(0, "it asks for no GPU, but this partition is for GPU jobs only")
+            raise _Unfit(0, "it asks for no GPU, but this partition is for GPU jobs only", "gpus")
         if node.gpus and not all(node_type.gpus for node_type in profile.node_types.values()):
-            raise _Unfit(0, f"it asks for no GPU, but {node_name} nodes are reserved for cells with GPUs")
+            raise _Unfit(0, f"it asks for no GPU, but {node_name} nodes are reserved for cells with GPUs", "gpus")
         return 0, False
     wanted = f"{resources.gpus} {resources.gpu_type or 'GPU'}{'s' if resources.gpus > 1 else ''}"
     if profile.gpu_request is GpuRequest.NONE:
-        raise _Unfit(0, f"it asks for {wanted}, but {profile.title} has no GPU")
+        raise _Unfit(0, f"it asks for {wanted}, but {profile.title} has no GPU", "gpus")
     if not node.gpus:
-        raise _Unfit(0, f"it asks for {wanted}, but {node_name} nodes have no GPU")
+        raise _Unfit(0, f"it asks for {wanted}, but {node_name} nodes have no GPU", "gpus")
     if resources.gpu_type and node.gpus.type != resources.gpu_type:
         kinds = ", ".join(profile.gpu_types())
         if pinned := _only_pinned(profile, resources.gpu_type):
             raise _Unfit(
-                1, f"it asks for {wanted}, which only partition {pinned} has: name it in the study's `placement`"
+                1,
+                f"it asks for {wanted}, which only partition {pinned} has: name it in the study's `placement`",
+                "gpu_type",
             )
-        raise _Unfit(1, f"it asks for {wanted}, but {profile.title} has only {kinds}")
+        raise _Unfit(1, f"it asks for {wanted}, but {profile.title} has only {kinds}", "gpu_type")
     per_node = -(-resources.gpus // resources.nodes)
     if per_node > node.gpus.count:
-        raise _Unfit(2, f"it asks for {per_node} GPUs per node, but {node_name} nodes have {node.gpus.count}")
-    counts = node.gpus.request_counts
-    if counts and per_node not in counts:
         raise _Unfit(
-            2,
-            f"it asks for {per_node} GPUs per node, but {profile.title} accepts {', '.join(map(str, counts))}",
+            2, f"it asks for {per_node} GPUs per node, but {node_name} nodes have {node.gpus.count}", "gpus", "nodes"
         )
-    if node.gpus.whole_node_beyond_one and resources.nodes > 1:
-        if per_node != node.gpus.count:
+    # On a whole node further GPUs are nobody else's: the request may have more than the cell uses.
+    is_whole = resources.exclusive or profile.allocation_unit == "node"
+    counts = node.gpus.request_counts or (per_node,)
+    larger = [count for count in counts if per_node < count <= node.gpus.count]
+    if per_node not in counts:
+        if not is_whole or not larger:
             raise _Unfit(
                 2,
-                f"it asks for several {node_name} nodes, which must be whole nodes: request all {node.gpus.count} GPUs of each",
+                f"it asks for {per_node} GPUs per node, but {profile.title} accepts {', '.join(map(str, counts))} (`exclusive: true` asks "
+                "for whole nodes, on which GPUs may be idle)",
+                "gpus",
+                "nodes",
             )
-        return per_node, True
+        per_node = min(larger)
+    if node.gpus.whole_node_beyond_one and resources.nodes > 1:
+        if per_node != node.gpus.count and not is_whole:
+            raise _Unfit(
+                2,
+                f"it asks for several {node_name} nodes, which must be whole nodes: request all {node.gpus.count} GPUs of each, or set "
+                "`exclusive: true` and leave some idle",
+                "gpus",
+                "nodes",
+            )
+        return node.gpus.count, True
     return per_node, False
 
 
@@ -270,44 +297,47 @@ def _fit_qos(
     resources: Resources,
     name: str,
     partition: Partition,
-    cores: int,
-    memory: int,
+    size: _Size,
     pin: Pin,
 ) -> str | None:
     candidates = [pin.qos] if pin.qos else [qos for qos in partition.qos if not profile.qos[qos].on_request]
     if pin.qos and pin.qos not in partition.qos:
-        raise _Unfit(7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}")
+        raise _Unfit(
+            7, f"partition {name} does not take QOS {pin.qos}; {suggestion(pin.qos, partition.qos)}", "placement"
+        )
     if resources.time > partition.max_time:
         candidates = [qos for qos in candidates if profile.qos[qos].overrides_partition_time]
         if not candidates:
             limit = format_time(partition.max_time)
             raise _Unfit(
-                6, f"it asks for {format_time(resources.time)}, but the maximum of partition {name} is {limit}"
+                6, f"it asks for {format_time(resources.time)}, but the maximum of partition {name} is {limit}", "time"
             )
     if not candidates:
         return None
-    reasons = []
+    reasons, keys = [], []
     for candidate in candidates:
-        if reason := _over(profile.qos[candidate], resources, cores, memory):
-            reasons.append(f"QOS {candidate} {reason}")
-        else:
+        if not (over := _over(profile.qos[candidate], resources, size)):
             return candidate
-    raise _Unfit(8, f"in partition {name} " + ", ".join(reasons))
+        key, reason = over
+        reasons.append(f"QOS {candidate} {reason}")
+        keys.append(key)
+    raise _Unfit(8, f"in partition {name} " + ", ".join(reasons), *keys)
 
 
-def _over(qos: Qos, resources: Resources, cores: int, memory: int) -> str | None:
+def _over(qos: Qos, resources: Resources, size: _Size) -> tuple[str, str] | None:
+    """Return the resource with which a job exceeds a QOS, and how; None if it does not."""
     if qos.max_time and resources.time > qos.max_time:
-        return f"allows at most {format_time(qos.max_time)}"
+        return "time", f"allows at most {format_time(qos.max_time)}"
     if resources.nodes < qos.min_nodes:
-        return f"needs at least {qos.min_nodes} nodes"
+        return "nodes", f"needs at least {qos.min_nodes} nodes"
     if qos.max_nodes and resources.nodes > qos.max_nodes:
-        return f"allows at most {qos.max_nodes} nodes"
-    if qos.max_cores and cores > qos.max_cores:
-        return f"allows at most {qos.max_cores} cores"
-    if qos.max_gpus and resources.gpus > qos.max_gpus:
-        return f"allows at most {qos.max_gpus} GPUs"
-    if qos.max_memory and memory > qos.max_memory:
-        return f"stops at {format_memory(qos.max_memory)}"
+        return "nodes", f"allows at most {qos.max_nodes} nodes"
+    if qos.max_cores and size.cores > qos.max_cores:
+        return "cpus", f"allows at most {qos.max_cores} cores"
+    if qos.max_gpus and size.gpus > qos.max_gpus:
+        return "gpus", f"allows at most {qos.max_gpus} GPUs"
+    if qos.max_memory and size.memory > qos.max_memory:
+        return "memory", f"stops at {format_memory(qos.max_memory)}"
     return None
 
 
@@ -326,6 +356,8 @@ def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[st
     limits = {limit for partition in profile.partitions.values() for limit in [partition.max_time]}
     limits |= {qos.max_time for qos in profile.qos.values() if qos.max_time}
     sharing = 1 if asked.overcommit else tasks_per_node
+    if asked.exclusive:
+        yield "exclusive: false", asked.model_copy(update={"exclusive": False})
     for cpus in sorted({node.usable_cores // sharing for node in nodes} - {0}, reverse=True):
         if cpus < asked.cpus:
             yield f"cpus: {cpus}", asked.model_copy(update={"cpus": cpus})

@@ -95,7 +95,7 @@ def request(
         ("mem", f"{resources.memory * placement.tasks_per_node}M"),
     ]
     if resources.gpus and node.gpus:
-        wanted += GPU_RENDERERS[profile.gpu_request](placement.gpus_per_node, resources.gpus, node.gpus.type)
+        wanted += GPU_RENDERERS[profile.gpu_request](placement.gpus_per_node, placement.gpus, node.gpus.type)
     if placement.constraint:
         wanted = _also_constrained(wanted, placement.constraint)
     if placement.exclusive:

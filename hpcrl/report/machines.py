@@ -22,7 +22,8 @@ _CALIBRATION = {
 def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     """Tell for each attempt whether another one ran on one of its machines at the same time.
 
-    Values of the whole machine are then not the cell's own. The attempts of all studies of a dataset count.
+    Values of the whole machine are then not the cell's own. The attempts of all studies of a dataset count. A machine is a node,
+    or a host: a private Slurm has several nodes on one host, and a host may belong to two clusters.
 
     Args:
         cells: the complete table of the dataset. samples: its table, which has the names of the machines.
@@ -30,10 +31,13 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     shared = pd.Series(False, index=cells.index)
     known = cells[cells["started"].notna() & (cells["wall_time"] > 0)]
     walls = known["wall_time"].to_dict()
-    hosts = samples[[*ATTEMPT, "node"]].dropna().drop_duplicates()
-    spans = known.reset_index()[["index", "cluster", *ATTEMPT, "started", "wall_time"]].merge(hosts, on=ATTEMPT)
+    nodes = samples[[*ATTEMPT, "node"]].dropna().drop_duplicates()
+    spans = known.reset_index()[["index", "cluster", *ATTEMPT, "started", "wall_time", "hardware"]]
     spans = spans.assign(end=spans["started"] + spans["wall_time"]).sort_values("started", kind="stable")
-    for _, host in spans.groupby(["cluster", "node"], sort=False):
+    hosts = {text: _host(json.loads(text)) for text in spans["hardware"].dropna().unique()}
+    by_node = spans.merge(nodes, on=ATTEMPT).groupby(["cluster", "node"], sort=False)
+    by_host = spans.assign(host=spans["hardware"].map(hosts)).groupby("host", sort=False)
+    for _, host in (*by_node, *by_host):
         # The last end among those that began before is enough to know whether any of them still ran.
         last_end, last_index = float("-inf"), None
         for index, start, end, wall in host[["index", "started", "end", "wall_time"]].itertuples(index=False):
@@ -46,6 +50,13 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
             if end > last_end:
                 last_end, last_index = end, index
     return shared
+
+
+def _host(hardware: dict[str, Any]) -> str | None:
+    """Return what tells a host from those of other sites with its name; None for records without a host."""
+    if not hardware.get("host"):
+        return None
+    return json.dumps([hardware.get(name) for name in ("host", "cpu", "threads", "memory", "kernel")])
 
 
 def not_alone(rows: pd.DataFrame) -> pd.Series[str]:

@@ -125,8 +125,8 @@ def limit_threads(cpus: int, local_rank: int = 0) -> None:
     os.sched_setaffinity(0, cores[first : first + cpus] or cores)
 
 
-def limit_gpus(gpus: int) -> None:
-    """Hide the GPUs of this node that the cell did not request. Call it before a framework is imported.
+def limit_gpus(gpus: int) -> list[str]:
+    """Hide the GPUs of this node that the cell does not use, and return their names. Call it before a framework is imported.
 
     GPUs are numbered by bus, as in NVML. CUDA's default order is by estimated speed, so that on a node with several models
     the sampler would read another GPU.
@@ -138,3 +138,5 @@ def limit_gpus(gpus: int) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif len(visible := list(visible_gpus())) > gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible[:gpus])
+        return visible[gpus:]
+    return []

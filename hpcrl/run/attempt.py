@@ -17,14 +17,14 @@ import psutil
 
 from hpcrl.catalogue.registry import is_out_of_memory
 from hpcrl.catalogue.training import ranks_with_actors
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
 from hpcrl.formats.mlflow import key_of_attempt, parameters
 from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, Cell, Job, Plan
 from hpcrl.formats.record import UNMEASURED
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run.agents import save_agents
-from hpcrl.run.allocation import Allocation
+from hpcrl.run.allocation import Allocation, limit_gpus
 from hpcrl.run.cell import record_of
 from hpcrl.run.command import Places, run_command_cell, unsafe
 from hpcrl.run.events import DURING, LiveEvents, write_events
@@ -83,6 +83,7 @@ class RankOfAttempt:
         Raises:
             UsageError: the attempt has a record already.
         """
+        self._idle_gpus = limit_gpus(cell.asked.gpus_per_node)
         adopt_orphans()
         if plan.runs_command:
             name_runner()
@@ -184,6 +185,9 @@ class RankOfAttempt:
         self._recorder.look = self._profiling.look
         if self._first_on_node and baseline.note:
             self._recorder.event(baseline.note)
+        if self._first_on_node and self._idle_gpus:
+            used = count(self._cell.asked.gpus_per_node, "GPU")
+            self._recorder.event(f"idle: GPU {', GPU '.join(self._idle_gpus)} (the cell uses {used} of its node)")
         if self._shows and self._tensorboard == "during":
             self._recorder.followers.append(
                 LiveEvents(self._places.own, self._recorder.started, allocation.node, allocation.attempt)

@@ -15,7 +15,7 @@ from hpcrl.formats.attempts import Start
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
 from hpcrl.profilers import KEY, NONE
-from hpcrl.run.allocation import Allocation, limit_gpus, limit_threads
+from hpcrl.run.allocation import Allocation, limit_threads
 from hpcrl.run.search import Trial, begin
 from hpcrl.run.standing import lacks
 
@@ -63,7 +63,6 @@ def run_cell(
         cell = replace(cell, config=cell.config | trial.values)
     values = {**cell.config, **cell.resources, "cell": cell.id}
     of_hpcrl = _set_variables({name: fill(text, values) for name, text in plan.workload.get("env", {}).items()})
-    limit_gpus(cell.asked.gpus_per_node)
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.run.attempt import RankOfAttempt
 

@@ -148,6 +148,13 @@ def options(study: Study) -> list[list[Option]]:
     return positions
 
 
+def included(study: Study) -> list[Option]:
+    """Return the included cells of a study, each as one position that sets all its keys."""
+    return [
+        Option(extra, {key: ("include", number, key) for key in extra}) for number, extra in enumerate(study.include)
+    ]
+
+
 def axis_faults(study: Study) -> Iterator[tuple[Key, str]]:
     """Give the faults of `zip` and `random`, and the keys that are set twice."""
     owners: dict[str, str] = {}

@@ -83,6 +83,19 @@ def study_faults(study: Study) -> Iterator[Fault]:
                 yield ("workload", *path), f"{{{name}}} is not an axis; {words}"
     yield from _goal_and_score(study)
     yield from _scaling_faults(study)
+    if not study.workload.trains:
+        yield from _node_faults(study)
+
+
+def _node_faults(study: Study) -> Iterator[Fault]:
+    """Give numbers of tasks of a command that leave a node without one."""
+    told = set()
+    for values, paths in combinations(study, ("tasks", "nodes")):
+        tasks, nodes = values["tasks"], values["nodes"]
+        at = paths.get("tasks", ("resources", "tasks"))
+        if isinstance(tasks, int) and isinstance(nodes, int) and tasks < nodes and at not in told:
+            told.add(at)
+            yield at, f"expected at least {nodes}, one on each node, got {tasks}"
 
 
 def _scaling_faults(study: Study) -> Iterator[Fault]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 from hpcrl.catalogue.actions import SPACES, bounds_fault, kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
-from hpcrl.errors import suggestion
+from hpcrl.errors import UsageError, suggestion
 from hpcrl.spec.quiet import without_warnings
 
 _Spaces = tuple[
@@ -27,6 +28,31 @@ _REWARDS = {"CartPole": (1.0, 1.0), "MountainCar": (-1.0, -1.0), "Acrobot": (-1.
 def reward_range(name: str) -> tuple[float, float] | None:
     """Return the least and the largest reward of a step of an environment; None if that is not known."""
     return _REWARDS.get(name.rpartition("-v")[0])
+
+
+def episode_limit(name: str, options: Mapping[str, Any], given: int | None) -> int | None:
+    """Return the maximum steps of an episode, where a study gives the limit `given`, or none.
+
+    None if there is no maximum, or if it is not known here.
+    """
+    if not (own := OWN_ENVIRONMENTS.get(name)):
+        return given or _registered_limit(name)
+    try:
+        own = own.with_options(name, options)
+    except UsageError:  # a fault of its own
+        return None
+    return (given or own.limit) + own.more_steps
+
+
+@cache
+def _registered_limit(name: str) -> int | None:
+    if not is_known_here(name):
+        return None
+    from gymnasium.envs.registration import registry
+
+    versions = [spec for spec in registry.values() if name in (spec.id, spec.id.rpartition("-v")[0])]
+    newest = max(versions, key=lambda spec: spec.version or 0, default=None)
+    return newest.max_episode_steps if newest else None
 
 
 @cache

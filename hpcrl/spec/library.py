@@ -13,6 +13,7 @@ from hpcrl.spec.claims import Claims, read_claims
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.document import Document, display, read_document, validate
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.explain import Key, dotted
 from hpcrl.spec.hashes import read_hashes
 from hpcrl.spec.overrides import overridden
 from hpcrl.spec.study import Study
@@ -117,7 +118,7 @@ class Library:
         In the result, the `workdir` of a command is absolute, or None in a packaged study without one. The path and the image
         of an existing environment are absolute, too, but keep their variables, which are expanded on the cluster.
         """
-        document = overridden(self.document("jobs", name), settings)
+        document = self._study_document(name, settings)
         study = validate(Study, document)
         if isinstance(study.environment, Standing):
             standing = _located(study.environment, document)
@@ -134,6 +135,16 @@ class Library:
             return study
         place = _workdir(study.workload.workdir, document, self.find("jobs", name))
         return study.model_copy(update={"workload": study.workload.model_copy(update={"workdir": place})})
+
+    def _study_document(self, name: str, settings: Sequence[str]) -> Document:
+        return overridden(self.document("jobs", name), settings)
+
+    def places_in_study(self, name: str, paths: Sequence[Key], settings: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the place of each value of a study as ``file:line: key``. A value that has none is at the nearest that encloses it."""
+        if not paths:
+            return ()
+        document = self._study_document(name, settings)
+        return tuple(f"{document.origin(path).where}: {dotted(path)}".removesuffix(": ") for path in paths)
 
     def claims(self, paper: str) -> Claims:
         return read_claims(self.document("jobs/claims", paper))

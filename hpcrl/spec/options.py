@@ -11,9 +11,10 @@ from hpcrl.catalogue import fields
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS, option_names
 from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.spec.checks import Fault, assignments, combinations
-from hpcrl.spec.gym import is_known_here
+from hpcrl.spec.gym import episode_limit, is_known_here
 
 if TYPE_CHECKING:
+    from hpcrl.catalogue.registry import Algorithm
     from hpcrl.spec.study import Study
 
 EPISODE_LIMIT = "max_episode_steps"  # of the workload, or an axis
@@ -72,6 +73,20 @@ def episode_limit_fault(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return None
     return f"expected a whole number of at least 1, got {written(value)}"
+
+
+def longest_episode(study: Study, values: Mapping[str, Any]) -> int | None:
+    """Return the maximum steps of an episode at a point of the matrix; None if there is no maximum, or if it is not known here."""
+    given = values.get(EPISODE_LIMIT) or study.workload.max_episode_steps
+    return episode_limit(study.workload.environment or "", options_at(study, values), given)
+
+
+def episode_fault(
+    study: Study, algorithm: Algorithm, settings: Any, values: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Return the setting that does not suit the longest episode at a point of the matrix, and why; None if all do."""
+    limit = longest_episode(study, values)
+    return algorithm.episode_fault(settings, limit) if limit else None
 
 
 def option_fault(environment: str, name: str, value: Any) -> str | None:

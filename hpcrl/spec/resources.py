@@ -34,7 +34,8 @@ class Resources(Model):
         None,
         ge=1,
         strict=True,
-        description="number of ranks; default: one, with a parallelism one for each GPU, with actors one more than actors",
+        description="number of ranks; default: one on each node; with a parallelism at least two, and one for each GPU; with actors one more than "
+        "actors",
     )
     memory: MiB = 4096
     time: Seconds = 3600
@@ -59,6 +60,11 @@ def resource_fault(key: str, value: object) -> str | None:
     return None
 
 
+def averaging_ranks(gpus: int, nodes: int) -> int:
+    """Return the default number of ranks that average gradients: at least two, one for each GPU, and one on each node."""
+    return max(gpus, nodes, 2)
+
+
 def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> Resources:
     """Return the resources of a point's cell: the study's, replaced by those that the point sets, with the number of ranks.
 
@@ -76,5 +82,5 @@ def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Map
     if merged.tasks is not None:
         return merged
     if (tasks := ranks_with_actors({**hyperparameters, **point})) is None:
-        tasks = merged.nodes if merged.parallelism == "none" else max(merged.gpus, 2)
+        tasks = merged.nodes if merged.parallelism == "none" else averaging_ranks(merged.gpus, merged.nodes)
     return merged.model_copy(update={"tasks": tasks})

@@ -17,7 +17,7 @@ from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRI
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.checks import assignments, combinations
 from hpcrl.spec.explain import Key
-from hpcrl.spec.options import EPISODE_LIMIT, episode_limit_fault, option_fault, options_of_study
+from hpcrl.spec.options import EPISODE_LIMIT, episode_fault, episode_limit_fault, option_fault, options_of_study
 from hpcrl.spec.resources import RESOURCES, Model, Scalar
 
 if TYPE_CHECKING:
@@ -279,9 +279,11 @@ def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
         names = fields.names(algorithm.settings)
         given = {name: value for name, value in study.workload.hyperparameters.items() if name in names}
         for values in itertools.islice(itertools.product(*ends.values()), _CORNERS):
-            point = {key: value for key, value in zip(ends, values, strict=True) if key in names}
+            corner = dict(zip(ends, values, strict=True))
+            point = {key: value for key, value in corner.items() if key in names}
             settings = fields.check(algorithm.name, algorithm.settings, {**given, **point})
-            if (wrong := algorithm.fault(settings, 1)) and wrong[0] not in told:
+            wrong = algorithm.fault(settings, 1) or episode_fault(study, algorithm, settings, corner)
+            if wrong and wrong[0] not in told:
                 told.add(wrong[0])
                 shown = ", ".join(f"{name}: {written(value)}" for name, value in point.items())
                 at: Key = ("search", "space", wrong[0]) if wrong[0] in point else ("search", "space")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from hpcrl.catalogue import fields
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.catalogue.training import COMPILED_IN, NOT_FUSED, OffPolicySettings, has_actors
+from hpcrl.catalogue.training import COMPILED_IN, NOT_FUSED, OffPolicySettings, has_actors, ranks_with_actors
 from hpcrl.errors import count, suggestion, written
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
@@ -17,13 +18,15 @@ from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import environment_fault, image_side, reward_range
 from hpcrl.spec.options import (
     EPISODE_LIMIT,
+    episode_fault,
     episode_limit_fault,
+    longest_episode,
     option_faults,
     options_at,
     options_of_study,
     unnamed_option,
 )
-from hpcrl.spec.resources import RESOURCES
+from hpcrl.spec.resources import RESOURCES, averaging_ranks, resource_fault
 
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
@@ -42,10 +45,13 @@ def training_faults(study: Study) -> Iterator[Fault]:
     in_axes = list(_axis_faults(study, used))
     in_options = list(option_faults(study))
     yield from (*in_workload, *in_axes, *in_options)
-    if not in_axes:
+    are_sound = not in_axes and not any(
+        key in RESOURCES and resource_fault(key, value) for _, key, value in assignments(study)
+    )
+    if are_sound:
         known = {path for path, _ in in_workload}
         yield from (fault for fault in _combination_faults(study) if fault[0] not in known)
-    if not in_axes and not in_workload:
+    if are_sound and not in_workload:
         yield from _settings_faults(study)
     if not in_options:
         yield from _environment_faults(study, workload.environment)
@@ -85,10 +91,10 @@ def training_notes(study: Study) -> list[str]:
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
         # An episode that is cut off is bootstrapped: its value is that of one without end.
-        limit = values.get(EPISODE_LIMIT) or study.workload.max_episode_steps or 0
         gamma = getattr(settings, "gamma", 1.0)
-        steps = 1 / (1 - gamma) if gamma < 1 else limit
-        if text := algorithm.note(settings, min(0.0, rewards[0] * steps), max(0.0, rewards[1] * steps)):
+        steps = 1 / (1 - gamma) if gamma < 1 else longest_episode(study, values) or math.inf
+        least, most = (reward * steps if reward else 0.0 for reward in rewards)
+        if text := algorithm.note(settings, min(0.0, least), max(0.0, most)):
             notes[text] = None
     return list(notes)
 
@@ -179,6 +185,9 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         "execution",
         "parallelism",
         "gpus",
+        "nodes",
+        "tasks",
+        "actors",
         "stepping",
         *sorted({*NOT_FUSED, *owners} & study.factors()),
     )
@@ -215,10 +224,11 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
     """Give settings that are valid alone, but not together or not for the ranks of a cell. Each setting is named once."""
     given = study.workload.hyperparameters
     names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
+    names |= {EPISODE_LIMIT, *options_of_study(study)}
     told: set[str] = set()
     side = image_side(study.workload.environment or "")
     space = study.search.space if study.search else {}
-    for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus")):
+    for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus", "nodes")):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
@@ -226,8 +236,10 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
         drawn = _lowest(algorithm, space)
         settings = fields.check(algorithm.name, algorithm.settings, {**given, **drawn, **own})
         yield from _actors_faults(settings, values, paths, told)
-        ranks = 1 if values["parallelism"] == "none" else values["tasks"] or max(values["gpus"], 2)
-        wrong = algorithm.fault(settings, ranks)
+        ranks = 1
+        if values["parallelism"] != "none":
+            ranks = values["tasks"] or averaging_ranks(values["gpus"], values["nodes"])
+        wrong = algorithm.fault(settings, ranks) or episode_fault(study, algorithm, settings, values)
         if wrong is None and side and (small := filters_fault(getattr(settings, "filters", ()), side)):
             wrong = "filters", small
         if wrong and wrong[0] not in told and wrong[0] not in drawn:  # the search checks its own
@@ -284,6 +296,7 @@ def _cannot(
     algorithm: Algorithm, framework: Framework, environment: str, with_options: bool, values: dict[str, Any]
 ) -> Iterator[Impossible]:
     execution, parallelism = values["execution"], values["parallelism"]
+    yield from _cannot_share_nodes(values)
     if framework.name not in algorithm.frameworks:
         yield "framework", ("algorithm",), f"{algorithm.title} has no framework {written(framework.name)}"
     if "image" not in framework.observations and image_side(environment):
@@ -320,8 +333,36 @@ def _cannot(
         yield "stepping", (), f"there is no {environment} as NumPy arrays, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
+    if execution == "fused" and stepping not in ("sync", "compiled"):
+        yield (
+            "stepping",
+            ("execution",),
+            f"fused has the environment in the learner's program: {stepping} does not apply",
+        )
     if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):
         for key in (key for key, value in NOT_FUSED.items() if values.get(key, value) != value):
             yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"
     if values["gpus"] and "cuda" not in framework.devices:
         yield "gpus", ("framework",), f"{framework.title} supports the CPU only"
+
+
+def _cannot_share_nodes(values: dict[str, Any]) -> Iterator[Impossible]:
+    """Give resources with which ranks would be idle, or nodes."""
+    nodes, tasks = values["nodes"], values["tasks"]
+    if (ranks := ranks_with_actors(values)) is not None:
+        if nodes > ranks:
+            yield "nodes", ("topology", "actors"), f"expected at most {ranks}, the learner and its actors, got {nodes}"
+    elif values["parallelism"] == "none":
+        key = "tasks" if (tasks or 1) > 1 else "nodes"
+        if (values[key] or 1) > 1:
+            yield (
+                key,
+                ("parallelism",),
+                f"expected 1, because a training without `parallelism` is one process on one node, got {values[key]}",
+            )
+    elif (ranks := tasks or averaging_ranks(values["gpus"], nodes)) % nodes:
+        yield (
+            "tasks" if tasks else "nodes",
+            ("parallelism", "gpus", "nodes") if tasks else ("parallelism", "gpus"),
+            f"{nodes} nodes cannot share {count(ranks, 'rank')} evenly: expected a multiple of the nodes",
+        )

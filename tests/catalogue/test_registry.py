@@ -61,6 +61,22 @@ def test_what_does_not_fit(name: str, value: object) -> None:
     assert fields.fault(algorithms()["dqn"].settings, name, value)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        ("ppo", "clip_range"), ("rainbow", "noise_scale"), ("dqn", "target_share"), ("td3", "target_share"),
+        *((name, "learning_rate") for name in ("dqn", "ppo", "rainbow", "td3", "vpg")),
+        ("td3", "value_learning_rate"), ("vpg", "value_learning_rate"),
+    ],
+)  # fmt: skip
+def test_what_must_be_above_0(algorithm: str, name: str) -> None:
+    settings = algorithms()[algorithm].settings
+    assert fields.fault(settings, name, 1e-12) is None
+    for value in (0, 0.0, -1e-12):
+        assert str(fields.fault(settings, name, value)).startswith("expected a number greater than 0"), value
+    assert "share" not in name or "and at most 1, got 1.5" in str(fields.fault(settings, name, 1.5))
+
+
 def test_variables_before_an_import_keep_what_the_user_said() -> None:
     jax = frameworks()["jax"]
     assert jax.variables(1, {"XLA_FLAGS": "--a"})["XLA_FLAGS"] == "--a --xla_cpu_multi_thread_eigen=false"

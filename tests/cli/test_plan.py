@@ -49,6 +49,48 @@ def test_the_limits_of_the_site_are_said(hpcrl: Call, in_tmp: Path) -> None:
     assert hpcrl(*arguments, "--cells-per-task", "0").code == 2
 
 
+def test_what_has_no_place_is_said_with_file_and_line(hpcrl: Call, in_tmp: Path) -> None:
+    content = command_study(
+        ["true"], axes={"size": [{"cpus": 1}, {"cpus": 300}, {"cpus": 1, "gpus": 1}]}, environment="torch"
+    )
+    path = write_yaml(
+        in_tmp / "s.yaml", content | {"resources": {"memory": "1G", "time": "00:10:00", "exclusive": False}}
+    )
+    lines = {text.strip(" -{}"): number for number, text in enumerate(path.read_text().splitlines(), 1)}
+    arguments = ("plan", "--cluster", "cirrus", "--account", "z01", "--study", "s.yaml", "--dry-run")
+    shown = hpcrl(*arguments)
+    cores = (
+        f"s.yaml:{lines['cpus: 300']}: axes.size.1.cpus: it asks for 300 cores per node, but standard nodes have 288"
+    )
+    gpus = (
+        f"s.yaml:{lines['cpus: 1, gpus: 1']}: axes.size.2.gpus: it asks for 1 GPU, but EPCC, Cirrus EX4000 has no GPU"
+    )
+    assert shown.code == 0
+    for text in (cores, gpus):
+        assert f"\n  {text}\n      cells: 1 (" in shown.out
+    found = json.loads(hpcrl(*arguments, "--json").out)["unplaced"]
+    assert [group["where"] for group in found] == [text.partition(": it asks")[0] for text in (cores, gpus)]
+    strict = hpcrl(*arguments, "--strict")
+    assert (strict.code, f"2 cells have no place on EPCC, Cirrus EX4000 (--strict): {cores}" in strict.err) == (2, True)
+    # A value of the command line has no line.
+    shown = hpcrl(*arguments, "--set", "axes.size=[small]", "--set", "resources.cpus=300")
+    assert shown.code == 2
+    assert "--set resources.cpus=300: resources.cpus: it asks for 300 cores per node" in shown.err
+
+
+def test_whole_nodes_that_a_site_forbids_are_said_with_file_and_line(hpcrl: Call, in_tmp: Path) -> None:
+    write_yaml(in_tmp / "shared.yaml", {"extends": "cirrus", "forbidden_flags": {"exclusive": "nodes are shared"}})
+    path = write_yaml(in_tmp / "s.yaml", command_study(["true"], axes={"exclusive": [False, True]}))
+    line = path.read_text().splitlines().index("  exclusive: [false, true]") + 1
+    shown = hpcrl("plan", "--cluster", "shared.yaml", "--account", "z01", "--study", "s.yaml", "--dry-run")
+    assert shown.code == 0
+    reason = "it asks for whole nodes, but EPCC, Cirrus EX4000 forbids --exclusive (nodes are shared)"
+    assert f"\n  s.yaml:{line}: axes.exclusive.1: {reason}\n" in shown.out
+    assert (
+        "\n      nearest: exclusive: false would fit (partition standard, QOS standard, standard nodes)\n" in shown.out
+    )
+
+
 def test_what_is_reused_is_counted(hpcrl: Call, in_tmp: Path) -> None:
     study = command_study(["true"], seeds=3)
     old = planned(in_tmp / "old", study)

@@ -13,7 +13,7 @@ from hpcrl.collect.merge import collect
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.submission import Submission
 from hpcrl.slurm.client import Completed, Slurm
-from tests.builders import cells_of, dqn_study, granted, planned, write_record
+from tests.builders import cells_of, dqn_study, granted, planned, ranks_study, write_record
 from tests.collect.gathering import gathered
 
 
@@ -88,7 +88,7 @@ def test_an_attempt_without_a_record_has_its_place_among_the_others(tmp_path: Pa
 
 @pytest.mark.parametrize("last_rank", ["completed", None])
 def test_ranks_are_one_row_with_the_failure(tmp_path: Path, last_rank: str | None) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 3, "nodes": 1, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(3), "sol")
     (cell,) = cells_of(plan)
     write_record(plan, cell, rank=0)
     write_record(plan, cell, rank=1, node="n2", outcome="failed", reason="it broke")
@@ -100,7 +100,7 @@ def test_ranks_are_one_row_with_the_failure(tmp_path: Path, last_rank: str | Non
 
 
 def test_a_rank_that_kept_a_checkpoint_at_a_signal_speaks_for_those_that_were_ended_with_it(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 3, "nodes": 1, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(3), "sol")
     (cell,) = cells_of(plan)
     write_record(plan, cell, rank=0, outcome="preempted", reason="a checkpoint was kept")
     write_record(plan, cell, rank=1, node="n2", outcome=None)
@@ -111,7 +111,7 @@ def test_a_rank_that_kept_a_checkpoint_at_a_signal_speaks_for_those_that_were_en
 
 
 def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(2), "sol")
     (cell,) = cells_of(plan)
     write_record(plan, cell, rank=0, outcome="failed", reason="Horovod has been shut down", wall_time=9.0)
     write_record(plan, cell, rank=1, outcome="oom", reason="out of memory", wall_time=4.0)

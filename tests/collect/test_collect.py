@@ -20,7 +20,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.record import SAMPLE_COLUMNS
 from hpcrl.formats.tables import SCHEMAS
-from tests.builders import cells_of, dqn_study, granted, planned, write_record
+from tests.builders import cells_of, dqn_study, granted, planned, ranks_study, write_record
 from tests.collect.gathering import gathered, no_slurm, raw_frame, rewritten
 
 
@@ -235,7 +235,7 @@ def test_the_last_evaluation_lasts_until_the_record_ends(tmp_path: Path) -> None
 
 
 def test_means_are_over_what_was_read_and_ranks_add_up(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "cpus": 1, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(2), "sol")
     (cell,) = cells_of(plan)
     slow = {"calibration": {"python": 20.0, "matrix": 5.0, "unix_time": 1.0}}
     fast = {"calibration": {"python": 40.0, "matrix": 4.0, "unix_time": 1.0}}
@@ -257,7 +257,7 @@ def test_means_are_over_what_was_read_and_ranks_add_up(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_behind_is_noted_and_nodes_are_aligned(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 2, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(2, nodes=2), "sol")
     (cell,) = cells_of(plan)
     ledger = Ledger(plan, create=True)
     claimed = ledger.intend(granted(plan, "0"))

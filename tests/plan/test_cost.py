@@ -47,6 +47,14 @@ def test_whole_nodes_are_paid_whole() -> None:
     assert costs("cirrus", cpus=1, nodes=2, tasks=2).core_hours == 2 * 288 * 2  # several nodes of Cirrus are had whole
 
 
+def test_idle_gpus_of_whole_nodes_are_paid() -> None:
+    found = costs("cirrus-legacy", cpus=13, gpus=3, tasks=3, exclusive=True)
+    assert (found.core_hours, found.gpu_hours) == (40 * 2, 4 * 2)
+    # Sol counts 25 for an A100: all four of a whole node, with its 48 cores and the memory that was asked for.
+    whole = costs("sol", gpus=1, gpu_type="a100", memory="8G", exclusive=True)
+    assert (whole.gpu_hours, whole.billed) == (4 * 2, (48 + 8 / 4 + 100) * 2)
+
+
 def test_cores_come_with_gpus() -> None:
     """The old Cirrus gave ten cores with each V100."""
     legacy = PROFILES["cirrus-legacy"]

@@ -48,6 +48,28 @@ def test_horovod_has_a_rank_for_each_gpu(tmp_path: Path) -> None:
     assert found.resources.tasks == 4
 
 
+def test_every_node_of_a_horovod_cell_has_a_rank(tmp_path: Path) -> None:
+    (found,) = points(tmp_path, axes={"parallelism": ["horovod"]}, resources={"nodes": 3})
+    assert found.resources.tasks == 3
+
+
+def test_a_point_knows_where_its_resources_are_set(tmp_path: Path) -> None:
+    one, other, last = points(
+        tmp_path,
+        axes={"where": [{"cpus": 1, "memory": "1G"}, {"nodes": 2}]},
+        include=[{"gpus": 1}],
+        computed={"tasks": "nodes * 2"},
+        resources={"time": "00:10:00"},
+    )
+    assert one.place_of(["memory", "cpus"]) == ("axes", "where", 0, "memory")
+    assert other.place_of(["cpus", "nodes"]) == ("axes", "where", 1, "nodes")
+    assert last.place_of(["gpus"]) == ("include", 0, "gpus")
+    assert last.place_of(["tasks"]) == ("computed", "tasks")
+    assert last.place_of(["time"]) == ("resources", "time")
+    assert last.place_of(["placement"]) == ("placement",)
+    assert last.place_of([]) == ("resources",)
+
+
 def test_no_cell_is_left(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no cell is left, because its `exclude` rules match all cells"):
         points(tmp_path, exclude=[{"variant": "a"}])

@@ -363,3 +363,21 @@ def test_a_support_that_cannot_hold_the_returns_is_told(
     notes = [note for note in read_plan(directory).totals["notes"] if "support" in note]
     assert len(notes) == (told is not None)
     assert told is None or told in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("environment", "axes", "told"),
+    [
+        ("CartPole-v1", {}, "from 0 to 500 at gamma 1"),
+        ("CartPole-v0", {}, "from 0 to 200 at gamma 1"),
+        ("CartPole-v1", {"max_episode_steps": [90, 120]}, "from 0 to 120 at gamma 1"),
+    ],
+)
+def test_without_discounting_returns_are_as_long_as_the_environment_s_episodes(
+    tmp_path: Path, environment: str, axes: dict[str, Any], told: str
+) -> None:
+    study = dqn_study(axes={"framework": ["numpy"], **axes})
+    study["workload"] = {"algorithm": "rainbow", "environment": environment, "hyperparameters": {"gamma": 1.0}}
+    directory = planned(tmp_path / "plan", study, "workstation")
+    (note,) = [note for note in read_plan(directory).totals["notes"] if "support" in note]
+    assert told in note

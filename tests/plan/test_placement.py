@@ -6,7 +6,8 @@ import pytest
 
 from hpcrl.errors import UsageError
 from hpcrl.plan.cost import cost
-from hpcrl.plan.placement import NoPlace, Placement, notes, place
+from hpcrl.plan.notes import idle_notes, notes
+from hpcrl.plan.placement import NoPlace, Placement, place
 from hpcrl.plan.requests import request
 from hpcrl.spec.cluster import ClusterProfile, GpuRequest
 from hpcrl.spec.library import Library
@@ -94,8 +95,58 @@ def test_a_cell_may_ask_for_a_whole_node_unless_the_site_forbids_that() -> None:
     legacy = PROFILES["cirrus-legacy"]
     assert cost(legacy, placed(legacy, **wanted), asked(**wanted)).core_hours == 36
     forbids = legacy.model_copy(update={"forbidden_flags": {"exclusive": "nodes are shared"}})
-    with pytest.raises(UsageError, match=r"forbids --exclusive \(nodes are shared\), but this cell needs it"):
-        options(forbids, **wanted)
+    found = place(forbids, asked(**wanted), Pin())
+    assert isinstance(found, NoPlace)
+    assert (
+        found.reason
+        == "it asks for whole nodes, but EPCC, Cirrus ICE XA (switched off) forbids --exclusive (nodes are shared)"
+    )
+    assert found.nearest == "exclusive: false would fit (partition standard, QOS standard, standard nodes)"
+    assert found.keys == ("exclusive",)
+    # Where one partition alone forbids it, the cell goes to another.
+    shared = legacy.partitions["standard"].model_copy(update={"forbidden_flags": {"exclusive": "nodes are shared"}})
+    other = legacy.model_copy(update={"partitions": {**legacy.partitions, "standard": shared}})
+    assert placed(other, **wanted).partition == "highmem"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "requested", "told"),
+    [
+        (1, 1, "cells with 1 GPU have a whole gpu node: 3 of the 4 GPUs there are idle"),
+        (2, 2, "cells with 2 GPUs have a whole gpu node: 2 of the 4 GPUs there are idle"),
+        (3, 4, "cells with 3 GPUs have a whole gpu node: 1 of the 4 GPUs there is idle"),
+        (4, 4, None),
+    ],
+)
+def test_a_whole_node_may_have_more_gpus_than_the_cell_uses(gpus: int, requested: int, told: str | None) -> None:
+    legacy, wanted = PROFILES["cirrus-legacy"], {"gpus": gpus, "exclusive": True}
+    assert options("cirrus-legacy", **wanted)["gres"] == f"gpu:{requested}"
+    found = placed("cirrus-legacy", **wanted)
+    assert idle_notes(legacy, [(found, asked(**wanted))] * 2) == ([told] if told else [])
+    assert cost(legacy, found, asked(**wanted)).gpu_hours == 4
+    shared = legacy.model_copy(update={"gpu_request": GpuRequest.GPUS})
+    assert options(shared, **wanted)["gpus"] == requested
+
+
+def test_several_whole_nodes_may_have_idle_gpus() -> None:
+    legacy, wanted = PROFILES["cirrus-legacy"], {"gpus": 4, "nodes": 2, "exclusive": True}
+    found = placed("cirrus-legacy", **wanted)
+    assert (found.gpus_per_node, found.gpus) == (4, 8)
+    assert idle_notes(legacy, [(found, asked(**wanted))]) == [
+        "cells with 4 GPUs have 2 whole gpu nodes: 4 of the 8 GPUs there are idle"
+    ]
+    # The limits of a QOS are for what a job requests.
+    small = legacy.qos["gpu"].model_copy(update={"max_gpus": 4})
+    limited = legacy.model_copy(update={"qos": {**legacy.qos, "gpu": small, "long": small}})
+    unfit = place(limited, asked(**wanted), Pin())
+    assert isinstance(unfit, NoPlace)
+    assert "QOS gpu allows at most 4 GPUs" in unfit.reason
+    assert "gpus" in unfit.keys
+
+
+def test_gpus_that_others_may_use_are_not_idle() -> None:
+    found = placed("cirrus-legacy", gpus=1)
+    assert idle_notes(PROFILES["cirrus-legacy"], [(found, asked(gpus=1)), (placed("cirrus"), asked())]) == []
 
 
 def test_what_partition_and_qos_of_a_site_really_allow() -> None:
@@ -187,8 +238,8 @@ def test_horovod_gpus_on_a_cluster_without_any() -> None:
         ("sol", {"memory": "3T"}, "asks for 3072G per node, but standard nodes have 512G", "memory: 2048G"),
         ("cirrus", {"cpus": 300}, "standard nodes have 288", "cpus: 288"),
         ("cirrus", {"nodes": 1000}, "asks for 1000 nodes", "nodes: "),
-        ("cirrus-legacy", {"gpus": 3}, "accepts 1, 2, 4", "gpus: 2"),
-        ("cirrus-legacy", {"gpus": 4, "nodes": 2}, "request all 4 GPUs of each", "nodes: 1"),
+        ("cirrus-legacy", {"gpus": 3}, "accepts 1, 2, 4 (`exclusive: true` asks for whole nodes", "gpus: 2"),
+        ("cirrus-legacy", {"gpus": 4, "nodes": 2}, "request all 4 GPUs of each, or set `exclusive: true`", "nodes: 1"),
     ],
 )
 def test_why_not_and_what_instead(profile: str, changes: dict[str, Any], reason: str, nearest: str) -> None:

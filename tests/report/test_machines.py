@@ -21,7 +21,7 @@ def attempts(*spans: tuple[str, float, float], cluster: str = "c") -> tuple[pd.D
     """Attempts and their samples: the node, the start and the end of each."""
     keys = [{"plan": "p", "cell": str(number), "attempt": "a"} for number in range(len(spans))]
     cells = [
-        {**key, "cluster": cluster, "started": start, "wall_time": end - start}
+        {**key, "cluster": cluster, "started": start, "wall_time": end - start, "hardware": None}
         for key, (_, start, end) in zip(keys, spans, strict=True)
     ]
     samples = [{**key, "node": node} for key, (node, _, _) in zip(keys, spans, strict=True)]
@@ -48,6 +48,20 @@ def test_machines_without_a_name_and_equal_names_of_two_clusters() -> None:
     cells["cluster"] = ["a", "b"]
     assert not side_by_side(cells, samples).any()
     assert not side_by_side(cells, samples.iloc[:0]).any()
+
+
+def test_nodes_of_one_host_are_one_machine() -> None:
+    """As those of a private Slurm, and as a workstation beside it."""
+    cells, samples = attempts(("n1", 0, 100), ("n2", 50, 150), ("w", 140, 240), ("n1", 300, 400))
+    cells["cluster"] = ["a", "a", "b", "a"]
+    machine = {"host": "lab", "cpu": "EPYC", "threads": 2, "memory": 1024**3, "kernel": "6.1"}
+    cells["hardware"] = json.dumps(machine)
+    assert side_by_side(cells, samples).tolist() == [True, True, True, False]
+    # Another machine of the same name, and records without a host.
+    others = [{**machine, "cpu": "Xeon"}, {**machine, "host": None}]
+    for other in others:
+        cells["hardware"] = [json.dumps(machine), json.dumps(other), json.dumps(machine), json.dumps(other)]
+        assert not side_by_side(cells, samples).any()
 
 
 def test_the_machines_in_one_line() -> None:

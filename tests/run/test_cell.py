@@ -258,7 +258,7 @@ def test_a_cell_without_gpus_sees_none(tmp_path: Path) -> None:
 
 
 def test_ranks_without_a_parallelism_are_refused(tmp_path: Path) -> None:
-    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "tasks": [2]}))
+    plan = planned(tmp_path / "p", dqn_study())
     done = run_task(plan, JOB, 0, "--ranks", "2")
     assert done.returncode == 1
     assert "this cell has 2 ranks, but `parallelism` is none" in done.stderr
@@ -401,6 +401,37 @@ def test_killed_at_once_the_record_reads_back(tmp_path: Path) -> None:
     data = only_record(plan)
     assert data.footer is None
     assert len(data.column("episodes", "step")) > 5
+
+
+# Four GPUs, of which nothing can be measured.
+FOUR_GPUS = """
+class NVMLError(Exception): ...
+class NVMLError_NotSupported(NVMLError): ...
+class Other(NVMLError): ...
+NVMLError_NoPermission = NVMLError_LibraryNotFound = NVMLError_DriverNotLoaded = NVMLError_FunctionNotFound = Other
+def nvmlInit(): ...
+def nvmlDeviceGetCount(): return 4
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(gpu): return f"V{gpu}"
+def __getattr__(name):
+    def unsupported(*arguments, **named): raise NVMLError_NotSupported
+    return unsupported
+"""
+
+
+@pytest.mark.parametrize(("gpus", "idle"), [(3, "GPU 3"), (2, "GPU 2, GPU 3"), (4, None)])
+def test_gpus_of_a_whole_node_that_a_cell_does_not_use_are_noted(tmp_path: Path, gpus: int, idle: str | None) -> None:
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake" / "pynvml.py").write_text(FOUR_GPUS)
+    code = "import os; print('seen', os.environ.get('CUDA_VISIBLE_DEVICES', 'all'))"
+    resources = {"gpus": gpus, "exclusive": True, "memory": "1G", "time": "00:10:00"}
+    study = command_study([sys.executable, "-c", code], resources=resources, environment="torch")
+    plan = planned(tmp_path / "p", study, "sol")
+    done = run_task(plan, "mine-torch-cuda-1", PYTHONPATH=f"{plan / 'worker.zip'}{os.pathsep}{tmp_path / 'fake'}")
+    assert done.returncode == 0, done.stderr
+    assert f"seen {'0,1,2,3'[: 2 * gpus - 1] if idle else 'all'}" in done.stdout
+    notes = [text for text in only_record(plan).events if "idle" in text]
+    assert notes == ([f"idle: {idle} (the cell uses {gpus} GPUs of its node)"] if idle else [])
 
 
 def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:

@@ -304,8 +304,8 @@ def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
     ("workload", "expected"),
     [
         ({"hyperparameters": {"learning_rte": 0.1}}, "workload.hyperparameters.learning_rte: no hyperparameter 'learning_rte'; did you mean 'learning_rate'?"),
-        ({"hyperparameters": {"learning_rate": float("nan")}}, "workload.hyperparameters.learning_rate: expected a number of at least 0, got nan"),
-        ({"hyperparameters": {"learning_rate": float("inf")}}, "expected a number of at least 0, got inf"),
+        ({"hyperparameters": {"learning_rate": float("nan")}}, "workload.hyperparameters.learning_rate: expected a number greater than 0, got nan"),
+        ({"hyperparameters": {"learning_rate": float("inf")}}, "expected a number greater than 0, got inf"),
         ({"hyperparameters": {"total_steps": 0}}, "expected a whole number from 1 to 1,000,000,000,000, got 0 (default 50000)"),
         ({"hyperparameters": {"hidden": [0]}}, "expected a list of whole numbers from 1 to 1,000,000, or a text such as 128x64, got [0] (default [256, 256])"),
         ({"algorithm": "dnq"}, "workload.algorithm: no algorithm 'dnq'; did you mean 'dqn'?"),

@@ -30,7 +30,7 @@ class Settings(OffPolicySettings):
 
     total_steps: int = integer(25_000)
     hidden: tuple[int, ...] = integers((128, 128))
-    learning_rate: float = number(1e-3, 0)
+    learning_rate: float = number(1e-3, above=0)
     final_learning_rate: float = number(1e-3, 0)
     optimizer_epsilon: float = number(1.5e-4, 0)
     buffer_size: int = integer(20_000)
@@ -44,7 +44,7 @@ class Settings(OffPolicySettings):
     priority_exponent: float = number(0.5, 0)
     initial_importance: float = number(0.4, 0, 1)
     noisy: bool = flag(True)
-    noise_scale: float = number(0.1, 0)
+    noise_scale: float = number(0.1, above=0)
     distributional: bool = flag(True)
     atoms: int = integer(51, 2, 1_001)
     value_minimum: float = number(0.0)
@@ -69,6 +69,26 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
             "value_maximum",
             f"{settings.value_maximum}: expected more than value_minimum, which is {settings.value_minimum}",
         )
-    if settings.n_step > settings.buffer_size:
-        return "n_step", f"{settings.n_step}: expected at most buffer_size, which is {settings.buffer_size}"
-    return off_policy_fault(settings, ranks)
+    return off_policy_fault(settings, ranks) or _window_fault(settings, ranks)
+
+
+def _window_fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    if settings.n_step > (share := settings.buffer_size // ranks):
+        what = f"a rank's share of buffer_size {settings.buffer_size}" if ranks > 1 else "buffer_size"
+        return "n_step", f"{settings.n_step}: expected at most {what}, which is {share}"
+    # Each explorer has its own windows: until all of them have taken n_step steps, a replay may be empty.
+    explorers = max(ranks, settings.actors, getattr(settings, "environments", 1))
+    if settings.learning_starts < (first := settings.n_step * explorers):
+        of_explorers = f" of each of {explorers} explorers" if explorers > 1 else ""
+        return "learning_starts", (
+            f"{settings.learning_starts}: expected at least {first}, the steps of the first whole window (n_step "
+            f"{settings.n_step}{of_explorers}): before them the replay may be empty"
+        )
+    return None
+
+
+def episode_fault(settings: Settings, limit: int) -> tuple[str, str] | None:
+    """Return the setting that does not suit episodes of at most `limit` steps, and why; None if all do."""
+    if settings.n_step > limit:
+        return "n_step", f"{settings.n_step}: expected at most {limit}, the steps of the longest episode"
+    return None

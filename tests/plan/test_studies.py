@@ -1,0 +1,70 @@
+"""What the packaged studies say of themselves: which cells and jobs they have."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrl.catalogue.registry import algorithms, frameworks
+from hpcrl.formats.plan import Plan
+from hpcrl.plan.expand import expand
+from hpcrl.plan.make import UserChoices, make_plan
+from hpcrl.spec.library import Library
+
+LEGACY = UserChoices(account="lab", allow_retired=True)
+
+
+def cirrus(cluster: str) -> Plan:
+    return make_plan(Library([]), cluster, "cirrus-ppo-rainbow", LEGACY).plan
+
+
+def test_the_cirrus_study_is_nine_jobs_on_the_cluster_of_its_paper() -> None:
+    files = make_plan(Library([]), "cirrus-legacy", "cirrus-ppo-rainbow", LEGACY)
+    plan = files.plan
+    assert plan.unplaced == []
+    jobs = plan.cell_jobs()
+    assert [job.count for job in jobs] == [24] * 9
+    scripts = [str(files.files[job.script]) for job in jobs]
+    assert all("#SBATCH --exclusive\n" in script and "#SBATCH --array=0-23%1\n" in script for script in scripts)
+    # As many cores for each number of GPUs, and a rank for each GPU.
+    asked = [job.asked for job in jobs if job.asked.gpus]
+    assert [(one.gpus, one.tasks, one.cpus, one.cores) for one in asked] == [
+        (1, 1, 40, 40),
+        (2, 2, 20, 40),
+        (3, 3, 13, 39),
+        (4, 4, 10, 40),
+    ]
+    requested = [line for script in scripts for line in script.splitlines() if "--gres" in line]
+    assert requested == [f"#SBATCH --gres=gpu:{number}" for number in (1, 2, 4, 4)]
+    assert [note for note in plan.totals["notes"] if "idle" in note] == [
+        f"cells with {gpus} have a whole gpu node: {idle} of the 4 GPUs there {are} idle"
+        for gpus, idle, are in (("1 GPU", 3, "are"), ("2 GPUs", 2, "are"), ("3 GPUs", 1, "is"))
+    ]
+
+
+def test_a_cluster_without_gpus_runs_the_other_five_jobs_of_the_cirrus_study() -> None:
+    plan = cirrus("cirrus")
+    assert [job.count for job in plan.cell_jobs()] == [24] * 5
+    assert plan.totals["unplaced"] == 4 * 24
+    assert all(group.reason.endswith("but EPCC, Cirrus EX4000 has no GPU") for group in plan.unplaced)
+
+
+@pytest.mark.parametrize("name", ["ppo-cartpole", "ppo-cartpole-100", "rainbow-cartpole"])
+def test_a_study_of_all_frameworks_has_each_of_their_modes(name: str) -> None:
+    study = Library([]).study(name)
+    (algorithm,) = study.algorithms()
+    cells = [(point.config["framework"], point.config["execution"], point.config["seed"]) for point in expand(study)]
+    assert sorted(cells) == sorted(
+        (framework, mode, seed)
+        for framework in algorithm.frameworks
+        for mode in frameworks()[framework].modes
+        for seed in range(1, 6)
+    )
+
+
+def test_the_ablation_leaves_out_each_part_of_rainbow_alone() -> None:
+    study = Library([]).study("rainbow-ablation")
+    parts = ("double", "dueling", "prioritized", "n_step", "noisy", "distributional")
+    defaults = {name: algorithms()["rainbow"].settings.__dataclass_fields__[name].default for name in parts}
+    off = {name: 1 if name == "n_step" else False for name in parts}
+    cells = [{name: point.config[name] for name in parts} for point in expand(study) if point.config["seed"] == 1]
+    assert cells == [defaults, *({**defaults, name: off[name]} for name in parts), off]
