@@ -124,6 +124,14 @@ class OffPolicySettings(CountingSettings):
     exploration_fraction: float = number(0.16, 0, 1)
 
 
+@dataclass(frozen=True)
+class ManySettings(OffPolicySettings):
+    """Exploration in `environments` that step together, in the way `stepping`. They are a total over all ranks."""
+
+    environments: int = integer(1, 1, 100_000)
+    stepping: str = choice(*STEPPING)
+
+
 # Off-policy settings that a loop without Python between its steps does not have, and their values there.
 NOT_FUSED: dict[str, Any] = {
     "environments": 1,
@@ -179,7 +187,7 @@ def has_many(settings: Any) -> bool:
     return getattr(settings, "environments", 1) > 1 or getattr(settings, "stepping", "sync") != "sync"
 
 
-def many_fault(settings: Any, ranks: int) -> tuple[str, str] | None:
+def many_fault(settings: ManySettings, ranks: int) -> tuple[str, str] | None:
     """Return the setting with which an off-policy learner cannot explore in environments that step together, and why."""
     if not has_many(settings):
         return None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, flag, integer, integers
+from hpcrl.catalogue.fields import choice, flag, integers
 from hpcrl.catalogue.images import filters_fault
-from hpcrl.catalogue.training import STEPPING, OffPolicySettings, many_fault, off_policy_fault
+from hpcrl.catalogue.training import ManySettings, many_fault, off_policy_fault
 
 TITLE = "DQN"
 FAMILY = "off_policy"
@@ -21,15 +21,13 @@ FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(OffPolicySettings):
+class Settings(ManySettings):
     """Hyperparameters. Steps, batch and environments are totals over all ranks: each rank takes its share.
 
-    It explores in `environments` that step together, in the way `stepping`. Each has its own coin for epsilon, or all have a `shared_coin`.
+    Each of the `environments` has its own coin for epsilon, or all have a `shared_coin`.
     With images the network begins with one convolution for each number of `filters`; vectors ignore them.
     """
 
-    environments: int = integer(1, 1, 100_000)
-    stepping: str = choice(*STEPPING)
     shared_coin: bool = flag(False)
     loss: str = choice("huber", "mse")
     filters: tuple[int, ...] = integers((32, 64, 64))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import flag, integer, integers, number
-from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
+from hpcrl.catalogue.training import ManySettings, many_fault, off_policy_fault
+from hpcrl.errors import count
 
 TITLE = "Rainbow"
 FAMILY = "off_policy"
@@ -21,8 +22,8 @@ FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(OffPolicySettings):
-    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
+class Settings(ManySettings):
+    """Hyperparameters. Steps, batch and environments are totals over all ranks: each rank takes its share.
 
     The `atoms` of a distribution are spread evenly from `value_minimum` to `value_maximum`, which must hold every
     discounted return. Without `noisy`, exploration is epsilon-greedy.
@@ -71,4 +72,16 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
         )
     if settings.n_step > settings.buffer_size:
         return "n_step", f"{settings.n_step}: expected at most buffer_size, which is {settings.buffer_size}"
-    return off_policy_fault(settings, ranks)
+    return many_fault(settings, ranks) or off_policy_fault(settings, ranks) or _start_fault(settings, ranks)
+
+
+def _start_fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
+    """Say that the first update would come before a window is complete."""
+    streams = max(ranks, settings.environments, settings.actors)
+    first = -(-settings.learning_starts // settings.train_interval) * settings.train_interval
+    if settings.train_unit == "episodes" or first >= settings.n_step * streams:
+        return None
+    return "learning_starts", (
+        f"{settings.learning_starts}: expected at least {settings.n_step * streams}: n_step ({settings.n_step}) steps in each of "
+        f"{count(streams, 'environment')} before there is anything to learn from"
+    )
