@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcrl.rl.algorithms.random_policy import Counted, start_seeds
+from hpcrl.rl.stepped import Counted, start_seeds
 from hpcrl.rl.interfaces import Algorithm, Learner
 from hpcrl.rl.runs import Run
 from hpcrl.rl.vector.compiled import PureEnvironments, State
