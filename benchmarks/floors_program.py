@@ -67,9 +67,7 @@ def torch_floor(execution: str, weights: Arrays) -> Floor:
         one = torch.relu_(linear(x, own[0], own[1]))
         two = torch.relu_(linear(one, own[2], own[3]))
         chosen, index = linear(two, own[4], own[5]), actions[:, None]
-        delta = torch.zeros_like(chosen).scatter_(
-            1, index, (chosen.gather(1, index) - wanted[:, None]) * (2 / len(x))
-        )
+        delta = torch.zeros_like(chosen).scatter_(1, index, (chosen.gather(1, index) - wanted[:, None]) * (2 / len(x)))
         parts = [delta.T @ two, delta.sum(0)]
         for layer, given, output in ((4, one, two), (2, x, one)):
             delta = (delta @ own[layer]) * (output > 0)
@@ -83,7 +81,7 @@ def torch_floor(execution: str, weights: Arrays) -> Floor:
         greedy, step = (torch.compile(function, fullgraph=True, dynamic=False) for function in (greedy, step))
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
-        step(*[torch.from_numpy(array) for array in batch], torch.tensor(rate), torch.tensor(epsilon))
+        step(*map(torch.from_numpy, batch), *map(torch.tensor, (rate, epsilon)))
 
     return Floor(
         lambda shown: greedy(torch.from_numpy(shown)).numpy(), update, lambda: [array.numpy().copy() for array in own]
@@ -116,18 +114,20 @@ def tensorflow_floor(execution: str, weights: Arrays) -> Floor:
             variable.assign_sub(tf.reshape(part, shape))
         return loss
 
+    kept: list[Any] = []
+
     def entered(function: Callable[..., Any], tensors: list[Any]) -> Callable[[list[Any]], Any]:
         compiled = tf.function(function, jit_compile=execution == "xla", autograph=False)
         concrete = compiled.get_concrete_function(*tensors)
         name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
         captured, outputs, here = list(concrete.captured_inputs), len(concrete.outputs), context.context()
-        # The function goes with its last reference.
-        return lambda given, kept=concrete: execute.execute(name, outputs, [*given, *captured], (), here)[0]
+        kept.append(concrete)  # it goes with its last reference
+        return lambda given: execute.execute(name, outputs, [*given, *captured], (), here)[0]
 
     shown = tf.zeros((1, 4))
     greedy = entered(lambda x: tf.argmax(q(own, x), 1), [shown])
-    nothing = [tf.zeros((128, 4)), tf.zeros(128, tf.int64), *[tf.zeros(128)] * 3]
-    nothing[3] = tf.zeros((128, 4))
+    rows, column = tf.zeros((128, 4)), tf.zeros(128)
+    nothing = [rows, tf.zeros(128, tf.int64), column, rows, column]
     learn = entered(step, [*nothing, tf.constant(RATE), tf.constant(EPSILON)])
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
@@ -153,9 +153,7 @@ def jax_floor(execution: str, weights: Arrays) -> Floor:
     target = jax.device_put(flat.copy(), device)
 
     def q(vector: Any, x: Any) -> Any:
-        layers = [
-            part.reshape(array.T.shape) for part, array in zip(jnp.split(vector, sizes), weights, strict=True)
-        ]
+        layers = [part.reshape(array.T.shape) for part, array in zip(jnp.split(vector, sizes), weights, strict=True)]
         hidden = jax.nn.relu(jax.nn.relu(x @ layers[0] + layers[1]) @ layers[2] + layers[3])
         return hidden @ layers[4] + layers[5]
 
@@ -260,7 +258,10 @@ def main(framework: str, execution: str) -> None:
     for step in (1, 2, 3):
         learn()
         floor.update(list(batch), *numbers(step))
-    strays = [np.abs(mine - array).max() for mine, array in zip(learner.weights("online").values(), floor.weights(), strict=True)]
+    strays = [
+        np.abs(mine - array).max()
+        for mine, array in zip(learner.weights("online").values(), floor.weights(), strict=True)
+    ]
     assert max(strays) < 1e-6, strays
     calls = {
         "act": lambda: learner.act(shown),

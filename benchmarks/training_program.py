@@ -289,9 +289,7 @@ def torchrl(name: str = "ppo") -> float:
         return MLP(4, outputs, num_cells=given["hidden"], activation_class=torch.nn.Tanh)
 
     logits = TensorDictModule(network(2), in_keys=["observation"], out_keys=["logits"])
-    actor = ProbabilisticActor(
-        logits, in_keys=["logits"], distribution_class=OneHotCategorical, return_log_prob=True
-    )
+    actor = ProbabilisticActor(logits, in_keys=["logits"], distribution_class=OneHotCategorical, return_log_prob=True)
     critic = ValueOperator(network(1), in_keys=["observation"])
     collector = SyncDataCollector(
         SerialEnv(given["environments"], lambda: GymEnv(task.environment, device="cpu")), actor,

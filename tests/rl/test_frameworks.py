@@ -209,6 +209,14 @@ AVERAGING = [
     ("torch", "eager", "native", "", 2), ("torch", "lazy", "native", "", 2),
     ("jax", "eager", "native", "", 2), ("jax", "lazy", "native", "", 4),
 ]  # fmt: skip
+AVERAGED = [
+    *[("dqn", *each) for each in AVERAGING],
+    *[("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]],
+    *[("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
+    # Their losses return more than the objective, which each way to average passes on in its own manner.
+    *[("ppo", *AVERAGING[number]) for number in (0, 3, 5, 6, 9, 11, 12)],
+    *[("rainbow", *AVERAGING[number]) for number in (1, 4, 7, 8, 10, 11, 13)],
+]
 NAMES = {
     "mpi": "Horovod 0.28.1 over MPI",
     "gloo": "Horovod 0.28.1 over Gloo",
@@ -220,12 +228,7 @@ NAMES = {
 
 @pytest.mark.parametrize(
     ("algorithm", "framework", "execution", "parallelism", "transport", "ranks"),
-    [("dqn", *each) for each in AVERAGING]
-    + [("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]]
-    + [("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
-    # Their losses return more than the objective, which the ways to average pass on each in its own manner.
-    + [("ppo", *AVERAGING[number]) for number in (0, 3, 5, 6, 9, 11, 12)]
-    + [("rainbow", *AVERAGING[number]) for number in (1, 4, 7, 8, 10, 11, 13)],
+    AVERAGED,
 )
 def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     worker: Path,

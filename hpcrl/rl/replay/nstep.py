@@ -61,11 +61,18 @@ class NStepReplay:
         ended: NDArray[np.bool_],
     ) -> None:
         """Take a transition (n, ...) of each of the streams 0 to n - 1: the same as that many calls of :meth:`add`."""
-        numbers = (actions.tolist(), rewards.tolist(), following, terminated.tolist(), ended.tolist())
-        windows: list[_Complete] = []
         # A window keeps its first observation, and an environment may use its array again.
-        for stream, transition in enumerate(zip(observations.copy(), *numbers, strict=True)):
-            windows += self._complete(*transition, stream)
+        columns = (
+            observations.copy(),
+            actions.tolist(),
+            rewards.tolist(),
+            following,
+            terminated.tolist(),
+            ended.tolist(),
+        )
+        windows: list[_Complete] = []
+        for stream, (shown, action, reward, after, over, last) in enumerate(zip(*columns, strict=True)):
+            windows += self._complete(shown, action, reward, after, over, last, stream)
         self._store(windows)
 
     def _complete(
