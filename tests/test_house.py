@@ -23,7 +23,8 @@ ABOUT_THEM = (
 WRITTEN = {
     "hpcrl/formats/facts.py": {"numpy"},  # the format of agents
     "hpcrl/spec/study.py": {"numpy"},  # the same
-    "hpcrl/rl/loops/acting.py": {"numpy"},  # a value of the hyperparameter `acting`
+    "hpcrl/catalogue/training.py": {"numpy"},  # a value of the hyperparameter `acting`
+    "hpcrl/rl/loops/acting.py": {"numpy"},  # the same
     "hpcrl/spec/environment.py": {"numpy"},  # the package, which every environment has
     "hpcrl/run/standing.py": {"numpy"},  # the same
     "hpcrl/plan/pack.py": {"numpy"},  # the software environment of cells without a framework

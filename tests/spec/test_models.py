@@ -236,18 +236,17 @@ def test_environments_can_be_compiled_in_jax_s_environment_only(tmp_path: Path) 
     assert "workload.hyperparameters.stepping: PyTorch: stepping: expected one of" in fault_of(tmp_path, study)
 
 
-@pytest.mark.parametrize(("algorithm", "interval", "count"), [("dqn", 256, 5), ("rainbow", 2, 4)])
-def test_an_off_policy_learner_in_a_fused_mode_has_one_environment(
-    tmp_path: Path, algorithm: str, interval: int, count: int
-) -> None:
+@pytest.mark.parametrize("algorithm", ["dqn", "rainbow"])
+def test_an_off_policy_learner_in_a_fused_mode_has_one_environment(tmp_path: Path, algorithm: str) -> None:
     study = dqn_study(axes={"framework": ["jax"], "execution": ["lazy", "fused"], "environments": [1, 4]})
     study["workload"]["algorithm"] = algorithm
+    study["workload"]["hyperparameters"]["train_interval"] = 256
     told = "axes.environments.1: fused has the environment in the learner's program: environments does not apply"
     rule = "leave it out with `exclude: [{execution: fused, environments: 4}]`"
     assert f"{told}: {rule}" in fault_of(tmp_path, study)
     study["axes"]["environments"] = [1, 4, 5]
     study["exclude"] = [{"execution": "fused"}]
-    told = f"train_interval {interval}: expected a multiple of environments, which is {count}"
+    told = "train_interval: 256: expected a multiple of environments, which is 5"
     assert told in fault_of(tmp_path, study)
 
 
