@@ -272,7 +272,7 @@ def torchrl(name: str = "ppo") -> float:
     """The modules and the collector of its own script (sota-implementations/ppo), with one optimiser, as the others have it."""
     import torch
     from tensordict.nn import TensorDictModule
-    from torchrl.collectors import SyncDataCollector
+    from torchrl.collectors import Collector
     from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
     from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
     from torchrl.envs import GymEnv, SerialEnv
@@ -291,9 +291,9 @@ def torchrl(name: str = "ppo") -> float:
     logits = TensorDictModule(network(2), in_keys=["observation"], out_keys=["logits"])
     actor = ProbabilisticActor(logits, in_keys=["logits"], distribution_class=OneHotCategorical, return_log_prob=True)
     critic = ValueOperator(network(1), in_keys=["observation"])
-    collector = SyncDataCollector(
+    collector = Collector(
         SerialEnv(given["environments"], lambda: GymEnv(task.environment, device="cpu")), actor,
-        frames_per_batch=rollout, total_frames=task.steps - task.steps % rollout,
+        frames_per_batch=rollout, total_frames=task.steps - task.steps % rollout, auto_register_policy_transforms=False,
     )  # fmt: skip
     advantages = GAE(gamma=given["gamma"], lmbda=given["gae_lambda"], value_network=critic)
     minibatches = TensorDictReplayBuffer(
