@@ -1,6 +1,6 @@
 """Run in a framework's own environment: train by CleanRL's settings and print environment steps per second.
 
-python training_program.py FRAMEWORK EXECUTION ACTING [ALGORITHM], or sb3 or rejax [ALGORITHM]
+python training_program.py FRAMEWORK EXECUTION ACTING [ALGORITHM], or PEER [ALGORITHM]; the peers are at the end
 """
 
 from __future__ import annotations
@@ -40,9 +40,18 @@ TD3: dict[str, Any] = {
     "random_steps": 10_000, "learning_starts": 10_000, "train_interval": 1, "updates": 1, "policy_delay": 2,
     "evaluation_interval": 11_000, "evaluation_episodes": 1,
 }  # fmt: skip
+# Tianshou's test_rainbow.py with prioritised replay: its defaults, but for the network, which is hpcrl's, and random actions: noise explores.
+RAINBOW: dict[str, Any] = {
+    "total_steps": STEPS, "hidden": [128, 128], "learning_rate": 1e-3, "final_learning_rate": 1e-3, "optimizer_epsilon": 1e-8,
+    "max_gradient_norm": 0.0, "environments": 8, "train_interval": 8, "updates": 1, "batch_size": 64, "buffer_size": 20_000,
+    "learning_starts": 512, "target_interval": 2_560, "gamma": 0.95, "n_step": 3, "priority_exponent": 0.6,
+    "initial_importance": 0.4, "noise_scale": 0.1, "atoms": 51, "value_minimum": -10.0, "value_maximum": 10.0,
+    "evaluation_interval": WARM, "evaluation_episodes": 1,
+}  # fmt: skip
 TASKS = {
     "dqn": Task("CartPole-v1", STEPS, WARM, SETTINGS),
     "ppo": Task("CartPole-v1", STEPS, WARM, PPO),
+    "rainbow": Task("CartPole-v1", STEPS, WARM, RAINBOW),
     "td3": Task("HalfCheetah-v5", 14_000, 11_000, TD3),
 }
 
@@ -71,6 +80,7 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
 
     from hpcrl.catalogue.fields import check, names
     from hpcrl.catalogue.registry import algorithms
+    from hpcrl.catalogue.training import OffPolicySettings
     from hpcrl.formats.facts import Asked
     from hpcrl.rl.distributed.group import Group
     from hpcrl.rl.envs.make import gymnasium_environment
@@ -87,6 +97,8 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
     task = TASKS[name]
     kind = algorithms()[name].settings
     given = task.settings | ({"acting": acting} if "acting" in names(kind) else {})
+    if execution == "fused" and issubclass(kind, OffPolicySettings):
+        given |= {"environments": 1} if "environments" in given else {}
     reporter = Reporter(task.warm)
     run = Run(1, reporter, PhaseClock())
     training = make_training(
@@ -191,7 +203,128 @@ def _compiled(algorithm: Any) -> tuple[Any, Any]:
     return (lambda key: int(jax.block_until_ready(train(key))[1][0])), key
 
 
-PEERS = {"sb3": sb3, "rejax": rejax}
+def tianshou(name: str = "rainbow") -> float:
+    """The network is hpcrl's, of Tianshou's noisy layers: one noisy hidden layer, which value and advantages share."""
+    import gymnasium
+    import torch
+    from tianshou.algorithm.modelfree.c51 import C51Policy
+    from tianshou.algorithm.modelfree.rainbow import RainbowDQN
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, PrioritizedVectorReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OffPolicyTrainerParams
+    from tianshou.utils.net.discrete import NoisyLinear
+
+    task, given = TASKS[name], TASKS[name].settings
+    atoms, actions, scale = given["atoms"], 2, given["noise_scale"]
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            first, second = given["hidden"]
+            noisy = NoisyLinear(first, second, scale), NoisyLinear(second, (actions + 1) * atoms, scale)
+            self.layers = torch.nn.Sequential(
+                torch.nn.Linear(4, first), torch.nn.ReLU(), noisy[0], torch.nn.ReLU(), noisy[1]
+            )
+
+        def forward(self, obs: Any, state: Any = None, info: Any = None) -> Any:
+            output = self.layers(torch.as_tensor(obs, dtype=torch.float32)).view(-1, actions + 1, atoms)
+            values = output[:, :1] + output[:, 1:] - output[:, 1:].mean(1, keepdim=True)
+            return values.softmax(2), state
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    count, watch = given["environments"], Watch(task.warm)
+    environments = DummyVectorEnv([lambda: gymnasium.make(task.environment) for _ in range(count)])
+    policy = C51Policy(
+        model=Network(), action_space=gymnasium.make(task.environment).action_space, num_atoms=atoms,
+        v_min=given["value_minimum"], v_max=given["value_maximum"],
+    )  # fmt: skip
+    algorithm = RainbowDQN(
+        policy=policy, optim=AdamOptimizerFactory(lr=given["learning_rate"]), gamma=given["gamma"],
+        n_step_return_horizon=given["n_step"], target_update_freq=given["target_interval"] // given["train_interval"],
+    )  # fmt: skip
+    first_importance = given["initial_importance"]
+    replay = PrioritizedVectorReplayBuffer(
+        given["buffer_size"], buffer_num=count, alpha=given["priority_exponent"], beta=first_importance, weight_norm=True
+    )  # fmt: skip
+    collector: Any = Collector(algorithm, environments, replay, exploration_noise=True)
+    collector.reset()
+    collector.collect(n_step=given["learning_starts"])
+
+    def counted(epoch: int, step: int) -> None:
+        replay.set_beta(first_importance + (1 - first_importance) * step / task.steps)
+        watch.progress(step, task.steps)
+
+    steps = task.steps - task.steps % count
+    algorithm.run_training(
+        OffPolicyTrainerParams(
+            training_collector=collector, test_collector=None, max_epochs=1, epoch_num_steps=steps,
+            collection_step_num_env_steps=given["train_interval"], batch_size=given["batch_size"],
+            update_step_num_gradient_steps_per_sample=given["updates"] / given["train_interval"],
+            training_fn=counted, test_in_training=False, verbose=False, show_progress=False,
+        )
+    )  # fmt: skip
+    return watch.rate()
+
+
+def torchrl(name: str = "ppo") -> float:
+    """The modules and the collector of its own script (sota-implementations/ppo), with one optimiser, as the others have it."""
+    import torch
+    from tensordict.nn import TensorDictModule
+    from torchrl.collectors import Collector
+    from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+    from torchrl.data.replay_buffers.samplers import SamplerWithoutReplacement
+    from torchrl.envs import GymEnv, SerialEnv
+    from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    task, given = TASKS[name], TASKS[name].settings
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    watch, rollout = Watch(task.warm), given["environments"] * given["rollout_steps"]
+
+    def network(outputs: int) -> Any:
+        return MLP(4, outputs, num_cells=given["hidden"], activation_class=torch.nn.Tanh)
+
+    logits = TensorDictModule(network(2), in_keys=["observation"], out_keys=["logits"])
+    actor = ProbabilisticActor(logits, in_keys=["logits"], distribution_class=OneHotCategorical, return_log_prob=True)
+    critic = ValueOperator(network(1), in_keys=["observation"])
+    collector = Collector(
+        SerialEnv(given["environments"], lambda: GymEnv(task.environment, device="cpu")), actor,
+        frames_per_batch=rollout, total_frames=task.steps - task.steps % rollout, auto_register_policy_transforms=False,
+    )  # fmt: skip
+    advantages = GAE(gamma=given["gamma"], lmbda=given["gae_lambda"], value_network=critic)
+    minibatches = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(rollout), sampler=SamplerWithoutReplacement(), batch_size=given["minibatch_size"]
+    )
+    loss_of = ClipPPOLoss(
+        actor, critic, clip_epsilon=given["clip_range"], entropy_coeff=given["entropy_weight"],
+        critic_coeff=given["value_weight"], normalize_advantage=True, loss_critic_type="l2", clip_value=True,
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(loss_of.parameters(), lr=given["learning_rate"], eps=1e-5)
+    done = 0
+    for number, data in enumerate(collector):
+        for group in optimizer.param_groups:
+            group["lr"] = given["learning_rate"] * (1 - number * rollout / task.steps)
+        with torch.no_grad():
+            data = advantages(data)
+        for _ in range(given["epochs"]):
+            minibatches.extend(data.reshape(-1))
+            for minibatch in minibatches:
+                losses = loss_of(minibatch)
+                (losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]).backward()
+                torch.nn.utils.clip_grad_norm_(loss_of.parameters(), given["max_gradient_norm"])
+                optimizer.step()
+                optimizer.zero_grad()
+        collector.update_policy_weights_()
+        watch.progress(done := done + rollout, task.steps)
+    collector.shutdown()
+    return watch.rate()
+
+
+PEERS = {"sb3": sb3, "rejax": rejax, "tianshou": tianshou, "torchrl": torchrl}
 
 if __name__ == "__main__":
     program = PEERS.get(sys.argv[1])

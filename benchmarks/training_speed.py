@@ -1,11 +1,12 @@
-"""Environment steps per second by CleanRL's settings, on one core, beside CleanRL, SB3 and rejax.
+"""Environment steps per second on one core, beside CleanRL, SB3, TorchRL, Tianshou and rejax.
 
-python -m benchmarks.training_speed [dqn | ppo | td3] [CORE]
+python -m benchmarks.training_speed [dqn | ppo | rainbow | td3] [CORE]
 
-dqn and ppo are trained on CartPole-v1, td3 on HalfCheetah (version 5, with the physics of the peers' version 4).
-Each is run three times, one after the other in turn, and its best run counts: other work on the machine only slows.
-Time counts from step 12,288 on (td3: 11,000), so that start-up and compilation are left out on every side. Environments are built where they are missing, and CleanRL's
-scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which nothing depends).
+All are trained by the peers' settings: CleanRL's, and for rainbow those of Tianshou's test. dqn, ppo and rainbow on CartPole-v1, td3 on HalfCheetah
+(version 5, with the physics of the peers' version 4). Each is run three times, one after the other in turn, and its best run counts: other work on
+the machine only slows. Time counts from step 12,288 on (td3: 11,000), so that start-up and compilation are left out on every side. Environments
+are built where they are missing, and CleanRL's scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which
+nothing depends). The table names the version of Gymnasium that each of them steps; hpcrl also runs on that of CleanRL and SB3.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.training_program import TASKS
 from hpcrl.catalogue.fields import names
@@ -27,6 +29,7 @@ from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
 
 HERE = Path(__file__).parent
+PROGRAM = str(HERE / "training_program.py")
 ROUNDS = 3
 CLEANRL = "cleanrl==1.2.0"
 OURS = [
@@ -42,6 +45,32 @@ _ARGUMENTS = {
     "dqn": [], "ppo": ["--num-envs", "8"],
     "td3": ["--env-id", "HalfCheetah-v4", "--learning-starts", "10000", "--buffer-size", "100000"],
 }  # fmt: skip
+# The other peers of each algorithm: their names, their environments, and how training_program.py knows them.
+_PEERS = {
+    "dqn": [("Stable-Baselines3 2.3.2", "peers", "sb3"), ("rejax 0.1.3, 10 environments", "rejax", "rejax")],
+    "ppo": [
+        ("Stable-Baselines3 2.3.2", "peers", "sb3"), ("TorchRL 0.14.1", "torchrl", "torchrl"),
+        ("rejax 0.1.3", "rejax", "rejax"),
+    ],
+    "rainbow": [("Tianshou 2.0.1", "tianshou", "tianshou")],
+    "td3": [("Stable-Baselines3 2.3.2", "peers", "sb3")],
+}  # fmt: skip
+
+
+class Contender(NamedTuple):
+    """What is run, and what it steps: a package of its environment, or none where the environment is a part of the program."""
+
+    words: list[str]
+    steps: str | None = "gymnasium"
+
+    def stepped(self) -> str:
+        """Return package and version of the environments that it steps."""
+        if self.steps is None:
+            return "own, in JAX"
+        code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+        words = [self.words[0], "-c", code, self.steps]
+        found = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+        return f"{'' if self.steps == 'gymnasium' else self.steps + ' '}{found}"
 
 
 def main(algorithm: str = "dqn", core: int | None = None) -> None:
@@ -50,40 +79,54 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "worker.zip").write_bytes(worker_zip())
-        scripts = _cleanrl(directory)
-        peers = python_of("peers")
-        steps = ["--total-timesteps", str(TASKS[algorithm].steps), *_ARGUMENTS[algorithm]]
-        contenders: dict[str, list[str]] = {}
-        for script in PRINTS:
-            if script.startswith(algorithm):
-                device = [] if "jax" in script else ["--cuda", "false"]
-                contenders[f"CleanRL 1.2.0, {script}"] = [peers, str(scripts / script), *steps, *device]
-        program = str(HERE / "training_program.py")
-        contenders["Stable-Baselines3 2.3.2"] = [peers, program, "sb3", algorithm]
-        if algorithm != "td3":
-            many = ", 10 environments" if algorithm == "dqn" else ""
-            contenders[f"rejax 0.1.3{many}"] = [python_of("rejax"), program, "rejax", algorithm]
-        for framework, execution in OURS:
-            if execution == "fused" and not algorithms()[algorithm].fused:
-                continue
-            alone = (
-                execution == "fused" or framework == "numpy" or "acting" not in names(algorithms()[algorithm].settings)
-            )
-            for acting in ("framework",) if alone else ("framework", "numpy"):
-                name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
-                contenders[name] = [python_of(framework), program, framework, execution, acting, algorithm]
+        contenders = _peers(algorithm, directory) | _ours(algorithm)
         best = dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
-            for name, words in contenders.items():
-                best[name] = max(best[name], speed(words, directory, TASKS[algorithm].warm))
+            for name, contender in contenders.items():
+                best[name] = max(best[name], speed(contender.words, directory, TASKS[algorithm].warm))
     peers_of = [name for name in best if not name.startswith("hpcrl")]
     task = TASKS[algorithm]
     print(
-        f"{algorithm} on {task.environment} by CleanRL's settings, {task.steps:,} steps, one core, best of {ROUNDS} runs"
+        f"{algorithm} on {task.environment} by the peers' settings, {task.steps:,} steps, one core, best of {ROUNDS} runs"
     )
-    print(f"  {'':<40} {'steps/s':>8}" + "".join(f" {'x ' + name.split(', ')[-1]:>15.15}" for name in peers_of))
+    heads = "".join(f" {'x ' + name.split(', ')[-1]:>15.15}" for name in peers_of)
+    print(f"  {'':<45} {'gymnasium':>12} {'steps/s':>8}{heads}")
     for name, rate in best.items():
-        print(f"  {name:<40} {rate:8.0f}" + "".join(f" {rate / best[peer]:15.2f}" for peer in peers_of), flush=True)
+        ratios = "".join(f" {rate / best[peer]:15.2f}" for peer in peers_of)
+        print(f"  {name:<45} {contenders[name].stepped():>12} {rate:8.0f}{ratios}", flush=True)
+
+
+def _peers(algorithm: str, directory: Path) -> dict[str, Contender]:
+    contenders: dict[str, Contender] = {}
+    if algorithm in _ARGUMENTS:
+        scripts, steps = _cleanrl(directory), str(TASKS[algorithm].steps)
+        for script in (name for name in PRINTS if name.startswith(algorithm)):
+            words = [python_of("peers"), str(scripts / script), "--total-timesteps", steps, *_ARGUMENTS[algorithm]]
+            device = [] if "jax" in script else ["--cuda", "false"]
+            package = "gymnasium" if "import gymnasium" in (scripts / script).read_text() else "gym"
+            contenders[f"CleanRL 1.2.0, {script}"] = Contender([*words, *device], package)
+    for name, environment, program in _PEERS[algorithm]:
+        words = [python_of(environment), PROGRAM, program, algorithm]
+        contenders[name] = Contender(words, "gymnax" if program == "rejax" else "gymnasium")
+    return contenders
+
+
+def _ours(algorithm: str) -> dict[str, Contender]:
+    contenders = {}
+    settings = algorithms()[algorithm].settings
+    for framework, execution in OURS:
+        if execution == "fused" and not algorithms()[algorithm].fused:
+            continue
+        alone = execution == "fused" or framework == "numpy" or "acting" not in names(settings)
+        for acting in ("framework",) if alone else ("framework", "numpy"):
+            name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
+            words = [python_of(framework), PROGRAM, framework, execution, acting, algorithm]
+            contenders[name] = Contender(words, None if execution == "fused" else "gymnasium")
+    if TASKS[algorithm].environment == "CartPole-v1":
+        environment = _PEERS[algorithm][0][1]
+        words = [python_of(environment), PROGRAM, "torch", "eager", "framework", algorithm]
+        contenders["hpcrl, torch eager, on the peers' packages"] = Contender(words)
+    return contenders
 
 
 def python_of(name: str) -> str:
@@ -108,13 +151,16 @@ def _cleanrl(directory: Path) -> Path:
     return directory / "cleanrl"
 
 
+def one_thread(path: str) -> dict[str, str]:
+    """Return the variables of a process with one thread that imports from `path`."""
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+    own = {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    return os.environ | dict.fromkeys(threads, "1") | own
+
+
 def speed(words: list[str], directory: Path, warm: int) -> float:
     """Run one contender and return its steps per second from the step `warm` on."""
-    environment = os.environ | {"PYTHONPATH": str(directory / "worker.zip"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= dict.fromkeys(
-        ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"], "1"
-    )
-    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    environment = one_thread(str(directory / "worker.zip"))
     done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")

@@ -56,7 +56,8 @@ class Framework:
     `environments` those that it has as compiled programs, for `fused`, and JAX for `stepping: compiled` of every framework. `software` names the software environment
     of the ways of stepping that need another one than the framework's own, which has its name. `threads` are the variables that tell it a number of threads, `variables(cpus, given)` the other ones to set before
     its import. `private_directories` are variables that name a directory: each process gets a new one. With `has_profiler` cells can run
-    under its own profiler. `out_of_memory` are the messages of its allocators, in lower case.
+    under its own profiler. `out_of_memory` are the messages of its allocators, in lower case. The kinds of
+    parallelism in `needs_mpi` work over MPI only.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Framework:
     out_of_memory: tuple[str, ...]
     private_directories: tuple[str, ...]
     has_profiler: bool
+    needs_mpi: tuple[str, ...]
     variables: Callable[[int, Mapping[str, str]], dict[str, str]]
 
     @property
@@ -126,7 +128,7 @@ def frameworks() -> dict[str, Framework]:
             name, entry.TITLE, entry.MODES, entry.ONE_PROCESS, entry.PARALLELISM, entry.PACKAGES, entry.DEVICES,
             entry.OBSERVATIONS, entry.STEPPING, getattr(entry, "ENVIRONMENTS", ()),
             getattr(entry, "SOFTWARE", {}), entry.THREADS, entry.OUT_OF_MEMORY, entry.PRIVATE_DIRECTORIES,
-            getattr(entry, "HAS_PROFILER", False), entry.variables,
+            getattr(entry, "HAS_PROFILER", False), getattr(entry, "NEEDS_MPI", ()), entry.variables,
         )
         for name, entry in _entries(hpcrl.catalogue.frameworks)
     }  # fmt: skip

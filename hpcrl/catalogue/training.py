@@ -131,6 +131,17 @@ class OffPolicySettings(CountingSettings):
     exploration_fraction: float = number(0.16, 0, 1)
 
 
+@dataclass(frozen=True)
+class ManySettings(OffPolicySettings):
+    """Exploration in `environments` that step together, in the way `stepping`, and if that is in processes, in as many as `workers`
+    says. They are a total over all ranks.
+    """
+
+    environments: int = integer(1, 1, 100_000)
+    stepping: str = choice(*STEPPING)
+    workers: str = choice(*WORKERS)
+
+
 # Off-policy settings that a loop without Python between its steps does not have, and their values there.
 NOT_FUSED: dict[str, Any] = {
     "environments": 1,
@@ -204,10 +215,10 @@ def has_many(settings: Any) -> bool:
     return getattr(settings, "environments", 1) > 1 or getattr(settings, "stepping", "sync") != "sync"
 
 
-def many_fault(settings: Any, ranks: int) -> tuple[str, str] | None:
+def many_fault(settings: ManySettings, ranks: int) -> tuple[str, str] | None:
     """Return the setting with which an off-policy learner cannot explore in environments that step together, and why."""
     if not has_many(settings):
-        return None
+        return workers_fault(settings)
     together = f"environments: {settings.environments}, stepping: {settings.stepping}"
     alone = {"topology": TOPOLOGIES[0], "train_unit": "steps", "epsilon_decay": 0}
     for name, value in alone.items():
@@ -224,7 +235,7 @@ def many_fault(settings: Any, ranks: int) -> tuple[str, str] | None:
         return "train_interval", (
             f"{settings.train_interval}: expected a multiple of environments, which is {settings.environments}"
         )
-    return None
+    return workers_fault(settings)
 
 
 def has_actors(settings: object) -> bool:

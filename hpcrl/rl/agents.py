@@ -247,8 +247,9 @@ def find_agent(directory: Path, cell: str, which: str = "best") -> Path:
 def _why_none(plan: Plan, cell: Cell) -> str:
     if plan.runs_command:
         return "it runs a command, and hpcrl keeps agents of built-in training only"
-    if plan.workload_of(cell.config) == "random_policy":
-        return "a random policy has no weights"
+    algorithm = algorithms().get(plan.workload_of(cell.config))
+    if algorithm and not algorithm.learns:
+        return f"{algorithm.title} has no weights"
     if plan.study.agents == "none":
         return "its study says `agents: none`: plan without that, and run the cell again"
     return "it has not been run up to its first evaluation, or its agent is too large to be kept (`hpcrl logs` says so)"

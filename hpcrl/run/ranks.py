@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import UsageError
 
 # Seconds until the other ranks are ended after one has failed.
@@ -48,9 +49,10 @@ def start_ranks(
             return _watch([_mpirun(mpirun, command, ranks, shared)])
         if parallelism == "horovod" and mpirun and not wants_gloo:
             return _watch([_mpirun(mpirun, command, ranks, shared)])
-        if parallelism == "horovod" and framework == "jax":
+        known = frameworks().get(framework)
+        if known and parallelism in known.needs_mpi:
             raise UsageError(
-                "jax: has no Horovod binding and averages over MPI, but there is no mpirun here: install Open MPI "
+                f"{framework}: has no Horovod binding and averages over MPI, but there is no mpirun here: install Open MPI "
                 "(openmpi-bin), or use parallelism native"
             )
         if parallelism == "horovod":

@@ -161,6 +161,10 @@ BATCHES: dict[str, Callable[[Draw, Algorithm], Arrays]] = {
 }
 
 
+# How many arrays of a batch, the last ones, are not of one transition each: PPO's clip range, Rainbow's noise.
+SHARED = {"ppo": 1, "rainbow": 2}
+
+
 def made_for(name: str, hidden: tuple[int, ...], case: dict[str, Any]) -> Algorithm:
     """Return an algorithm with the settings of a case, on CartPole's space or one of continuous actions."""
     settings = {key: value for key, value in case.items() if key != "continuous"}

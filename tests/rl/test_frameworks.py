@@ -160,6 +160,18 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
         assert facts["score by scaled observations"] == 1.0
 
 
+@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
+def test_known_answers_of_rainbow(worker: Path, framework: str, execution: str) -> None:
+    part, facts = known_answers(worker, "rainbow", framework, execution)
+    assert len(facts["probes"]) == (5 if part == "whole" else 1)
+    assert max(facts["probes"]) < 0.1, facts
+    # A run that was stopped and resumed has the same bits as one that was not.
+    assert (facts["stopped"], facts["resumed"]) == (True, True)
+    assert ("no part" in facts) == (part == "whole")
+    assert ("several environments" in facts) == (part == "whole" and execution != "fused")
+    assert max(facts.get("no part", 0.0), facts.get("several environments", 0.0)) < 0.1, facts
+
+
 @pytest.mark.parametrize(("framework", "execution"), [*MODES, ("numpy", "eager")])
 def test_known_answers_of_td3(worker: Path, framework: str, execution: str) -> None:
     part, facts = known_answers(worker, "td3", framework, execution)
@@ -197,6 +209,14 @@ AVERAGING = [
     ("torch", "eager", "native", "", 2), ("torch", "lazy", "native", "", 2),
     ("jax", "eager", "native", "", 2), ("jax", "lazy", "native", "", 4),
 ]  # fmt: skip
+AVERAGED = [
+    *[("dqn", *each) for each in AVERAGING],
+    *[("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]],
+    *[("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
+    # Their losses return more than the objective, which each way to average passes on in its own manner.
+    *[("ppo", *AVERAGING[number]) for number in (0, 3, 5, 6, 9, 11, 12)],
+    *[("rainbow", *AVERAGING[number]) for number in (1, 4, 7, 8, 10, 11, 13)],
+]
 NAMES = {
     "mpi": "Horovod 0.28.1 over MPI",
     "gloo": "Horovod 0.28.1 over Gloo",
@@ -208,9 +228,7 @@ NAMES = {
 
 @pytest.mark.parametrize(
     ("algorithm", "framework", "execution", "parallelism", "transport", "ranks"),
-    [("dqn", *each) for each in AVERAGING]
-    + [("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]]
-    + [("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
+    AVERAGED,
 )
 def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     worker: Path,
@@ -240,6 +258,7 @@ def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     for facts in found:
         assert facts["strays"][0] < ONE_UPDATE, facts
         assert facts["strays"][4] < 1e-6, facts
+        assert facts["aux"] <= AUX[algorithm], facts
         assert (facts["somebody"], facts["nobody"]) == (True, False), facts
         assert (NAMES.get(f"{framework} {transport}") or NAMES[transport]) in facts["name"], facts
         assert ("nothing" in facts["compiled"]) == (execution == "eager"), facts

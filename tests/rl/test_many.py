@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hpcrl.catalogue.algorithms import rainbow
 from hpcrl.catalogue.algorithms.dqn import Settings, fault
+from hpcrl.rl.algorithms import rainbow as rainbow_page
 from hpcrl.rl.algorithms.dqn import many_chooser
 from hpcrl.rl.envs.doors import AGENT, GOAL, field
 from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.rl.interfaces import Space
 from hpcrl.rl.loops.off_policy import OffPolicyLoop
 from hpcrl.rl.make import Training, assemble, make_training
@@ -24,20 +27,28 @@ from hpcrl.rl.runs import Run
 from hpcrl.rl.train import train
 from hpcrl.rl.weights import initial_weights
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Brighter, Counter, Rank, Reports, dqn
+from tests.rl.builders import Brighter, Counter, Rank, Reports, dqn, made_of
 from tests.rl.test_loop import Watched
 
 SMALL = Settings(
     total_steps=960, hidden=(16,), learning_rate=1e-2, batch_size=16, learning_starts=96, train_interval=24, updates=3,
     target_interval=50, exploration_fraction=0.5, evaluation_interval=240, evaluation_episodes=3,
 )  # fmt: skip
+RAINBOW = rainbow.Settings(
+    total_steps=960, hidden=(16,), learning_rate=1e-2, batch_size=16, learning_starts=96, train_interval=24, updates=3,
+    target_interval=50, atoms=11, value_minimum=-5.0, value_maximum=5.0, evaluation_interval=240, evaluation_episodes=3,
+)  # fmt: skip
+# The parts of Rainbow that change how it explores and what it stores: all of them, and none.
+RAINBOWS = [RAINBOW, replace(RAINBOW, noisy=False, prioritized=False, n_step=1)]
 make_doors = partial(gymnasium_environment, "Doors-v0", 30, {"size": 5})
 
 
-def trained(settings: Settings, make: Callable[[], Any] = make_doors) -> tuple[Training, Reports]:
-    reports = Reports()
-    training = make_training("dqn", settings, "numpy", "eager", make, Run(1, reports, PhaseClock()))
-    train(training)
+def trained(
+    settings: Any, make: Callable[[], Any] = make_doors, clock: PhaseClock | None = None, **extra: Any
+) -> tuple[Training, Reports]:
+    reports, name = Reports(), "rainbow" if isinstance(settings, rainbow.Settings) else "dqn"
+    training = make_training(name, settings, "numpy", "eager", make, Run(1, reports, clock or PhaseClock()))
+    train(training, **extra)
     return training, reports
 
 
@@ -48,15 +59,18 @@ def assert_same(first: tuple[Training, Reports], second: tuple[Training, Reports
     assert len(first[1].episodes) > 20
 
 
-def test_one_environment_is_explored_as_by_the_loop_of_a_single_one() -> None:
-    single = trained(SMALL)
-    assert_same(single, trained(replace(SMALL, stepping="arrays")))
-    assert_same(single, trained(replace(SMALL, stepping="arrays", shared_coin=True)))
+@pytest.mark.parametrize("settings", [SMALL, *RAINBOWS])
+def test_one_environment_is_explored_as_by_the_loop_of_a_single_one(settings: Any) -> None:
+    single = trained(settings)
+    assert_same(single, trained(replace(settings, stepping="arrays")))
+    if settings is SMALL:
+        assert_same(single, trained(replace(settings, stepping="arrays", shared_coin=True)))
 
 
-def test_all_ways_of_stepping_are_the_same_training() -> None:
+@pytest.mark.parametrize("settings", [SMALL, *RAINBOWS])
+def test_all_ways_of_stepping_are_the_same_training(settings: Any) -> None:
     sync, *others = (
-        trained(replace(SMALL, environments=8, stepping=stepping)) for stepping in ("sync", "processes", "arrays")
+        trained(replace(settings, environments=8, stepping=stepping)) for stepping in ("sync", "processes", "arrays")
     )
     for other in others:
         assert_same(sync, other)
@@ -145,6 +159,45 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, environme
     assert not before & after
 
 
+def test_a_resumed_rainbow_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
+    settings, make, file = replace(RAINBOW, environments=2), Counter, tmp_path / "c.npz"
+    whole = trained(settings, make)
+    asked = iter(range(10**6))
+    # Between two episodes, since an episode is not continued.
+    stopped = trained(settings, make, stop=lambda: next(asked) == 240, checkpoint_file=file)
+    resumed = trained(settings, make, checkpoint_file=file)
+    assert stopped[0].loop.step == 480
+    stopped[1].episodes += resumed[1].episodes
+    stopped[1].evaluations += resumed[1].evaluations
+    assert_same(whole, (resumed[0], stopped[1]))
+
+
+@pytest.mark.parametrize("settings", [SMALL, *RAINBOWS])
+@pytest.mark.parametrize("environments", [1, 8])
+def test_shapes_of_acting_are_compiled_before_the_training(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, environments: int
+) -> None:
+    clock, seen = PhaseClock(), {"act": set[tuple[str, int]](), "compile": set[tuple[str, int]]()}
+
+    def watch(name: str) -> None:
+        original = getattr(Learner, name)
+
+        def watched(self: Learner, observations: NDArray[Any], *noise: Any) -> Any:
+            if clock.phase in seen:
+                seen[clock.phase].add((name, len(observations)))
+            return original(self, observations, *noise)
+
+        monkeypatch.setattr(Learner, name, watched)
+
+    watch("act")
+    watch("sample")
+    trained(replace(settings, environments=environments), clock=clock)
+    assert seen["act"] == {("sample" if isinstance(settings, rainbow.Settings) else "act", environments)}
+    assert seen["act"] < seen["compile"]
+    # Compiling takes seconds: only what is called. Evaluations act in three environments, an agent in one.
+    assert seen["compile"] == seen["act"] | {("act", 1), ("act", 3)}
+
+
 class Zero:
     """Acts with 0, and keeps how many observations it saw at a time."""
 
@@ -166,6 +219,29 @@ def test_coins(shared: bool) -> None:
     assert (((explored < 0.05) | (explored > 0.95)).mean() == 1) == shared
     assert set(actor.counts) == {50} and len(phases) == len(actor.counts)
     assert (len(actor.counts) < 250) == shared
+
+
+class Noted:
+    """Acts with 0, and keeps the noise and how many observations it saw at a time."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bytes]] = []
+
+    def sample(self, observations: NDArray[np.float32], noise: NDArray[np.float32]) -> tuple[NDArray[np.int64]]:
+        self.seen.append((len(observations), noise.tobytes()))
+        return (np.zeros(len(observations), np.int64),)
+
+
+@pytest.mark.parametrize("settings", RAINBOWS)
+def test_environments_of_rainbow_share_the_noise_of_a_step(settings: Any) -> None:
+    actor, phases = Noted(), []
+    made = made_of("rainbow", replace(settings, final_epsilon=0.5), Space(1, 1000))
+    choose = rainbow_page.many_chooser(made, actor, np.random.default_rng(0), phases.append)  # type: ignore[arg-type]
+    explored = np.array([(choose(np.zeros((50, 1), np.float32), 960) > 0).mean() for _ in range(100)])
+    # Each environment has its own coin; noisy layers explore by themselves.
+    assert explored.mean() == pytest.approx(0.0 if settings.noisy else 0.5, abs=0.05) and explored.max() < 0.8
+    assert {count for count, _ in actor.seen} == {50} and phases == ["act"] * 100
+    assert len({noise for _, noise in actor.seen}) == (100 if settings.noisy else 1)
 
 
 @pytest.mark.parametrize("counts", [[3, 4, 2, 5, 7], [12, 1, 30]])
@@ -202,3 +278,30 @@ def test_what_environments_that_step_together_cannot_have(
     changes: dict[str, Any], ranks: int, expected: tuple[str, str] | None
 ) -> None:
     assert fault(replace(SMALL, **changes), ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "expected"),
+    [
+        ({"environments": 5}, 1, ("train_interval", "24: expected a multiple of environments, which is 5")),
+        ({"environments": 6}, 4, ("environments", "4 ranks cannot share 6: expected a multiple of 4")),
+        ({"environments": 4, "topology": "collective"}, 1, ("topology", "collective: does not apply to environments that step together (environments: 4, stepping: sync)")),
+        # A window of three steps in each environment must be complete at the first update, which is at a multiple of 24.
+        ({"environments": 24, "learning_starts": 48}, 1, ("learning_starts", "48: expected at least 72: n_step (3) steps in each of 24 environments before there is anything to learn from")),
+        ({"environments": 24, "learning_starts": 49}, 1, None),
+        ({"environments": 24, "learning_starts": 24, "n_step": 1}, 1, None),
+        ({"train_interval": 2, "learning_starts": 1}, 1, ("learning_starts", "1: expected at least 3: n_step (3) steps in each of 1 environment before there is anything to learn from")),
+        ({"train_interval": 2, "learning_starts": 1, "train_unit": "episodes"}, 1, None),
+        ({"train_interval": 4, "learning_starts": 4}, 2, ("learning_starts", "4: expected at least 6: n_step (3) steps in each of 2 environments before there is anything to learn from")),
+        ({"environments": 8, "stepping": "compiled"}, 2, None),
+    ],
+)  # fmt: skip
+def test_what_rainbow_cannot_have(changes: dict[str, Any], ranks: int, expected: tuple[str, str] | None) -> None:
+    assert rainbow.fault(replace(RAINBOW, **changes), ranks) == expected
+
+
+def test_the_first_update_has_a_window_to_learn_from() -> None:
+    """At the least `learning_starts` that is not refused, in episodes that are longer."""
+    settings = replace(RAINBOW, environments=4, train_interval=4, learning_starts=12, total_steps=40)
+    training, _ = trained(settings, lambda: Counter(100))
+    assert all(np.isfinite(array).all() for array in training.learner.state().values())

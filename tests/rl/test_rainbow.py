@@ -154,6 +154,35 @@ def test_windows_end_with_their_episode() -> None:
     assert stored(replay, "discounts") == [0.125, 0, 0, 0, 0.125, 0.125, 0.25, 0.5]
 
 
+@pytest.mark.parametrize("capacity", [7, 1_000])
+def test_windows_are_of_one_environment(capacity: int) -> None:
+    """Five environments that step together, whose episodes end at different times, against each of them alone."""
+    draw, settings = np.random.default_rng(0), replace(SMALL, n_step=3, gamma=0.9)
+    together, one_by_one, *alone = (NStepReplay(capacity, 2, settings) for _ in range(7))
+    shown = np.zeros((5, 2), np.float32)
+    shown[:, 0] = np.arange(5)
+    for step in range(40):
+        actions, rewards = draw.integers(0, 9, 5), draw.normal(size=5)
+        terminated = (draw.random(5) < 0.2) | (step == 30)  # once all at a time
+        ended = terminated | (draw.random(5) < 0.1)
+        following = shown + np.array([0, 1], np.float32)
+        together.add_many(shown, actions, rewards.astype(np.float32), following, terminated, ended)
+        for stream, own in enumerate(alone):
+            parts = (shown[stream].copy(), int(actions[stream]), float(rewards[stream]), following[stream].copy())
+            ends = bool(terminated[stream]), bool(ended[stream])
+            own.add(*parts, *ends)
+            one_by_one.add(*parts, *ends, stream)
+        shown[:, 1] += 1  # an environment may use its array again
+    state = together.state()
+    for name, array in one_by_one.state().items():
+        np.testing.assert_array_equal(array, state[name])
+    if capacity == 1_000:
+        assert together.size == 5 * 40 - sum(len(pending) for pending in together._pending.values())
+        for stream, own in enumerate(alone):
+            for name in ("observations", "actions", "returns", "following", "discounts"):
+                np.testing.assert_array_equal(own.state()[name], state[name][state["observations"][:, 0] == stream])
+
+
 def test_priorities_decide_what_is_drawn_and_weights_make_up_for_it() -> None:
     settings = replace(SMALL, n_step=1, priority_exponent=1.0, initial_importance=1.0, total_steps=100)
     replay = NStepReplay(4, 1, settings)

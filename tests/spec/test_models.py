@@ -254,14 +254,17 @@ def test_a_process_for_each_environment_needs_processes(tmp_path: Path) -> None:
         LIBRARY.study(str(write_yaml(tmp_path / "study.yaml", study)))
 
 
-def test_dqn_in_a_fused_mode_has_one_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["dqn", "rainbow"])
+def test_an_off_policy_learner_in_a_fused_mode_has_one_environment(tmp_path: Path, algorithm: str) -> None:
     study = dqn_study(axes={"framework": ["jax"], "execution": ["lazy", "fused"], "environments": [1, 4]})
+    study["workload"]["algorithm"] = algorithm
+    study["workload"]["hyperparameters"]["train_interval"] = 256
     told = "axes.environments.1: fused has the environment in the learner's program: environments does not apply"
     rule = "leave it out with `exclude: [{execution: fused, environments: 4}]`"
     assert f"{told}: {rule}" in fault_of(tmp_path, study)
     study["axes"]["environments"] = [1, 4, 5]
     study["exclude"] = [{"execution": "fused"}]
-    told = "train_interval 256: expected a multiple of environments, which is 5"
+    told = "train_interval: 256: expected a multiple of environments, which is 5"
     assert told in fault_of(tmp_path, study)
 
 

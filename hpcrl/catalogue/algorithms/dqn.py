@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, flag, integer, integers
+from hpcrl.catalogue.fields import choice, flag, integers
 from hpcrl.catalogue.images import filters_fault
-from hpcrl.catalogue.training import (
-    STEPPING,
-    WORKERS,
-    OffPolicySettings,
-    many_fault,
-    off_policy_fault,
-    workers_fault,
-)
+from hpcrl.catalogue.training import ManySettings, many_fault, off_policy_fault
 
 TITLE = "DQN"
 FAMILY = "off_policy"
@@ -28,17 +21,13 @@ FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(OffPolicySettings):
+class Settings(ManySettings):
     """Hyperparameters. Steps, batch and environments are totals over all ranks: each rank takes its share.
 
-    It explores in `environments` that step together, in the way `stepping`, and if that is in processes, in as many as `workers` says.
-    Each has its own coin for epsilon, or all have a `shared_coin`.
+    Each of the `environments` has its own coin for epsilon, or all have a `shared_coin`.
     With images the network begins with one convolution for each number of `filters`; vectors ignore them.
     """
 
-    environments: int = integer(1, 1, 100_000)
-    stepping: str = choice(*STEPPING)
-    workers: str = choice(*WORKERS)
     shared_coin: bool = flag(False)
     loss: str = choice("huber", "mse")
     filters: tuple[int, ...] = integers((32, 64, 64))
@@ -48,4 +37,4 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
     """Return the setting with which `ranks` ranks cannot learn, and why; None if they can."""
     if wrong := filters_fault(settings.filters):
         return "filters", wrong
-    return workers_fault(settings) or many_fault(settings, ranks) or off_policy_fault(settings, ranks)
+    return many_fault(settings, ranks) or off_policy_fault(settings, ranks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcrl.catalogue.fields import flag, integer, integers, number
-from hpcrl.catalogue.training import OffPolicySettings, off_policy_fault
+from hpcrl.catalogue.training import ManySettings, many_fault, off_policy_fault
 
 TITLE = "Rainbow"
 FAMILY = "off_policy"
@@ -21,8 +21,8 @@ FUSED = True
 
 
 @dataclass(frozen=True)
-class Settings(OffPolicySettings):
-    """Hyperparameters. Steps and batch are totals over all ranks: each rank takes its share.
+class Settings(ManySettings):
+    """Hyperparameters. Steps, batch and environments are totals over all ranks: each rank takes its share.
 
     The `atoms` of a distribution are spread evenly from `value_minimum` to `value_maximum`, which must hold every
     discounted return. Without `noisy`, exploration is epsilon-greedy.
@@ -69,7 +69,7 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
             "value_maximum",
             f"{settings.value_maximum}: expected more than value_minimum, which is {settings.value_minimum}",
         )
-    return off_policy_fault(settings, ranks) or _window_fault(settings, ranks)
+    return many_fault(settings, ranks) or off_policy_fault(settings, ranks) or _window_fault(settings, ranks)
 
 
 def _window_fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
@@ -77,8 +77,9 @@ def _window_fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
         what = f"a rank's share of buffer_size {settings.buffer_size}" if ranks > 1 else "buffer_size"
         return "n_step", f"{settings.n_step}: expected at most {what}, which is {share}"
     # Each explorer has its own windows: until all of them have taken n_step steps, a replay may be empty.
-    explorers = max(ranks, settings.actors, getattr(settings, "environments", 1))
-    if settings.learning_starts < (first := settings.n_step * explorers):
+    explorers = max(ranks, settings.actors, settings.environments)
+    first_update = -(-settings.learning_starts // settings.train_interval) * settings.train_interval
+    if settings.train_unit == "steps" and first_update < (first := settings.n_step * explorers):
         of_explorers = f" of each of {explorers} explorers" if explorers > 1 else ""
         return "learning_starts", (
             f"{settings.learning_starts}: expected at least {first}, the steps of the first whole window (n_step "

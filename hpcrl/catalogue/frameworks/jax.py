@@ -8,6 +8,7 @@ TITLE = "JAX"
 MODES = ("eager", "lazy", "fused")
 ONE_PROCESS = ("fused",)
 PARALLELISM = ("horovod", "native")
+NEEDS_MPI = ("horovod",)  # Horovod has no binding of JAX: gradients are averaged over MPI
 PACKAGES = ("jax", "jaxlib", "flax", "optax")
 DEVICES = ("cpu", "cuda")
 OBSERVATIONS = ("vector", "image")

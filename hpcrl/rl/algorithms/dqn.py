@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.catalogue.images import filters_fault, side_of
 from hpcrl.errors import UsageError
+from hpcrl.rl.choosing import epsilon_greedy
 from hpcrl.rl.interfaces import Actor, Algorithm, Choose, ChooseMany, Network, Observations, Space, Step
 from hpcrl.rl.replay.uniform import Replay
 from hpcrl.rl.runs import Run
@@ -65,18 +67,11 @@ def many_chooser(
     algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]
 ) -> ChooseMany:
     """Return the epsilon-greedy choice for several environments. Each has its own coin, or all have a shared one."""
-    actions, settings, act = algorithm.space.actions, algorithm.settings, actor.act
+    settings, act = algorithm.settings, actor.act
 
-    def choose(observations: Observations, step: int) -> NDArray[np.int64]:
-        count = len(observations)
-        coins = draw.random(1 if settings.shared_coin else count)
-        explores = np.broadcast_to(coins < exploration(settings, step, 0), (count,))
-        chosen = np.empty(count, np.int64)
-        chosen[explores] = draw.integers(actions, size=np.count_nonzero(explores))
-        if not explores.all():
-            switch("act")
-            # For all of them: a compiled policy keeps one shape.
-            chosen[~explores] = act(observations)[~explores]
-        return chosen
+    def greedy(observations: Observations) -> NDArray[np.int64]:
+        switch("act")
+        return act(observations)
 
-    return choose
+    epsilon = partial(exploration, settings, episodes=0)
+    return epsilon_greedy(draw, algorithm.space.actions, epsilon, greedy, settings.shared_coin)

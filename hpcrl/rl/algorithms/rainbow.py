@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.rainbow import Settings
-from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Choose, Network, Space, Step
+from hpcrl.rl.choosing import epsilon_greedy
+from hpcrl.rl.interfaces import Actor, Algorithm, Arrays, Choose, ChooseMany, Network, Observations, Space, Step
 from hpcrl.rl.replay.nstep import NStepReplay
 from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import exploration
@@ -103,3 +105,16 @@ def chooser(algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switc
         return int(actor.sample(observation.reshape(1, -1), noise.draw())[0][0])
 
     return choose
+
+
+def many_chooser(
+    algorithm: Algorithm, actor: Actor, draw: np.random.Generator, switch: Callable[[str], None]
+) -> ChooseMany:
+    """Return the choice for several environments. All of them act with the same noise, which is new at each step."""
+    noise = Noise(algorithm, draw)
+
+    def greedy(observations: Observations) -> NDArray[np.int64]:
+        switch("act")
+        return actor.sample(observations, noise.draw())[0]
+
+    return epsilon_greedy(draw, algorithm.space.actions, partial(epsilon, algorithm.settings, episodes=0), greedy)

@@ -16,7 +16,7 @@ from hpcrl.rl.runs import Run
 
 
 class StoreMany(Protocol):
-    """Takes a transition of each environment: observations, actions, rewards, next observations, terminated."""
+    """Takes a transition of each environment: observations, actions, rewards, next observations, terminated, ended."""
 
     def __call__(
         self,
@@ -25,6 +25,7 @@ class StoreMany(Protocol):
         rewards: NDArray[np.float32],
         following: Observations,
         terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
         /,
     ) -> None: ...
 
@@ -69,7 +70,8 @@ class ManyExplorer:
             transitions = self._environments.step(actions)
             switch("replay")
             last = transitions.last.astype(self._dtype, copy=False)
-            self._store(self._observations, actions, transitions.rewards, last, transitions.terminated)
+            ends = transitions.terminated, transitions.ended
+            self._store(self._observations, actions, transitions.rewards, last, *ends)
             self._observations = transitions.observations.astype(self._dtype, copy=False)
             self._values += transitions.rewards
             self._lengths += 1

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.rl.algorithms.random_policy import Counted, start_seeds
 from hpcrl.rl.interfaces import Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.runs import Run
+from hpcrl.rl.stepped import Counted, start_seeds
 from hpcrl.rl.vector.make import make_vector
 
 

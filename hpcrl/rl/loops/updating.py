@@ -130,19 +130,21 @@ def warm_up(algorithm: Algorithm, implementation: Any, learner: Learner, run: Ru
     """Call every compiled shape of a learner once, and restore its state. It acts in so many `environments` at once."""
     with restored(learner):
         if algorithm.settings.acting == "framework":
-            learner.act(np.zeros((environments, algorithm.space.inputs), algorithm.space.dtype))
-            warm_up_acting(algorithm, implementation, learner)
+            warm_up_acting(algorithm, implementation, learner, environments)
         _warm_up_updates(algorithm, implementation, learner, run)
 
 
-def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner) -> None:
+def warm_up_acting(algorithm: Algorithm, implementation: Any, learner: Learner, environments: int = 1) -> None:
     """Call every compiled shape of acting once."""
     settings, nothing = algorithm.settings, np.zeros(algorithm.space.inputs, algorithm.space.dtype)
     learner.act(np.zeros((settings.evaluation_episodes, algorithm.space.inputs), algorithm.space.dtype))
     learner.act(nothing.reshape(1, -1))
-    actor = FrameworkActor(learner, algorithm)
-    choose = implementation.chooser(algorithm, actor, np.random.default_rng(0), lambda phase: None)
-    choose(nothing, settings.total_steps, 0)
+    given = algorithm, FrameworkActor(learner, algorithm), np.random.default_rng(0), lambda phase: None
+    if environments > 1:
+        shown = np.zeros((environments, algorithm.space.inputs), algorithm.space.dtype)
+        implementation.many_chooser(*given)(shown, settings.total_steps)
+    else:
+        implementation.chooser(*given)(nothing, settings.total_steps, 0)
 
 
 def _warm_up_updates(algorithm: Algorithm, implementation: Any, learner: Learner, run: Run) -> None:

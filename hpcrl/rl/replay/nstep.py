@@ -13,6 +13,8 @@ from hpcrl.rl.replay.sumtree import SumTree
 
 SMALLEST = 1e-6  # priority: without it a transition with no error would never be drawn again
 _Window = deque[tuple[NDArray[np.float32], Action, float]]  # observation, action, reward
+# Observation, action, return, the observation after it, discount.
+_Complete = tuple[NDArray[np.float32], Action, float, NDArray[np.float32], float]
 _STORED = ("observations", "actions", "returns", "following", "discounts")
 
 
@@ -30,6 +32,7 @@ class NStepReplay:
         self._returns, self._discounts = (np.zeros(capacity, np.float32) for _ in range(2))
         self.prioritized: bool = settings.prioritized
         self._tree = SumTree(capacity) if settings.prioritized else None
+        self._powers = [settings.gamma**steps for steps in range(settings.n_step + 1)]
         self._largest = 1.0
         self._pending: defaultdict[int, _Window] = defaultdict(deque)
         self._drawn = np.zeros(0, np.int64)
@@ -46,22 +49,65 @@ class NStepReplay:
         stream: int = 0,
     ) -> None:
         """Take one transition; store the windows that are complete with it. Windows are of one stream."""
-        pending = self._pending[stream]
-        pending.append((observation, action, reward))
-        while pending and (ended or len(pending) == self._settings.n_step):
-            self._store(pending, following, terminated)
-            pending.popleft()
+        self._store(self._complete(observation, action, reward, following, terminated, ended, stream))
 
-    def _store(self, pending: _Window, following: NDArray[np.float32], terminated: bool) -> None:
-        gamma, place = self._settings.gamma, self._next
-        self._observations[place], self._actions[place] = pending[0][:2]
-        self._returns[place] = sum(gamma**number * reward for number, (_, _, reward) in enumerate(pending))
-        self._following[place] = following
-        self._discounts[place] = 0.0 if terminated else gamma ** len(pending)
-        if self._tree:
-            self._tree.set(np.array([place]), np.array([self._largest]))
-        self._next = (place + 1) % self._capacity
-        self.size = min(self.size + 1, self._capacity)
+    def add_many(
+        self,
+        observations: NDArray[np.float32],
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.float32],
+        following: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+    ) -> None:
+        """Take a transition (n, ...) of each of the streams 0 to n - 1: the same as that many calls of :meth:`add`."""
+        # A window keeps its first observation, and an environment may use its array again.
+        columns = (
+            observations.copy(),
+            actions.tolist(),
+            rewards.tolist(),
+            following,
+            terminated.tolist(),
+            ended.tolist(),
+        )
+        windows: list[_Complete] = []
+        for stream, (shown, action, reward, after, over, last) in enumerate(zip(*columns, strict=True)):
+            windows += self._complete(shown, action, reward, after, over, last, stream)
+        self._store(windows)
+
+    def _complete(
+        self,
+        observation: NDArray[np.float32],
+        action: Action,
+        reward: float,
+        following: NDArray[np.float32],
+        terminated: bool,
+        ended: bool,
+        stream: int,
+    ) -> list[_Complete]:
+        """Take one transition, and return the windows of its stream that are complete with it."""
+        pending, complete = self._pending[stream], []
+        # Rounded as by environments that step together.
+        pending.append((observation, action, float(np.float32(reward))))
+        while pending and (ended or len(pending) == self._settings.n_step):
+            value = 0.0
+            for power, (_, _, earned) in zip(self._powers, pending, strict=False):
+                value += power * earned
+            discount = 0.0 if terminated else self._powers[len(pending)]
+            complete.append((*pending.popleft()[:2], value, following, discount))
+        return complete
+
+    def _store(self, windows: list[_Complete]) -> None:
+        places = []
+        for observation, action, value, following, discount in windows:
+            place = self._next
+            self._observations[place], self._actions[place] = observation, action
+            self._returns[place], self._following[place], self._discounts[place] = value, following, discount
+            self._next = (place + 1) % self._capacity
+            self.size = min(self.size + 1, self._capacity)
+            places.append(place)
+        if self._tree and places:
+            self._tree.set(np.array(places), np.full(len(places), self._largest))
 
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` windows: observations, actions, returns, following, discounts, importance weights.

@@ -55,6 +55,7 @@ class Replay:
         rewards: NDArray[np.float32],
         following: Observations,
         terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_] | None = None,
     ) -> None:
         """Store transitions (n, ...) over the oldest: the same as that many calls of :meth:`add`."""
         count, capacity = len(actions), self._capacity

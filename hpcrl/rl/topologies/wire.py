@@ -103,7 +103,7 @@ def row_bytes(space: Space) -> int:
 
 
 def _row(space: Space) -> np.dtype[Any]:
-    # The reward is not rounded to float32 before n-step returns are summed.
+    # The memory rounds the reward to float32; the learner also sums it.
     return np.dtype(
         [
             ("observation", space.dtype, (space.inputs,)), ("following", space.dtype, (space.inputs,)),

@@ -40,18 +40,15 @@ class Learner:
         self.algorithm, self._execution, self._collective = algorithm, execution, collective
         self._page, self._settings, self._optimizer = page, algorithm.settings, optimizers.make(algorithm.settings)
         self._device = jax.local_devices()[0]
-        self._layouts = {name: Layout(weights[group]) for name, group in algorithm.origins.items()}
-        self.vectors = {
-            name: self._put(layout.vector(weights[algorithm.origins[name]])) for name, layout in self._layouts.items()
-        }
+        origins = algorithm.origins.items()
+        self._layouts = {name: Layout(weights[group]) for name, group in origins}
+        self.vectors = {name: self._put(self._layouts[name].vector(weights[group])) for name, group in origins}
         self.slots = {name: self._put(self._optimizer.init(self.vectors[name])) for name in algorithm.groups}
         self._taken = dict.fromkeys(algorithm.groups, 0)
         self.pure_updates: dict[str, Callable[..., Any]] = {}
         self._programs: list[Any] = []
         self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
-        alone = execution == "lazy" and collective is None
-        self._bursts = {step.name: self._bound(step, self._burst_program(step)) for step in algorithm.steps if alone}
-        self.burst = self._burst if alone else None
+        self._bursts = self._burst_programs()
         self.pure_greedy = self._acting("greedy", algorithm.acts_with)
         self.pure_sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
         self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
@@ -119,6 +116,12 @@ class Learner:
 
         return update_in_parts
 
+    def _burst_programs(self) -> dict[str, Callable[..., tuple[jax.Array, ...]]]:
+        """Return for each step its updates from stacked batches; nothing where Python has a part in each update."""
+        if self._execution != "lazy" or self._collective is not None:
+            return {}
+        return {step.name: self._bound(step, self._burst_program(step)) for step in self.algorithm.steps}
+
     def _burst_program(self, step: Step) -> Callable[..., tuple[jax.Array, Any, tuple[jax.Array, ...]]]:
         """Return the updates of a step from stacked batches, as one program."""
         update = self.pure_updates[step.name]
@@ -163,6 +166,11 @@ class Learner:
 
     def update(self, step: str, batch: Any, learning_rate: float) -> tuple[jax.Array, ...]:
         return self._updates[step](batch, learning_rate)
+
+    @property
+    def burst(self) -> Callable[[str, Any, float], tuple[jax.Array, ...]] | None:
+        """Return the function that takes the updates of stacked batches, if there is one."""
+        return self._burst if self._bursts else None
 
     def _burst(self, step: str, batches: Any, learning_rate: float) -> tuple[jax.Array, ...]:
         return self._bursts[step](batches, learning_rate, len(batches[0]))

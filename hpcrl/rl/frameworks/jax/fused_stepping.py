@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpcrl.rl.algorithms.random_policy import Counted, start_seeds
 from hpcrl.rl.interfaces import Algorithm, Learner
 from hpcrl.rl.runs import Run
+from hpcrl.rl.stepped import Counted, start_seeds
 from hpcrl.rl.vector.compiled import PureEnvironments, State
 
 Kept = tuple[jax.Array, jax.Array, jax.Array]

@@ -31,30 +31,26 @@ class Learner:
         device: str = "cpu",
         collective: Collective | None = None,
     ) -> None:
-        self._context = runtime.check_device(device)
-        self._lazy = execution == "lazy"
-        settings = algorithm.settings
-        self._page, self._settings, self._collective = page, settings, collective
-        self._targets, self._acts_with, self._samples_with = (
-            algorithm.targets,
-            algorithm.acts_with,
-            algorithm.samples_with,
-        )
-        self._action_type = algorithm.space.action_dtype
+        self._context, self._lazy = runtime.check_device(device), execution == "lazy"
+        self._page, self._settings, self._collective = page, algorithm.settings, collective
+        self._targets, self._action_type = algorithm.targets, algorithm.space.action_dtype
         self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
-        self._shapes = {
-            name: [array.shape for array in weights[group].values()] for name, group in algorithm.origins.items()
+        self._arrays = {
+            name: arrays(weights[group], self._context, trainable=name in algorithm.groups)
+            for name, group in algorithm.origins.items()
         }
-        self._arrays = {name: arrays(weights[group], self._context) for name, group in algorithm.origins.items()}
-        for name in algorithm.groups:
-            for array in self._arrays[name]:
-                array.attach_grad()
-        self._optimizers = {name: optimizers.make(self._arrays[name], settings) for name in algorithm.groups}
+        self._shapes = {name: [array.shape for array in own] for name, own in self._arrays.items()}
+        self._optimizers = {name: optimizers.make(self._arrays[name], self._settings) for name in algorithm.groups}
         self._losses = {step.name: self._loss(step) for step in algorithm.steps}
         self._updates = {step.name: self._program(step) for step in algorithm.steps}
-        self._greedy = self._acting(page.greedy, 1, self._acts_with)
-        sampling = (self._acts_with, *self._samples_with)
+        sampling = (algorithm.acts_with, *algorithm.samples_with)
+        self._acts_with, self._samples_with = self._arrays[algorithm.acts_with], self._arrays_of(sampling)
+        self._greedy = self._acting(page.greedy, 1, algorithm.acts_with)
         self._sample = self._acting(page.sample, 2, *sampling) if hasattr(page, "sample") else None
+
+    def _arrays_of(self, names: Sequence[str]) -> list[Any]:
+        """Return the arrays of several groups and copies."""
+        return [array for name in names for array in self._arrays[name]]
 
     def _hybridized(self, call: Callable[..., Any], **options: bool) -> Function:
         function = Function(call)
@@ -84,7 +80,7 @@ class Learner:
     def _program(self, step: Step) -> Callable[[list[Any], float], tuple[Any, ...]]:
         """Return the update of a step: the recorded loss, the backward pass, then averaging, clipping and optimiser."""
         loss, own, optimizer = self._losses[step.name], self._arrays[step.group], self._optimizers[step.group]
-        weights = [array for name in (step.group, *step.uses) for array in self._arrays[name]]
+        weights = self._arrays_of((step.group, *step.uses))
         largest, gradients = self._settings.max_gradient_norm, [array.grad for array in own]
 
         def gradient(batch: list[Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -111,14 +107,13 @@ class Learner:
         return whole_update
 
     def act(self, observations: Observations) -> Actions:
-        output = self._greedy.call(self._array(observations), *self._arrays[self._acts_with])
+        output = self._greedy.call(self._array(observations), *self._acts_with)
         actions: NDArray[np.int64] = output.asnumpy().astype(self._action_type)
         return actions
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         assert self._sample is not None
-        weights = [array for name in (self._acts_with, *self._samples_with) for array in self._arrays[name]]
-        sampled = self._sample.call(*self.transfer((observations, noise)), *weights)
+        sampled = self._sample.call(*self.transfer((observations, noise)), *self._samples_with)
         # A block gives a single output by itself.
         actions, *others = sampled if isinstance(sampled, list | tuple) else (sampled,)
         return (actions.asnumpy().astype(self._action_type), *(array.asnumpy() for array in others))

@@ -27,9 +27,12 @@ class Array(NamedTuple):
 Layers = list[Array]
 
 
-def arrays(weights: Weights, context: Any) -> list[Any]:
-    """Return arrays with these values."""
-    return [mx.nd.array(array, ctx=context, dtype="float32") for array in weights.values()]
+def arrays(weights: Weights, context: Any, trainable: bool) -> list[Any]:
+    """Return arrays with these values; trainable ones have a gradient."""
+    made = [mx.nd.array(array, ctx=context, dtype="float32") for array in weights.values()]
+    for array in made if trainable else ():
+        array.attach_grad()
+    return made
 
 
 def layers(values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Layers:

@@ -35,22 +35,23 @@ class Learner:
     ) -> None:
         runtime.check_device(device)
         self._execution, self._compile = execution, runtime.compiler(execution)
-        settings = algorithm.settings
-        self._page, self._settings, self._collective = page, settings, collective
+        self._page, self._settings, self._collective = page, algorithm.settings, collective
         self._names = {name: list(weights[group]) for name, group in algorithm.origins.items()}
         self._variables = {
             name: variables(weights[group], trainable=name in algorithm.groups)
             for name, group in algorithm.origins.items()
         }
-        self._optimizers = {name: optimizers.make(self._variables[name], settings) for name in algorithm.groups}
+        self._optimizers = {name: optimizers.make(self._variables[name], self._settings) for name in algorithm.groups}
         self._counted: list[Any] = []
         self._updates = {step.name: (self._program(step), self._optimizers[step.group]) for step in algorithm.steps}
-        self._syncs = {
-            name: self._compile(_following(self._variables[name], self._variables[group]))
-            for name, group in algorithm.targets.items()
-        }
+        self._syncs = {name: self._sync_program(name, group) for name, group in algorithm.targets.items()}
         self._greedy = self._acting("greedy", algorithm.acts_with)
         self._sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
+
+    def _sync_program(self, target: str, group: str) -> Callable[[float], None]:
+        """Return the function that moves a target copy by a share of the way to its group."""
+        program: Callable[[float], None] = self._compile(_following(self._variables[target], self._variables[group]))
+        return program
 
     def _acting(self, name: str, *groups: str) -> runtime.Program:
         """Return a function of the page that acts; not every page has `sample`."""

@@ -1,0 +1,283 @@
+"""Run by benchmarks.floors in a framework's environment: microseconds of acting and of an update, ours and the floor's, as JSON.
+
+The floor's update is checked first: it must change the weights as the learner's does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from time import process_time
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.formats.facts import Asked
+from hpcrl.rl.algorithms.dqn import algorithm
+from hpcrl.rl.distributed.group import Group
+from hpcrl.rl.frameworks import make_learner
+from hpcrl.rl.interfaces import Space
+from hpcrl.rl.weights import initial_weights
+from hpcrl.run.training import before_import
+
+RATE, GAMMA, EPSILON = 2.5e-4, 0.99, 1e-8
+CALLS, ROUNDS = 50, 60
+Arrays = list[NDArray[Any]]
+
+
+class Floor(NamedTuple):
+    """Act on observations (n, 4); update from a batch and Adam's numbers; and the weights, (out, in) and (out,) in turn."""
+
+    act: Callable[[NDArray[np.float32]], Any]
+    update: Callable[[Arrays, float, float], None]
+    weights: Callable[[], Arrays]
+
+
+def numbers(step: int) -> tuple[float, float]:
+    """Return Adam's rate and epsilon of a step, both with the corrections of its moments."""
+    scale = float(np.sqrt(1 - 0.999**step))
+    return RATE * scale / (1 - 0.9**step), EPSILON * scale
+
+
+def torch_floor(execution: str, weights: Arrays) -> Floor:
+    """The gradient is by hand. Weights are views of one vector, so that Adam is a few operations."""
+    import torch
+
+    linear = torch.nn.functional.linear
+    vector = torch.from_numpy(np.concatenate([array.ravel() for array in weights]))
+    own = [
+        part.view(array.shape)
+        for part, array in zip(vector.split([array.size for array in weights]), weights, strict=True)
+    ]
+    target = [torch.from_numpy(array.copy()) for array in weights]
+    first, second = torch.zeros_like(vector), torch.zeros_like(vector)
+
+    def q(layers: list[Any], x: Any) -> Any:
+        hidden = torch.relu_(linear(torch.relu_(linear(x, layers[0], layers[1])), layers[2], layers[3]))
+        return linear(hidden, layers[4], layers[5])
+
+    def greedy(x: Any) -> Any:
+        return q(own, x).argmax(1)
+
+    def step(x: Any, actions: Any, rewards: Any, following: Any, terminated: Any, rate: Any, epsilon: Any) -> None:
+        wanted = rewards + GAMMA * (1 - terminated) * q(target, following).amax(1)
+        one = torch.relu_(linear(x, own[0], own[1]))
+        two = torch.relu_(linear(one, own[2], own[3]))
+        chosen, index = linear(two, own[4], own[5]), actions[:, None]
+        delta = torch.zeros_like(chosen).scatter_(1, index, (chosen.gather(1, index) - wanted[:, None]) * (2 / len(x)))
+        parts = [delta.T @ two, delta.sum(0)]
+        for layer, given, output in ((4, one, two), (2, x, one)):
+            delta = (delta @ own[layer]) * (output > 0)
+            parts = [delta.T @ given, delta.sum(0), *parts]
+        gradient = torch.cat([part.flatten() for part in parts])
+        first.lerp_(gradient, 0.1)
+        second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        vector.sub_(first / (second.sqrt() + epsilon) * rate)
+
+    if execution == "lazy":
+        greedy, step = (torch.compile(function, fullgraph=True, dynamic=False) for function in (greedy, step))
+
+    def update(batch: Arrays, rate: float, epsilon: float) -> None:
+        step(*map(torch.from_numpy, batch), *map(torch.tensor, (rate, epsilon)))
+
+    return Floor(
+        lambda shown: greedy(torch.from_numpy(shown)).numpy(), update, lambda: [array.numpy().copy() for array in own]
+    )
+
+
+def tensorflow_floor(execution: str, weights: Arrays) -> Floor:
+    import tensorflow as tf
+    from tensorflow.python.eager import context, execute
+
+    own, target = ([tf.Variable(array.T.copy()) for array in weights] for _ in range(2))
+    sizes, shapes = [array.size for array in weights], [array.T.shape for array in weights]
+    first, second = (tf.Variable(tf.zeros(sum(sizes))) for _ in range(2))
+
+    def q(layers: list[Any], x: Any) -> Any:
+        hidden = tf.nn.relu(tf.nn.relu(x @ layers[0] + layers[1]) @ layers[2] + layers[3])
+        return hidden @ layers[4] + layers[5]
+
+    def step(x: Any, actions: Any, rewards: Any, following: Any, terminated: Any, rate: Any, epsilon: Any) -> Any:
+        wanted = rewards + GAMMA * (1 - terminated) * tf.reduce_max(q(target, following), 1)
+        with tf.GradientTape() as tape:
+            chosen = tf.reduce_sum(q(own, x) * tf.one_hot(actions, 2), 1)
+            loss = tf.reduce_mean((chosen - wanted) ** 2)
+        gradient = tf.concat([tf.reshape(part, [-1]) for part in tape.gradient(loss, own)], 0)
+        one, two = first + 0.1 * (gradient - first), 0.999 * second + 0.001 * gradient * gradient
+        first.assign(one)
+        second.assign(two)
+        change = tf.split(rate * one / (tf.sqrt(two) + epsilon), sizes)
+        for variable, part, shape in zip(own, change, shapes, strict=True):
+            variable.assign_sub(tf.reshape(part, shape))
+        return loss
+
+    kept: list[Any] = []
+
+    def entered(function: Callable[..., Any], tensors: list[Any]) -> Callable[[list[Any]], Any]:
+        compiled = tf.function(function, jit_compile=execution == "xla", autograph=False)
+        concrete = compiled.get_concrete_function(*tensors)
+        name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
+        captured, outputs, here = list(concrete.captured_inputs), len(concrete.outputs), context.context()
+        kept.append(concrete)  # it goes with its last reference
+        return lambda given: execute.execute(name, outputs, [*given, *captured], (), here)[0]
+
+    shown = tf.zeros((1, 4))
+    greedy = entered(lambda x: tf.argmax(q(own, x), 1), [shown])
+    rows, column = tf.zeros((128, 4)), tf.zeros(128)
+    nothing = [rows, tf.zeros(128, tf.int64), column, rows, column]
+    learn = entered(step, [*nothing, tf.constant(RATE), tf.constant(EPSILON)])
+
+    def update(batch: Arrays, rate: float, epsilon: float) -> None:
+        learn([tf.convert_to_tensor(array) for array in (*batch, np.float32(rate), np.float32(epsilon))])
+
+    return Floor(
+        lambda shown: greedy([tf.convert_to_tensor(shown)]).numpy(),
+        update,
+        lambda: [variable.numpy().T.copy() for variable in own],
+    )
+
+
+def jax_floor(execution: str, weights: Arrays) -> Floor:
+    from functools import partial
+
+    import jax
+    import jax.numpy as jnp
+
+    sizes = np.cumsum([array.size for array in weights])[:-1]
+    flat = np.concatenate([array.T.ravel() for array in weights])
+    device = jax.local_devices()[0]
+    state = [jax.device_put(array, device) for array in (flat, np.zeros_like(flat), np.zeros_like(flat))]
+    target = jax.device_put(flat.copy(), device)
+
+    def q(vector: Any, x: Any) -> Any:
+        layers = [part.reshape(array.T.shape) for part, array in zip(jnp.split(vector, sizes), weights, strict=True)]
+        hidden = jax.nn.relu(jax.nn.relu(x @ layers[0] + layers[1]) @ layers[2] + layers[3])
+        return hidden @ layers[4] + layers[5]
+
+    def loss(vector: Any, target: Any, batch: Any) -> Any:
+        x, actions, rewards, following, terminated = batch
+        wanted = rewards + GAMMA * (1 - terminated) * q(target, following).max(1)
+        chosen = jnp.take_along_axis(q(vector, x), actions[:, None], 1)[:, 0]
+        return ((chosen - wanted) ** 2).mean()
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(state: Any, target: Any, batch: Any, rate: Any, epsilon: Any) -> Any:
+        vector, first, second = state
+        gradient = jax.grad(loss)(vector, target, batch)
+        first, second = first + 0.1 * (gradient - first), 0.999 * second + 0.001 * gradient * gradient
+        return [vector - rate * first / (jnp.sqrt(second) + epsilon), first, second]
+
+    greedy = jax.jit(lambda vector, x: q(vector, x).argmax(1))
+
+    def update(batch: Arrays, rate: float, epsilon: float) -> None:
+        state[:] = step(state, target, tuple(batch), np.float32(rate), np.float32(epsilon))
+
+    def cut() -> Arrays:
+        parts = np.split(np.asarray(state[0]), sizes)
+        return [part.reshape(array.T.shape).T.copy() for part, array in zip(parts, weights, strict=True)]
+
+    return Floor(lambda shown: np.asarray(greedy(state[0], shown)), update, cut)
+
+
+def mxnet_floor(execution: str, weights: Arrays) -> Floor:
+    import mxnet as mx
+    from mxnet import autograd
+
+    names = ("w0", "b0", "w1", "b1", "w2", "b2")
+    own, target, first, second = ([mx.nd.array(array, dtype="float32") for array in weights] for _ in range(4))
+    for array in own:
+        array.attach_grad()
+    for array in (*first, *second):
+        array[:] = 0
+
+    def q(prefix: str, x: Any) -> Any:
+        for layer, width in enumerate((120, 84, 2)):
+            pair = [mx.sym.var(f"{prefix}{kind}{layer}") for kind in ("w", "b")]
+            x = mx.sym.FullyConnected(x, *pair, num_hidden=width, flatten=False)
+            x = mx.sym.Activation(x, act_type="relu") if layer < 2 else x
+        return x
+
+    def program(symbol: Any) -> tuple[Any, list[str]]:
+        """Return the cached graph, and the names of its arrays in their order."""
+        flags = [("static_alloc", True), ("static_shape", True)]
+        return mx.nd.CachedOp(symbol, flags), symbol.list_inputs()
+
+    x, following, actions, rewards, terminated = (
+        mx.sym.var(name) for name in ("x", "following", "actions", "rewards", "terminated")
+    )
+    greedy, given = program(mx.sym.argmax(q("own_", x), axis=1))
+    best = mx.sym.BlockGrad(mx.sym.max(q("target_", following), axis=1))
+    chosen = mx.sym.pick(q("own_", x), actions, axis=1)
+    learn, needed = program(mx.sym.mean(mx.sym.square(chosen - rewards - GAMMA * (1 - terminated) * best)))
+    arrays = {f"own_{name}": array for name, array in zip(names, own, strict=True)}
+    arrays |= {f"target_{name}": array for name, array in zip(names, target, strict=True)}
+
+    def put(array: NDArray[Any]) -> Any:
+        return mx.nd.from_numpy(array.astype(np.float32, order="C"), zero_copy=True)
+
+    def act(shown: NDArray[np.float32]) -> Any:
+        return greedy(*[arrays.get(name) if name != "x" else put(shown) for name in given]).asnumpy()
+
+    def update(batch: Arrays, rate: float, epsilon: float) -> None:
+        parts = dict(zip(("x", "actions", "rewards", "following", "terminated"), map(put, batch), strict=True))
+        everything = arrays | parts
+        with autograd.record():
+            loss = learn(*[everything[name] for name in needed])
+        loss.backward()
+        for array, one, two in zip(own, first, second, strict=True):
+            mx.nd.adam_update(array, array.grad, one, two, lr=rate, epsilon=epsilon, out=array)
+        mx.nd.waitall()
+
+    return Floor(act, update, lambda: [array.asnumpy() for array in own])
+
+
+FLOORS = {"torch": torch_floor, "tensorflow": tensorflow_floor, "jax": jax_floor, "mxnet": mxnet_floor}
+
+
+def main(framework: str, execution: str) -> None:
+    before_import({"framework": framework}, Asked(1, 1024, 60), Group())
+    settings = Settings(hidden=(120, 84), loss="mse", max_gradient_norm=0.0, gamma=GAMMA, optimizer_epsilon=EPSILON)
+    made, draw = algorithm(Space(4, 2), settings), np.random.default_rng(0)
+    weights = initial_weights(made, draw)
+    learner = make_learner(framework, execution, made, weights)
+    floor = FLOORS[framework](execution, [array.copy() for array in weights["online"].values()])
+    batch = (
+        draw.normal(size=(128, 4)).astype(np.float32), draw.integers(0, 2, 128),
+        draw.normal(size=128).astype(np.float32), draw.normal(size=(128, 4)).astype(np.float32),
+        (draw.random(128) < 0.1).astype(np.float32),
+    )  # fmt: skip
+    shown = batch[0][:1]
+
+    def learn() -> None:
+        learner.update("update", learner.transfer(batch), RATE)
+        learner.synchronize()
+
+    for step in (1, 2, 3):
+        learn()
+        floor.update(list(batch), *numbers(step))
+    strays = [
+        np.abs(mine - array).max()
+        for mine, array in zip(learner.weights("online").values(), floor.weights(), strict=True)
+    ]
+    assert max(strays) < 1e-6, strays
+    calls = {
+        "act": lambda: learner.act(shown),
+        "act floor": lambda: floor.act(shown),
+        "update": learn,
+        "update floor": lambda: floor.update(list(batch), RATE, EPSILON),
+    }
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(ROUNDS):  # in turn, because other work on the machine comes and goes
+        for name, call in calls.items():
+            begun = process_time()
+            for _ in range(CALLS):
+                call()
+            least[name] = min(least[name], process_time() - begun)
+    print(json.dumps({name: 1e6 * seconds / CALLS for name, seconds in least.items()}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
