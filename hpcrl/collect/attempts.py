@@ -35,7 +35,7 @@ EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission
 # Values of the first rank's footer that are valid for all ranks.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
-    "goal_time", "compiled", "collective", "messages", "resumed_step",
+    "goal_time", "compiled", "collective", "messages", "resumed_step", "updates",
 )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert data.footer["outcome"] == "completed"
     assert data.footer["steps"] == 1500
     assert data.footer["goal_step"] == 500
+    assert data.footer["updates"] == 2 * 128  # at steps 1024 and 1280
     assert data.column("episodes", "length").sum() <= 1500
     assert list(data.column("evaluations", "step")) == [500, 1000, 1500]
     assert data.header["software"]["numpy"] == np.__version__
