@@ -127,7 +127,9 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("steps", _I64, "environment steps taken; for a command the largest step that it reported"),
             _field("episodes", _I64, "episodes finished"),
             _field(
-                "updates", _I64, "batches that the learner learned from, of off-policy algorithms; missing in `fused` modes"
+                "updates",
+                _I64,
+                "batches that the learner learned from, of off-policy algorithms; missing in `fused` modes",
             ),
             _field(
                 "final_score",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pandas as pd
 from hpcrl.formats.runs import goal_wall_time
 from hpcrl.report import spreadsheet
 from hpcrl.report.comparison import NOTHING, estimate_of, number
-from hpcrl.report.design import PHASES, counted
+from hpcrl.report.design import PHASES, counted, natural
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import Estimate, geometric_mean
 from hpcrl.telemetry.phases import BEFORE_TRAINING
@@ -67,11 +68,18 @@ def with_topology(rows: pd.DataFrame) -> pd.DataFrame:
     """
     done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]
     configs = [json.loads(text) for text in done["config"]]
+    sent = [len(json.loads(text)["transitions"]) if isinstance(text, str) else 0 for text in done["messages"]]
     return done.assign(
-        topology=[str(config.get("topology", SEQUENTIAL)) for config in configs],
-        actors=[int(config.get("actors", 1)) for config in configs],
+        topology=[
+            str(config.get("topology", "actors" if number_of else SEQUENTIAL))
+            for config, number_of in zip(configs, sent, strict=True)
+        ],
+        actors=[int(config.get("actors", number_of or 1)) for config, number_of in zip(configs, sent, strict=True)],
         latency=[float(config.get("step_latency", 0.0)) for config in configs],
-        rest=[_rest(config | given) for config, given in zip(configs, done[["cpus", "gpus"]].to_dict("records"), strict=True)],
+        rest=[
+            _rest(config | given)
+            for config, given in zip(configs, done[["cpus", "gpus"]].to_dict("records"), strict=True)
+        ],
         time=done["training_time"] + done["evaluation_time"].fillna(0.0),
     )
 
@@ -94,7 +102,7 @@ def at_equal_work(done: pd.DataFrame) -> Iterator[EqualWork]:
     for (cluster, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
         is_alone = group["topology"] == SEQUENTIAL
         if is_alone.any() and not is_alone.all():
-            yield EqualWork(str(cluster), str(rest), float(latency), group[is_alone], group[~is_alone])
+            yield EqualWork(str(cluster), str(rest), float(str(latency)), group[is_alone], group[~is_alone])
 
 
 def parts_of(alone: pd.DataFrame, phases: pd.DataFrame) -> Parts | None:
@@ -162,21 +170,20 @@ def roles(rows: pd.DataFrame, phases: pd.DataFrame) -> list[Role]:
     own = phases[~phases["phase"].isin(BEFORE_TRAINING)].merge(done[[*ATTEMPT, "time"]], on=ATTEMPT)
     found = []
     for key, group in done.groupby(list(KEYS), sort=False):
-        names = [str(name) for name in key]
+        study, cluster, what, where = (str(name) for name in key)
+        made = partial(Role, study, cluster, what, where, runs=len(group))
         of_group = own.merge(group[ATTEMPT], on=ATTEMPT)
-        has_actors = bool(group["messages"].notna().any())
         reached = group["to_goal"].dropna()
         goal = float(reached.median()) if len(reached) else None
         steps, updates = (_rate(group, column) for column in ("steps", "updates"))
         first, others = of_group[of_group["rank"] == 0], of_group[of_group["rank"] > 0]
-        count = len(group)
-        own_steps = None if has_actors else steps
-        role = LEARNER if has_actors else ALONE
-        found.append(Role(*names, role, 1, count, _shares(first), own_steps, updates, goal))
-        if has_actors:
-            number_of_actors = int(others["rank"].max()) if len(others) else 0
-            found.append(Role(*names, ACTORS, number_of_actors, count, _shares(others), steps, None, None))
-    return found
+        if group["messages"].isna().all():
+            found.append(made(role=ALONE, ranks=1, shares=_shares(first), steps=steps, updates=updates, goal=goal))
+            continue
+        found.append(made(role=LEARNER, ranks=1, shares=_shares(first), steps=None, updates=updates, goal=goal))
+        actors = int(group["actors"].max())
+        found.append(made(role=ACTORS, ranks=actors, shares=_shares(others), steps=steps, updates=None, goal=None))
+    return sorted(found, key=lambda role: [natural(name) for name in (role.study, role.cluster, role.what, role.where)])
 
 
 def _rate(group: pd.DataFrame, column: str) -> Estimate | None:

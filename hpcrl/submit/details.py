@@ -92,14 +92,14 @@ def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str,
     except OSError:
         entries = []
     for entry in entries:
-        cell, _, rest = entry.name.partition(".")
-        attempt, _, rest = rest.partition(".")
-        rank = rest.rpartition(".r")[2].removesuffix(".rec")
-        if cell not in cells or not entry.name.endswith(".rec") or not rank.isdecimal():
-            continue
-        if _is_of(cells[cell], attempt) and (rank == "0" or is_failure(cells[cell].state)):
+        match entry.name.split("."):
+            case [cell, attempt, _, rank, "rec"] if cell in cells and rank[:1] == "r" and rank[1:].isdecimal():
+                number = int(rank[1:])
+            case _:
+                continue
+        if _is_of(cells[cell], attempt) and (number == 0 or is_failure(cells[cell].state)):
             with suppress(OSError):
-                record = _Record(entry.stat().st_mtime, attempt, int(rank), entry.path)
+                record = _Record(entry.stat().st_mtime, attempt, number, entry.path)
                 found.setdefault(cell, []).append(record)
     details = {}
     for cell, records in found.items():

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
@@ -19,22 +17,19 @@ from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.plan import Cell, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
 from hpcrl.schedulers.interface import at_work, by_scheduler
 from hpcrl.schedulers.states import (
-    CANCELLED,
     COMPLETED,
-    FAILED,
     LIVE,
-    LOST,
     NEVER,
     UNCONFIRMED,
     UNKNOWN,
     UNSETTLED,
     TaskStatus,
 )
-from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
+from hpcrl.slurm.client import SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
 from hpcrl.submit.details import Detail, details_of, is_failure, with_last_line
 from hpcrl.submit.failures import counted

@@ -138,16 +138,17 @@ def _compared(rows: pd.DataFrame, phases: pd.DataFrame) -> tuple[pd.DataFrame, p
         for topology, runs in work.others.groupby("topology", sort=True):
             whose = [counted(int(number), "actor") for number in runs["actors"]]
             named = runs.assign(what=[f"{topology}, {name}" for name in whose], colour=whose)
-            place = {"panel": ", ".join(filter(None, [str(topology), names[work.cluster, work.rest]])), "x": 1e3 * work.latency}
+            panel = ", ".join(filter(None, [str(topology), names[work.cluster, work.rest]]))
+            x = 1e3 * work.latency
             alone = work.alone.assign(what=SEQUENTIAL, colour=SEQUENTIAL)
-            frames.append(pd.concat([alone, named]).assign(**place)[_MEASURED])
+            frames.append(pd.concat([alone, named]).assign(panel=panel, x=x)[_MEASURED])
             for _, some in named.groupby("actors", sort=True):
                 first, messages = some.iloc[0], message_time(some, phases)
                 if parts is None or messages is None:
                     continue
                 actors = int(first["actors"])
                 models.append(
-                    {**place, "what": first["what"], "colour": first["colour"], "time": parts.model(actors, messages), "simulating": parts.simulating / actors,
+                    {"panel": panel, "x": x, "what": first["what"], "colour": first["colour"], "time": parts.model(actors, messages), "simulating": parts.simulating / actors,
                      "learning": parts.learning, "messages": messages}
                 )  # fmt: skip
     measured = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=_MEASURED)

@@ -101,7 +101,9 @@ class ActorRank:
     def _take(self) -> WeightsMessage:
         """Wait for a message, and act with its weights from now on."""
         switch = self._run.clock.switch
-        if self._version >= 0:  # the first message comes when the learner begins to train: until then this rank waits before its training
+        if (
+            self._version >= 0
+        ):  # the first message comes when the learner begins to train: until then this rank waits before its training
             switch("receive")
         message = self._ports.take()
         if message["version"] < self._version:

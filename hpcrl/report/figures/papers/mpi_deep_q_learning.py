@@ -99,11 +99,16 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
         where = {"latency": work.latency, "rest": work.rest}
         for row in work.others.to_dict("records"):
             speed_up = base / row["time"]
-            rows.append({"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where})
+            rows.append(
+                {"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where}
+            )
         parts = parts_of(work.alone, phases)
         if parts is not None:
             times = {actors: parts.model(actors) for actors in sorted(set(work.others["actors"]))}
-            rows += [{"what": "model", "x": actors, "speed_up": base / time, "seed": 1, **where} for actors, time in times.items()]
+            rows += [
+                {"what": "model", "x": actors, "speed_up": base / time, "seed": 1, **where}
+                for actors, time in times.items()
+            ]
     return _styled(pd.DataFrame(rows)) if rows else pd.DataFrame()
 
 
