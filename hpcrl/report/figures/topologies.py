@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import Any
 
 import altair as alt
@@ -61,11 +62,11 @@ def _shares(found: list[Role]) -> Figure | None:
     found = [role for role in found if role.shares]
     if not found:
         return None
-    several = len({(role.cluster, role.where) for role in found}) > 1
+    names = _lines(found)
     long = pd.DataFrame(
         [
             {
-                "line": f"{role.what} · {role.where}" if several else role.what,
+                "line": names[role.cluster, role.what, role.where],
                 "role": ACTORS if role.role == ACTORS else "learner, or one process",
                 "part": phase,
                 "value": share,
@@ -86,6 +87,16 @@ def _shares(found: list[Role]) -> Figure | None:
     )
     keys = tuple(Key(name, colour=hue) for name, hue in used.values())
     return Figure("learner-and-actors", "Utilisation of learner and actors", text, tuple(panels), keys)
+
+
+def _lines(found: list[Role]) -> dict[tuple[str, str, str], str]:
+    """Name each configuration: without the words that all names begin with, and with the place if it tells two apart."""
+    keys = dict.fromkeys((role.cluster, role.what, role.where) for role in found)
+    columns = zip(*(what.split() for _, what, _ in keys), strict=False)
+    alike = len(list(takewhile(lambda words: len(set(words)) == 1, columns))) if len(keys) > 1 else 0
+    short = {key: " ".join(key[1].split()[alike:]) or key[1] for key in keys}
+    several = len(set(short.values())) < len(keys)
+    return {key: f"{name} · {key[2]} · {key[0]}" if several else name for key, name in short.items()}
 
 
 def _latencies(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
