@@ -66,7 +66,7 @@ def command(plan: Path, watching: bool, only_failed: bool, where: tuple[str, ...
 
 def is_failed(status: PlanStatus, ended: bool = True) -> bool:
     """Tell whether cells or stages failed, or whether some have not ended after the plan was followed to its end."""
-    from hpcrl.submit.status import is_failure
+    from hpcrl.submit.details import is_failure
 
     if ended and status.live():
         return True
@@ -190,7 +190,7 @@ def _screen(status: PlanStatus) -> Any:
     from rich.text import Text
 
     from hpcrl.schedulers.states import COMPLETED
-    from hpcrl.submit.status import is_failure
+    from hpcrl.submit.details import is_failure
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("cell", "what", "state", "progress"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.formats.facts import RETURNS, StudyFacts
+from hpcrl.formats.outcomes import RankEnd, cause
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import ID as SEARCH_ID
@@ -26,20 +27,6 @@ _OUTCOME = {
     "BOOT_FAIL": "node_fail",
     "PREEMPTED": "preempted",
 }
-_WORST = (
-    "failed",
-    "oom",
-    "diverged",
-    "timeout",
-    "cancelled",
-    "node_fail",
-    "lost",
-    "preempted",
-    "running",
-    "pruned",
-    "completed",
-)
-_FAILURES = ("failed", "oom", "diverged")
 _AT_A_SIGNAL = ("preempted", "timeout")
 # Results of a calibration; a higher value means a faster machine.
 CALIBRATION = ("matrix", "memory", "python", "environment")
@@ -48,7 +35,7 @@ EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission
 # Values of the first rank's footer that are valid for all ranks.
 _FOOTER = (
     "training_time", "evaluation_time", "setup_time", "compile_time", "goal_wall_time", "phase_time", "precise_phases", "final_score", "goal_step",
-    "goal_time", "compiled", "collective", "messages", "resumed_step",
+    "goal_time", "compiled", "collective", "messages", "resumed_step", "updates",
 )  # fmt: skip
 
 
@@ -387,32 +374,22 @@ def _outcome(group: list[Mapping[str, Any]], found: Accounted | None, last: bool
     if last and found and found.state in _OUTCOME:
         return _OUTCOME[found.state], f"the scheduler says {found.state}"
     ended = [record for record in group if record["footer"]]
-    # A rank that fails ends the others: the first failure is the cause, the others are its consequences.
-    failures = [record for record in ended if record["footer"]["outcome"] in _FAILURES]
-    if failures:
-        # The other ranks may notice that one was killed before its footer is written.
-        first = min(
-            failures,
-            key=lambda each: (not each["footer"].get("killed_by"), each["header"]["started"] + each["wall_time"]),
-        )
-        reason = first["footer"].get("reason")
-        if len(group) > 1:
-            reason = f"rank {first['header']['rank']}: {reason}"
-        return first["footer"]["outcome"], reason
-    if len(ended) == len(group):
-        worst = min(ended, key=lambda each: _rank_of(each["footer"]["outcome"]))
-        return worst["footer"]["outcome"], worst["footer"].get("reason")
+    ends = [_rank_end(record) for record in ended]
+    if decided := cause(ends, len(group)):
+        return decided.outcome, decided.reason
     if not last:
         return "preempted", "it was requeued"
     if found and found.state in RUNNING | WAITING:
         return "running", None
-    for record in ended:
-        if record["footer"]["outcome"] in _AT_A_SIGNAL:  # those without a footer waited for it, and were ended with it
-            return record["footer"]["outcome"], record["footer"].get("reason")
+    for end in ends:
+        if end.outcome in _AT_A_SIGNAL:  # those without a footer waited for it, and were ended with it
+            return end.outcome, end.reason
     if found and found.state == "FAILED":
         return "failed", f"it ended without a footer; exit code {found.exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"
 
 
-def _rank_of(outcome: str) -> int:
-    return _WORST.index(outcome) if outcome in _WORST else 0
+def _rank_end(record: Mapping[str, Any]) -> RankEnd:
+    head, footer = record["header"], record["footer"]
+    time = head["started"] + record["wall_time"]
+    return RankEnd(head["rank"], footer["outcome"], footer.get("reason"), bool(footer.get("killed_by")), time)

@@ -45,7 +45,7 @@ _FOOTER = {
     "framework_gpu_memory_peak": NUMBER, "compiled": TEXT, "collective": TEXT, "messages": TEXT, "lost_frames": COUNT,
     "malformed_values": COUNT, "own_cpu_seconds": NUMBER, "own_context_switches": COUNT, "largest_process": COUNT,
     "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
-    "resumed_step": COUNT,
+    "resumed_step": COUNT, "updates": COUNT,
 }  # fmt: skip
 _PROFILE = {
     "profiler": TEXT, "file": TEXT, "size": COUNT, "note": TEXT, "seconds": NUMBER, "unit": TEXT, "total": NUMBER,

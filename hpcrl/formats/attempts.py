@@ -24,6 +24,7 @@ from typing import Any
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.files import create_exclusively, open_of_stranger
+from hpcrl.formats.outcomes import place_of
 
 ATTEMPTS = "attempts"
 COMPLETED = "completed"
@@ -227,7 +228,7 @@ def read_attempts(directory: Path) -> Progress:
         if cell:
             cells_by_ending[ending].append(cell)
     begun: dict[int, set[str]] = {}
-    ends: list[tuple[int, bool, str, int, list[str]]] = []
+    ends: list[tuple[int, int, str, int, list[str]]] = []
     byhand: dict[str, str] = {}
     turned_away = unmeasured = 0
     for ending, cells in cells_by_ending.items():
@@ -243,13 +244,13 @@ def read_attempts(directory: Path) -> Progress:
             continue  # of one rank of several
         elif attempt.isdecimal():
             if outcome:
-                ends.append((int(restart), outcome != COMPLETED, outcome, int(attempt), cells))
+                ends.append((int(restart), -place_of(outcome), outcome, int(attempt), cells))
             else:
                 begun.setdefault(int(attempt), set()).update(cells)
         elif outcome:
             byhand |= {cell: outcome for cell in cells if byhand.get(cell) != COMPLETED}
     ended: defaultdict[int, dict[str, str]] = defaultdict(dict)
-    # The last restart counts; of its ranks, one that failed outweighs one that completed.
+    # The last restart counts, and the worst of its ranks: a rank that fails takes the others along, which say that a signal ended them.
     for _, _, outcome, number, cells in sorted(ends):
         ended[number].update(dict.fromkeys(cells, outcome))
     return Progress(begun, dict(ended), byhand, turned_away, unmeasured)

@@ -127,6 +127,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("steps", _I64, "environment steps taken; for a command the largest step that it reported"),
             _field("episodes", _I64, "episodes finished"),
             _field(
+                "updates",
+                _I64,
+                "batches that the learner learned from, of off-policy algorithms; missing in `fused` modes",
+            ),
+            _field(
                 "final_score",
                 _F64,
                 "mean return of the last policy over the final greedy episodes; for a command the last value of the study's `score`, or the last return",

@@ -139,7 +139,8 @@ def _used(rows: list[list[str]]) -> list[int]:
     return [index for index in range(len(rows[0]) if rows else 0) if any(row[index] != NOTHING for row in rows)]
 
 
-def _estimate(found: Estimate | None, with_interval: bool) -> str:
+def estimate_of(found: Estimate | None, with_interval: bool) -> str:
+    """Write a value, with its interval if there is one."""
     if found is None:
         return NOTHING
     if not with_interval or found.low is None or found.high is None or found.low == found.high:
@@ -153,13 +154,13 @@ def _row(line: Line, with_interval: bool) -> list[str]:
         line.what,
         line.where,
         str(line.cells) if line.completed == line.cells else f"{line.completed} of {line.cells}",
-        _estimate(line.final, with_interval),
+        estimate_of(line.final, with_interval),
         f"{line.at_goal} of {line.cells}" if line.at_goal else NOTHING,
         number(line.goal_step),
         number(line.goal_time),
         number(line.goal_wall_time),
-        _estimate(line.training, with_interval),
-        _estimate(line.wall, with_interval),
+        estimate_of(line.training, with_interval),
+        estimate_of(line.wall, with_interval),
         number(line.setup_time),
         number(line.compile_time),
         number(line.cpu),

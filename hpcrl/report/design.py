@@ -16,6 +16,28 @@ GREY = "#7F7F7F"
 # mode of execution -> lengths of strokes and gaps of its lines
 DASHES = {"": (1, 0), "eager": (1, 0), "lazy": (6, 3), "fused": (2, 2), "xla": (8, 3, 2, 3)}
 _OTHER_DASH = (4, 4)
+# phase -> its name and colour
+PHASES = {
+    "setup": ("set-up", "#DDAA33"),
+    "compile": ("compile", "#994F00"),
+    "prepare": ("preparation", "#882255"),
+    "env_step": ("environment", "#56B4E9"),
+    "act": ("acting", "#0072B2"),
+    "replay": ("replay", "#009E73"),
+    "transfer": ("transfer", "#F0E442"),
+    "update": ("update", "#D55E00"),
+    "communicate": ("communication", "#CC79A7"),
+    "fused": ("compiled loop", "#8C510A"),
+    "evaluate": ("evaluation", "#E69F00"),
+    "other": ("other", "#BBBBBB"),
+    "check": ("check", "#117733"),
+    "tensorboard": ("TensorBoard", "#AA4499"),
+    "tracking": ("MLflow", "#661100"),
+    "send": ("sending", "#44AA99"),
+    "receive": ("receiving", "#999933"),
+    "wait": ("waiting", "#DDDDDD"),
+    "profile": ("profiler", "#332288"),
+}
 _WORDS = {"horovod": "Horovod"}
 _DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 

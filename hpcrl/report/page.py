@@ -18,6 +18,7 @@ from hpcrl.report.comparison import WORDS
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.renderer import escaped
 from hpcrl.report.sections import Section
+from hpcrl.report.topologies import heads_of, rows_of
 from hpcrl.report.usability import UsabilityTable
 from hpcrl.spec.blocks import check_blocks
 from hpcrl.spec.document import display
@@ -53,7 +54,7 @@ def render(
         for name, figure in drawn.items()
         for number, panel in enumerate(figure.panels)
     }
-    environment.globals |= {"figure_id": _id, "values_of": as_table}
+    environment.globals |= {"figure_id": _id, "values_of": as_table, "role_heads": heads_of, "role_rows": rows_of}
     check_blocks(environment, f"report/{template}.html.j2")
     try:
         return environment.get_template(f"report/{template}.html.j2").render(

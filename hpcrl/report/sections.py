@@ -27,6 +27,7 @@ from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
 from hpcrl.report.search import search_of
 from hpcrl.report.summary import sentences
+from hpcrl.report.topologies import Role, roles
 from hpcrl.report.videos import Clips
 from hpcrl.spec.library import Library
 
@@ -47,6 +48,7 @@ class Section:
         profiled: the attempts under a profiler, which are in no comparison.
         claims: the claims of the paper with the measurements; empty for a study without known claims.
         videos: those of trained agents, if they are wanted.
+        roles: the utilisation of learners and actors; empty without actors.
     """
 
     study: str
@@ -77,6 +79,7 @@ class Section:
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
     videos: Clips | None = None
+    roles: list[Role] = field(default_factory=list)
 
 
 def make_section(
@@ -152,6 +155,7 @@ def make_section(
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, **tables, name=name, study=study, library=library),
+        roles=roles(rows, tables["phases"]),
     )
 
 

@@ -27,6 +27,7 @@ from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
 from hpcrl.report.search import without_trials
 from hpcrl.report.sections import Section, make_section, search_section
+from hpcrl.report.topologies import to_csv as to_csv_of_roles
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
 from hpcrl.report.videos import Player, clips, plans_by_id
@@ -223,6 +224,8 @@ def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path
     write_atomically(output / "cells.csv", spreadsheet.to_csv(_told(cells, trains)))
     if claims := [verdict for section in sections for verdict in section.claims]:
         write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
+    if roles := [role for section in sections for role in section.roles]:
+        write_atomically(output / "roles.csv", to_csv_of_roles(roles))
     if any(section.series for section in sections):
         frames = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
         frame = pd.concat(frames, ignore_index=True)

@@ -17,7 +17,7 @@ from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
 from hpcrl.profilers import PROFILERS
 from hpcrl.run.allocation import read_allocation, start_of
-from hpcrl.run.cell import cell_of, end_record_of, run_cell
+from hpcrl.run.cell import cell_of, end_killed_rank, is_extra, run_cell
 from hpcrl.run.ranks import start_ranks
 from hpcrl.run.supervisor import fork_rank
 from hpcrl.telemetry.processes import name_runner
@@ -87,7 +87,8 @@ def main(arguments: list[str]) -> int:
             name_runner()
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt, launch)
         if allocation.ranks > 1:
-            ended = fork_rank(lambda facts: end_record_of(options.plan, cell, allocation, facts))
+            extra = is_extra(cell, options.profile)
+            ended = fork_rank(lambda facts: end_killed_rank(options.plan, cell, allocation, start, extra, facts))
             if ended is not None:
                 return ended
         interval = float(options.interval or plan.study.sample_interval)

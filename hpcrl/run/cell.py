@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.attempts import Start
+from hpcrl.formats.attempts import Start, end_attempt
 from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
 from hpcrl.profilers import KEY, NONE
@@ -50,7 +50,6 @@ def run_cell(
     Args:
         profiler: looks at the cell instead of its own. The attempt is then an extra one, which does not complete the cell.
     """
-    own = None if cell.config.get(KEY) in (None, NONE) else str(cell.config[KEY])
     standing = plan.study.surroundings is not None and not plan.runs_command
     _check_environment(job, cell, plan.frameworks_of(cell.config) if standing else None)
     limit_threads(cell.asked.cpus, allocation.local_rank)
@@ -66,8 +65,9 @@ def run_cell(
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.run.attempt import RankOfAttempt
 
+    extra = is_extra(cell, profiler)
     rank = RankOfAttempt(
-        directory, plan, job, cell, allocation, start, of_hpcrl, trial, profiler or own, profiler not in (None, own)
+        directory, plan, job, cell, allocation, start, of_hpcrl, trial, profiler or _own_profiler(cell), extra
     )
     return rank.run(interval)
 
@@ -84,12 +84,28 @@ def _set_variables(wanted: dict[str, str]) -> dict[str, str | None]:
     return before
 
 
-def end_record_of(directory: Path, cell: Cell, allocation: Allocation, facts: dict[str, Any]) -> None:
-    """Write the last frame of a rank that was killed, if it had begun its record."""
+def end_killed_rank(
+    directory: Path, cell: Cell, allocation: Allocation, start: Start, extra: bool, facts: dict[str, Any]
+) -> None:
+    """Write the last frame of a rank that was killed, and how its attempt ended, if it had begun its record.
+
+    Args:
+        extra: the attempt is one that does not complete the cell.
+    """
     from hpcrl.formats.record import end_record
 
     print(f"hpcrl: rank {allocation.rank} was {facts['reason']}", file=sys.stderr, flush=True)
-    end_record(record_of(directory, cell, allocation), facts)
+    if end_record(record_of(directory, cell, allocation), facts) and not extra:
+        end_attempt(directory, start, facts["outcome"], allocation.rank, allocation.ranks)
+
+
+def is_extra(cell: Cell, profiler: str | None) -> bool:
+    """Tell whether a profiler is not the cell's own: an attempt under it does not complete the cell."""
+    return profiler not in (None, _own_profiler(cell))
+
+
+def _own_profiler(cell: Cell) -> str | None:
+    return None if cell.config.get(KEY) in (None, NONE) else str(cell.config[KEY])
 
 
 def record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:

@@ -27,6 +27,7 @@ from hpcrl.rl.envs.checking import check as check_environment
 from hpcrl.rl.envs.closing import Closing
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import finish, make_collective
+from hpcrl.rl.loops.off_policy import OffPolicyLoop
 from hpcrl.rl.make import make_exploration, make_training
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.learning import LearnerLoop
@@ -137,6 +138,7 @@ def train_cell(
         "precise_phases": precise_phases,
         "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
+        "updates": training.loop.updates if isinstance(training.loop, OffPolicyLoop | LearnerLoop) else None,
         "messages": json.dumps(learns_from_actors.facts()) if learns_from_actors else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
@@ -19,36 +17,30 @@ from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.plan import Cell, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
 from hpcrl.schedulers.interface import at_work, by_scheduler
 from hpcrl.schedulers.states import (
-    CANCELLED,
     COMPLETED,
-    FAILED,
     LIVE,
-    LOST,
     NEVER,
     UNCONFIRMED,
     UNKNOWN,
     UNSETTLED,
     TaskStatus,
 )
-from hpcrl.slurm.client import RUNNING, SBATCH_SECONDS, WAITING, Slurm
+from hpcrl.slurm.client import SBATCH_SECONDS, WAITING, Slurm
 from hpcrl.slurm.reasons import is_stuck
-from hpcrl.submit.failures import counted, own_last_line, without_a_word
+from hpcrl.submit.details import Detail, details_of, is_failure, with_last_line
+from hpcrl.submit.failures import counted
 from hpcrl.submit.selection import cells_where
 from hpcrl.submit.survey import Survey, survey
 
 if TYPE_CHECKING:
     from hpcrl.formats.lease import Say
 
-# Maximum number of failed and running cells whose records and logs are read; for more, only states are shown.
-DETAILS = 500
 _NEVER = TaskStatus(NEVER)
 _LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each check of cancelled tasks
-# Causes from outside the cell, which its log does not show.
-_NOT_ITS_FAULT = frozenset({CANCELLED, LOST, "NODE_FAIL", "PREEMPTED"})
 
 
 @dataclass(frozen=True)
@@ -68,12 +60,6 @@ class CellStatus:
 
 
 @dataclass(frozen=True)
-class _Detail:
-    progress: tuple[int, int] | None
-    reason: str | None
-
-
-@dataclass(frozen=True)
 class PlanStatus:
     """A whole plan. Cells are read only on demand, because a plan may have 100,000."""
 
@@ -81,7 +67,7 @@ class PlanStatus:
     plan: Plan
     survey: Survey
     stages: dict[str, TaskStatus]
-    details: dict[str, _Detail]
+    details: dict[str, Detail]
 
     @cached_property
     def names(self) -> list[str]:
@@ -251,10 +237,6 @@ def _json(text: str | None) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def is_failure(state: str) -> bool:
-    return state not in LIVE and state not in UNSETTLED and state not in (COMPLETED, NEVER)
-
-
 def _check_lost(directory: Path) -> None:
     """Make sure that a missing ledger never existed.
 
@@ -288,88 +270,11 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
     plan = read_plan(directory)
     known = surveyed(directory, plan, slurm)
     stages = {
-        job.stage: _with_last_line(directory, job, known.units[job.name])
+        job.stage: with_last_line(directory, job, known.units[job.name])
         for job in plan.jobs
         if job.stage != "cells" and job.name in known.units
     }
-    return PlanStatus(directory, plan, known, stages, _details(directory, plan, known))
-
-
-def _details(directory: Path, plan: Plan, known: Survey) -> dict[str, _Detail]:
-    states = {state for state in {task.state for task in known.units.values()} if state in RUNNING or is_failure(state)}
-    telling = (unit for unit in known.units.items() if unit[1].state in states and unit[0] not in known.ids)
-    chosen = dict(islice(telling, DETAILS)) if states else {}
-    details = _from_records(directory, chosen) if chosen else {}
-    scripts = {job.name: job.script for job in plan.jobs}
-    for name, status in chosen.items():
-        detail = details.get(name, _Detail(None, None))
-        if not is_failure(status.state):
-            details[name] = _Detail(
-                detail.progress, None
-            )  # for a requeued job, the record may describe its earlier end
-        else:
-            job, per_task = (made.job, made.cells_per_task) if (made := status.submission) else ("", 1)
-            log = status.log
-            words = own_last_line(directory / log, name, scripts.get(job, "its script"), per_task > 1) if log else None
-            reason = detail.reason
-            if reason is None and status.state not in _NOT_ITS_FAULT:
-                reason = words
-                progress, attempt = known.progress, status.attempt
-                if words is None and status.state == FAILED and progress.outcome(name, attempt) is None:
-                    reason = without_a_word(directory, status, log, progress.has_begun(name, attempt))
-            elif reason and words and words not in reason and " ended with exit code " in reason:
-                reason = f"{reason}: {words}"  # a command: its own last words
-            details[name] = _Detail(detail.progress, reason)
-    return details
-
-
-def _with_last_line(directory: Path, job: Job, status: TaskStatus) -> TaskStatus:
-    """Add the last line of its log to a stage that runs or failed."""
-    log = status.log
-    if log and status.reason is None and (is_failure(status.state) or status.state in RUNNING):
-        return status._replace(reason=own_last_line(directory / log, None, job.script))
-    return status
-
-
-def _from_records(directory: Path, cells: Mapping[str, TaskStatus]) -> dict[str, _Detail]:
-    """Read progress and reason from the newest record of some cells' newest attempts."""
-    newest: dict[str, tuple[float, str]] = {}
-    try:
-        entries = list(os.scandir(directory / RECORDS)) if cells else []
-    except OSError:
-        entries = []
-    for entry in entries:
-        cell, _, rest = entry.name.partition(".")
-        if cell in cells and entry.name.endswith(".r0.rec") and _is_of(cells[cell], rest.partition(".")[0]):
-            with suppress(OSError):
-                newest[cell] = max(newest.get(cell, (0.0, "")), (entry.stat().st_mtime, entry.path))
-    if not newest:
-        return {}
-    from hpcrl.formats.record import RecordError, read_frames  # imports NumPy
-
-    details = {}
-    for cell, (_, path) in newest.items():
-        progress, reason = None, None
-        try:
-            for frame in read_frames(Path(path), frozenset({"progress", "footer"})):
-                if frame.kind == "progress":
-                    step, total, _ = frame.payload["table"][-1]
-                    progress = (int(step), int(total))
-                else:
-                    told = frame.payload.get("reason")
-                    reason = told if isinstance(told, str) else None
-        except (RecordError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError, MemoryError):
-            continue
-        details[cell] = _Detail(progress, reason)
-    return details
-
-
-def _is_of(status: TaskStatus, name: str) -> bool:
-    """Tell whether a record's attempt, with its restarts, is the newest: an older one failed for other reasons."""
-    if status.submission is None:
-        return True
-    wanted = status.submission.attempt(status.index, status.slurm.job_id if status.slurm else None)
-    return wanted.startswith("?") or name == wanted or name.startswith(f"{wanted}-")
+    return PlanStatus(directory, plan, known, stages, details_of(directory, plan, known))
 
 
 @dataclass(frozen=True)

@@ -170,3 +170,18 @@ def test_a_rank_that_failed_outweighs_those_that_completed(tmp_path: Path) -> No
     for rank, outcome in enumerate(["completed", "failed"]):
         end_attempt(tmp_path, start(), outcome, rank, 2)
     assert read_attempts(tmp_path).outcome("cell", 1) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("cause", "consequence"),
+    [("failed", "preempted"), ("failed", "timeout"), ("oom", "failed"), ("oom", "preempted"), ("diverged", "failed")],
+)
+@pytest.mark.parametrize("causes_first", [True, False])
+def test_a_rank_that_failed_outweighs_those_that_it_took_along(
+    tmp_path: Path, cause: str, consequence: str, causes_first: bool
+) -> None:
+    """The launcher sends TERM to the other ranks, so that they keep a checkpoint."""
+    assert take_attempt(tmp_path, start(), {}) is None
+    for outcome in (cause, consequence) if causes_first else (consequence, cause):
+        end_attempt(tmp_path, start(), outcome, 0, 2)
+    assert read_attempts(tmp_path).outcome("cell", 1) == cause

@@ -118,6 +118,7 @@ class Run:
         own, *others = self.environments
         run = RunOfTraining(seed, self.reports, self.clock, collective, precise_phases, prune=prune)
         training = assemble(made, self.learner, lambda: own, others, run, "hpcrl.rl.loops.off_policy")
+        self.loop: Any = training.loop
         self.result: Result = train(training, **extra)
 
     @property
@@ -303,6 +304,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
     assert first.reports.episodes + second.reports.episodes == whole.reports.episodes
     assert first.reports.evaluations + second.reports.evaluations == whole.reports.evaluations
     assert second.result == whole.result
+    assert second.loop.updates == whole.loop.updates == 155
 
 
 def test_a_resumed_run_keeps_its_best_score_and_its_goal(tmp_path: Path) -> None:
@@ -351,6 +353,7 @@ def test_updates_in_one_call_are_the_same_updates_and_one_entry_of_their_phase()
     assert together.learner.rates == one.learner.rates
     assert same(together.learner.weights("online"), one.learner.weights("online"))
     assert together.clock.counts["update"] == together.clock.counts["transfer"] == 31
+    assert one.loop.updates == together.loop.updates == 155
 
 
 def test_precise_phases_wait_after_every_update() -> None:

@@ -91,7 +91,7 @@ def test_one_actor_that_waits_is_the_sequential_loop_to_the_bit(worker: Path, fr
     given = [{"actors": 1, "sequential": True, **case} for case in cases]
     for facts in run_cases(worker, 2, given, framework, execution):
         alone = facts["sequential"]
-        for name in ("weights", "returns", "sums", "counts", "steps"):
+        for name in ("weights", "returns", "sums", "counts", "steps", "updates"):
             assert facts[name] == alone[name], name
         assert [value for _, value in facts["evaluations"]] == [value for _, value in alone["evaluations"]]
         assert set(facts["facts"]["staleness"]) == {"0"}

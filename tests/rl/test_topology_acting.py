@@ -135,7 +135,7 @@ def test_weights_that_are_older_than_the_last_ones_are_told() -> None:
 
 
 def test_only_sending_and_receiving_are_in_their_phases() -> None:
-    """The waits in all of these calls are the phase `wait`, which the class that waits enters itself."""
+    """The waits in all of these calls are the phase `wait`, which the class that waits enters itself. The first message is still set-up."""
     _, script = explored([{"granted": 10}, {"version": 1, "granted": 10, "end": COMPLETED}])
-    expected = {("take", "receive"), ("free_block", "other"), ("send", "send"), ("close", "other")}
+    expected = {("take", "setup"), ("take", "receive"), ("free_block", "other"), ("send", "send"), ("close", "other")}
     assert script.phases == expected

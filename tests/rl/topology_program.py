@@ -147,6 +147,7 @@ def learner(
     return {
         "outcome": result.outcome,
         "steps": result.steps,
+        "updates": loop.updates,
         "episodes": len(reports.episodes),
         "returns": zlib.crc32(repr(reports.episodes).encode()),
         "evaluations": reports.evaluations,

@@ -16,8 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrl.collect.reading import RecordData, read_record
+from hpcrl.formats.attempts import Start, read_attempts, take_attempt
 from hpcrl.formats.ledger import Ledger
-from tests.builders import command_study, dqn_study, granted, planned, run_task
+from hpcrl.formats.plan import read_cells
+from hpcrl.run.allocation import Allocation
+from hpcrl.run.cell import end_killed_rank, is_extra
+from tests.builders import cells_of, command_study, dqn_study, granted, planned, run_task, write_record
 from tests.spec.test_rendering import NASTY
 
 JOB = "short-numpy-cpu-1"
@@ -37,6 +41,7 @@ def test_training_is_recorded(tmp_path: Path) -> None:
     assert data.footer["outcome"] == "completed"
     assert data.footer["steps"] == 1500
     assert data.footer["goal_step"] == 500
+    assert data.footer["updates"] == 2 * 128  # at steps 1024 and 1280
     assert data.column("episodes", "length").sum() <= 1500
     assert list(data.column("evaluations", "step")) == [500, 1000, 1500]
     assert data.header["software"]["numpy"] == np.__version__
@@ -451,3 +456,20 @@ def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:
     footer = read_record(records[1]).footer
     assert footer is not None
     assert "exit code 7" in footer["reason"]
+
+
+@pytest.mark.parametrize("profiler", [None, "cprofile"])
+def test_the_end_of_a_killed_rank_is_written_by_its_parent(tmp_path: Path, profiler: str | None) -> None:
+    """Its record gets a footer, and its attempt an end, but not one under a profiler, which does not count for the cell."""
+    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
+    (cell,) = read_cells(plan)
+    write_record(plan, cells_of(plan)[0], "7_0-0", rank=1, outcome=None)
+    start_of_cell = Start(cell.id, "1", 0, "7_0", "m")
+    assert take_attempt(plan, start_of_cell, {}) is None
+    facts = {"outcome": "failed", "reason": "killed by SIGKILL", "killed_by": "SIGKILL"}
+    allocation = Allocation("n1", 1, 2, 1, "7_0-0", 0, "7_0")
+    end_killed_rank(plan, cell, allocation, start_of_cell, is_extra(cell, profiler), facts)
+    footer = only_record(plan).footer
+    assert footer is not None
+    assert footer["reason"] == "killed by SIGKILL"
+    assert read_attempts(plan).outcome(cell.id, 1) == (None if profiler else "failed")

@@ -17,6 +17,7 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.formats.attempts import ATTEMPTS
 from hpcrl.slurm.client import Slurm
 from tests.builders import built_environment, cells_of, dqn_study
 from tests.run.test_ranks import prepared, run, start
@@ -53,6 +54,7 @@ def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: i
     done = start(tmp_path, content, FAULT=fault, FAULT_RANK=str(rank), FAULT_FILE=str(file))
     print(f"the cell ended {time.time() - float(file.read_text()):.1f} s after the fault of rank {rank} ({fault})")
     assert done.returncode != 0
+    assert list((tmp_path / "plan" / ATTEMPTS).glob("*.failed"))  # by which `hpcrl status` tells it from a preemption
     collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
     (row,) = hpcrl.load(tmp_path / "dataset").to_dict("records")
     return row

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hpcrl.formats.attempts import Start, begins
+from hpcrl.formats.attempts import Start, begins, end_attempt, take_attempt
 from hpcrl.schedulers.states import TaskStatus
 from hpcrl.slurm.client import JobState, Slurm
 from hpcrl.submit.failures import counted, own_last_line
 from hpcrl.submit.status import plan_status
-from tests.builders import cells_of, write_record
+from tests.builders import cells_of, granted, write_record
+from tests.collect.gathering import rewritten
 from tests.submit.test_survey import Scene
 
 SPOOLED = "/var/spool/slurmd/job00123/slurm_script: line 12: module: command not found"
@@ -123,6 +125,32 @@ def test_a_failed_attempt_does_not_show_the_reason_of_the_one_before(scene: Scen
     (scene.plan / f"logs/{scene.first.job}-7_0.out").write_text("of now\n")
     scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
     assert plan_status(scene.plan, Slurm(scene.run)).statuses[0].reason == "of now"
+
+
+def test_the_cause_is_that_of_the_rank_that_failed_and_not_the_signal_that_the_others_got(scene: Scene) -> None:
+    """An actor was killed. The launcher sent TERM to the learner, which kept a checkpoint."""
+    scene.ledger.refused(scene.first.token, "x")
+    token = scene.submit(granted(scene.plan, "0-2", executor="local"), "7").token
+    start = Start(scene.cells[0], "1", 0, f"{token}_0", "m")
+    assert take_attempt(scene.plan, start, {}) is None
+    attempt = scene.ledger.submissions()[-1].attempt(0)
+    cell = cells_of(scene.plan)[0]
+    ends = [("preempted", "ended by TERM; a checkpoint was kept"), ("failed", "killed by SIGKILL"), ("preempted", None)]
+    for rank, (outcome, reason) in enumerate(ends):
+        write_record(scene.plan, cell, attempt, rank=rank, outcome=outcome, reason=reason)
+        end_attempt(scene.plan, start, outcome, rank, len(ends))
+    scene.ledger.local_end(token, 0, "FAILED", 137)
+    status = plan_status(scene.plan, Slurm(scene.run)).statuses[0]
+    assert (status.state, status.reason) == ("FAILED", "rank 1: killed by SIGKILL")
+
+
+def test_a_running_cell_shows_the_progress_of_its_first_rank(scene: Scene) -> None:
+    scene.begin(0)
+    scene.queue = "7_0|RUNNING|None|NAME\n"
+    for rank, step in enumerate((30, 7)):
+        with rewritten(write_record(scene.plan, cells_of(scene.plan)[0], "7_0-0", rank=rank, outcome=None)) as writer:
+            writer.write("progress", {"table": np.array([[step, 100.0, 1.0]])})
+    assert plan_status(scene.plan, Slurm(scene.run)).pick([0])[0].progress == (30, 100)
 
 
 def test_long_lists_end_in_how_to_see_all(

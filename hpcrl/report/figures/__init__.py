@@ -11,7 +11,7 @@ from altair.utils.schemapi import debug_mode
 
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.choice import chosen
-from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, updates, usage
+from hpcrl.report.figures import axes, learning, papers, scaling, search, statistics, times, topologies, updates, usage
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers.data import PaperData, asked_of
 from hpcrl.report.scaling import Series, sizes
@@ -71,6 +71,7 @@ def figures(
         *learning.figures(some, episodes, known, score),
         *statistics.figures(some, known, score),
         *usage.figures(some, samples, score),
+        *topologies.figures(some, rows, phases),
         None if dispatched is None or dispatched.empty else updates.figure(some, phases, dispatched),
     ]
     ours = [_told(figure, rule) for figure in lines if figure is not None]

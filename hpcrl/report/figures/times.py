@@ -7,6 +7,7 @@ import pandas as pd
 
 from hpcrl.formats.runs import cores
 from hpcrl.report.break_even import break_evens, costs
+from hpcrl.report.design import PHASES
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     Figure,
@@ -26,27 +27,6 @@ _MOST_PANELS = 6  # of break-even points
 
 # column -> name and colour, in order of time
 _START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": ("compile, warm up", "#D55E00")}
-_PHASES = {
-    "setup": ("set-up", "#DDAA33"),
-    "compile": ("compile", "#994F00"),
-    "prepare": ("preparation", "#882255"),
-    "env_step": ("environment", "#56B4E9"),
-    "act": ("acting", "#0072B2"),
-    "replay": ("replay", "#009E73"),
-    "transfer": ("transfer", "#F0E442"),
-    "update": ("update", "#D55E00"),
-    "communicate": ("communication", "#CC79A7"),
-    "fused": ("compiled loop", "#8C510A"),
-    "evaluate": ("evaluation", "#E69F00"),
-    "other": ("other", "#BBBBBB"),
-    "check": ("check", "#117733"),
-    "tensorboard": ("TensorBoard", "#AA4499"),
-    "tracking": ("MLflow", "#661100"),
-    "send": ("sending", "#44AA99"),
-    "receive": ("receiving", "#999933"),
-    "wait": ("waiting", "#DDDDDD"),
-    "profile": ("profiler", "#332288"),
-}
 
 
 def figures(rows: pd.DataFrame, phases: pd.DataFrame, score: Score) -> list[Figure | None]:
@@ -161,7 +141,7 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
 
 def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> list[Figure | None]:
     keys = ["plan", "cell", "attempt"]
-    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_PHASES)]
+    own = phases[(phases["rank"] == 0) & phases["phase"].isin(PHASES)]
     whole = rows[rows["outcome"] == "completed"]
     long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
     if long.empty:
@@ -169,7 +149,7 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> li
     # A phase that a seed never entered took no time.
     wide = long.pivot_table(index=["line", *keys], columns="part", values="value", fill_value=0.0)
     long = wide.reset_index().melt(id_vars=["line", *keys], var_name="part")
-    used = {phase: look for phase, look in _PHASES.items() if phase in set(long["part"])}
+    used = {phase: look for phase, look in PHASES.items() if phase in set(long["part"])}
     if not trains:
         if set(used) <= {"setup", "other"}:
             return []  # there is only the command

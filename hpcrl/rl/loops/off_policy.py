@@ -89,6 +89,11 @@ class OffPolicyLoop:
             return None
         return bool(ended < explorer.episodes == end)
 
+    @property
+    def updates(self) -> int:
+        """Return the number of batches that the learner has learned from."""
+        return self._updates.taken
+
     def measures(self) -> dict[str, float]:
         return self._updates.measures()
 

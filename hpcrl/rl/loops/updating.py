@@ -19,7 +19,7 @@ _STACKED_BYTES = 2**25
 
 
 class Updates:
-    """The updates of a learner from its memory. `refreshed` is called after the updates of each interval."""
+    """The updates of a learner from its memory. `refreshed` is called after the updates of each interval. `taken` counts the batches so far."""
 
     def __init__(
         self, algorithm: Algorithm, implementation: Any, learner: Learner, run: Run, refreshed: Callable[[], None]
@@ -28,7 +28,7 @@ class Updates:
         self._clock, self._refreshed = run.clock, refreshed
         self._draw = np.random.default_rng([run.seed, 2, *([run.rank] if run.rank else [])])
         self.memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
-        self._taken = 0
+        self.taken = 0
         self._measures = Measures(algorithm.steps[-1].aux)
         self._share = self._settings.batch_size // run.ranks
         self._stacks = _stacks(algorithm, self.memory, self._share)
@@ -56,6 +56,7 @@ class Updates:
             switch("update")
             ((name, rate),) = rates.items()
             aux = self._burst(name, transferred, rate)
+            self.taken += settings.updates
         else:
             for number in range(settings.updates):
                 if not self._stacks:
@@ -79,12 +80,12 @@ class Updates:
         switch("update")
         for _ in range(self._settings.epochs):
             for gradient_step in self._algorithm.steps:
-                if self._taken % gradient_step.every:
+                if self.taken % gradient_step.every:
                     continue
                 aux = learner.update(gradient_step.name, batch, rates[gradient_step.name])
                 if gradient_step.name == self._algorithm.sync_unit:
                     self._sync()
-        self._taken += 1
+        self.taken += 1
         if self._run.precise_phases:
             learner.synchronize()
         if memory.prioritized:
@@ -103,7 +104,7 @@ class Updates:
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         """Return arrays and plain facts for a checkpoint."""
-        facts = {"draw": self._draw.bit_generator.state, "memory": self.memory.facts(), "taken": self._taken}
+        facts = {"draw": self._draw.bit_generator.state, "memory": self.memory.facts(), "taken": self.taken}
         return self.memory.state(), facts
 
     def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
@@ -111,7 +112,7 @@ class Updates:
         self.memory.load_state(arrays)
         self.memory.load_facts(facts["memory"])
         self._draw.bit_generator.state = facts["draw"]
-        self._taken = facts["taken"]
+        self.taken = facts["taken"]
 
 
 def _stacks(algorithm: Algorithm, memory: Memory, share: int) -> bool:

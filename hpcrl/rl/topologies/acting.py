@@ -101,7 +101,9 @@ class ActorRank:
     def _take(self) -> WeightsMessage:
         """Wait for a message, and act with its weights from now on."""
         switch = self._run.clock.switch
-        switch("receive")
+        # The first message comes when the learner begins to train. Until then nothing is a part of the training here either.
+        if self._version >= 0:
+            switch("receive")
         message = self._ports.take()
         if message["version"] < self._version:
             raise HpcrlError(

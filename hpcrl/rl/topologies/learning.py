@@ -166,6 +166,11 @@ class LearnerLoop:
     def _end(self) -> None:
         raise NotImplementedError
 
+    @property
+    def updates(self) -> int:
+        """Return the number of batches that the learner has learned from."""
+        return self._updates.taken
+
     def measures(self) -> dict[str, float]:
         return self._updates.measures()
 

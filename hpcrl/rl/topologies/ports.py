@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcrl.rl.interfaces import Space
 from hpcrl.rl.topologies.wire import Block, WeightsMessage, heads, row_bytes
-from hpcrl.telemetry.phases import PhaseClock
+from hpcrl.telemetry.phases import BEFORE_TRAINING, PhaseClock
 
 # A wait first gives way this often, then it sleeps between looks: for this share of the time that it has waited, so that many who
 # wait cost the cores almost nothing, and no wait becomes much longer.
@@ -40,7 +40,7 @@ class Patience:
     Args:
         stop: tells whether a signal has come.
         grace: seconds that a wait still lasts after that.
-        clock: counts waits as the phase `wait`; without it they belong to the present phase.
+        clock: counts waits as the phase `wait`; without it, and before the training, they belong to the present phase.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class Patience:
         Raises:
             RankGone: a signal came, and `done` still says no after the grace.
         """
-        with self._clock.aside("wait") if self._clock else nullcontext():
+        clock = self._clock
+        with clock.aside("wait") if clock and clock.phase not in BEFORE_TRAINING else nullcontext():
             self._wait(done)
 
     def _wait(self, done: Callable[[], bool]) -> None:

@@ -14,6 +14,7 @@ from hpcrl.report.figures.against import against
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.papers.data import Empty, PaperData
 from hpcrl.report.statistics import geometric_mean
+from hpcrl.report.topologies import SEQUENTIAL, at_equal_work, parts_of, with_topology
 
 # Seconds as printed, without repeats: sequential, two processes, then MP(2) to MP(5), which are 1 to 4 actors and a learner.
 PRINTED: dict[str, dict[int, float]] = {
@@ -21,8 +22,6 @@ PRINTED: dict[str, dict[int, float]] = {
     "LunarLander": {0: 432.63, 1: 369.43, 2: 179.68, 3: 130.31, 4: 87.61},
     "box slider": {0: 7780.38, 4: 4765.37},
 }
-_SIMULATING = ("env_step", "act", "replay")
-_LEARNING = ("update", "transfer")
 _HEADING = "Tables 1 to 3: speed-up by actors"
 _CAPTION = (
     "The paper ran a fixed number of episodes, whose lengths depend on the policy, with other agents for the sequential and for the parallel "
@@ -37,7 +36,7 @@ _CAPTION = (
 
 def figures(data: PaperData) -> Iterator[Figure | Empty]:
     """Draw the published speed-ups, and those of this dataset at equal work, with a panel for each latency."""
-    done = data.rows[(data.rows["outcome"] == "completed") & (data.rows["training_time"] > 0)]
+    done = with_topology(data.rows)
     configs = [json.loads(text) for text in done["config"]]
     by_episodes = np.array(["total_episodes" in config for config in configs], bool)
     repeated, measured = _repeated(done[by_episodes]), _measured(done[~by_episodes], data.phases)
@@ -75,14 +74,9 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
 
     Each topology has an agent of its own, and so other episodes: `per_step` compares the times of an environment step.
     """
-    configs = [json.loads(text) for text in done["config"]]
-    done = done.assign(
-        topology=[config.get("topology", "sequential") for config in configs],
-        actors=[int(config.get("actors", 1)) for config in configs],
-    )
     rows: list[dict[str, Any]] = []
     for _, group in done.groupby(["cluster", "framework", "execution"], sort=True):
-        alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
+        alone, others = group[group["topology"] == SEQUENTIAL], group[group["topology"] != SEQUENTIAL]
         if alone.empty or others.empty:
             continue
         base = geometric_mean(np.asarray(alone["training_time"].to_numpy(float))).value
@@ -99,54 +93,23 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
 
     Times are in seconds, of training and evaluations: a sequential run explores in the first only, actors in both.
     """
-    configs = [json.loads(text) for text in done["config"]]
-    done = done.assign(
-        topology=[str(config.get("topology", "sequential")) for config in configs],
-        actors=[int(config.get("actors", 1)) for config in configs],
-        latency=[float(config.get("step_latency", 0.0)) for config in configs],
-        rest=[_rest(config) for config in configs],
-        evaluation_time=done["evaluation_time"].fillna(0.0),
-        time=done["training_time"] + done["evaluation_time"].fillna(0.0),
-    )
     rows: list[dict[str, Any]] = []
-    for (_, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
-        alone, others = group[group["topology"] == "sequential"], group[group["topology"] != "sequential"]
-        if alone.empty or others.empty:
-            continue
-        base = geometric_mean(np.asarray(alone["time"].to_numpy(float))).value
-        where = {"latency": latency, "rest": rest}
-        for row in others.to_dict("records"):
+    for work in at_equal_work(done):
+        base = geometric_mean(np.asarray(work.alone["time"].to_numpy(float))).value
+        where = {"latency": work.latency, "rest": work.rest}
+        for row in work.others.to_dict("records"):
             speed_up = base / row["time"]
             rows.append(
                 {"what": row["topology"], "x": row["actors"], "speed_up": speed_up, "seed": row["seed"], **where}
             )
-        simulating, learning = _parts(alone, phases)
-        learning += float(alone["evaluation_time"].mean())
-        for actors in sorted(set(others["actors"])) if simulating else ():
-            rows.append(
-                {
-                    "what": "model",
-                    "x": actors,
-                    "speed_up": base / max(simulating / actors, learning),
-                    "seed": 1,
-                    **where,
-                }
-            )
+        parts = parts_of(work.alone, phases)
+        if parts is not None:
+            times = {actors: parts.model(actors) for actors in sorted(set(work.others["actors"]))}
+            rows += [
+                {"what": "model", "x": actors, "speed_up": base / time, "seed": 1, **where}
+                for actors, time in times.items()
+            ]
     return _styled(pd.DataFrame(rows)) if rows else pd.DataFrame()
-
-
-def _parts(alone: pd.DataFrame, phases: pd.DataFrame) -> tuple[float, float]:
-    """Return the mean seconds of simulating and of learning of sequential runs; 0 if nothing is known."""
-    own = phases[phases["attempt"].isin(alone["attempt"]) & phases["cell"].isin(alone["cell"])]
-    parts = (own.loc[own["phase"].isin(names), "seconds"].sum() / len(alone) for names in (_SIMULATING, _LEARNING))
-    simulating, learning = parts
-    return float(simulating), float(learning)
-
-
-def _rest(config: dict[str, Any]) -> str:
-    """Return what else tells a configuration apart."""
-    own = ("topology", "actors", "step_latency", "seed")
-    return json.dumps({name: value for name, value in config.items() if name not in own}, sort_keys=True)
 
 
 def _styled(rows: pd.DataFrame) -> pd.DataFrame:
