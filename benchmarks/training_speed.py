@@ -50,7 +50,7 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "worker.zip").write_bytes(worker_zip())
-        scripts = _cleanrl(directory)
+        scripts = cleanrl_scripts(directory)
         peers = python_of("peers")
         steps = ["--total-timesteps", str(TASKS[algorithm].steps), *_ARGUMENTS[algorithm]]
         contenders: dict[str, list[str]] = {}
@@ -72,7 +72,11 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
             for acting in ("framework",) if alone else ("framework", "numpy"):
                 name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
                 contenders[name] = [python_of(framework), program, framework, execution, acting, algorithm]
-        best = dict.fromkeys(contenders, 0.0)
+        best def output_of(words: list[str], directory: Path, *paths: Path) -> str:
+    """Run a program with the worker of a directory and further `paths`, one thread in every library, and return what it prints."""
+    found = os.pathsep.join(map(str, (directory / "worker.zip", *paths)))
+    environment = os.environ | {"PYTHONPATH": found, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
             for name, words in contenders.items():
                 best[name] = max(best[name], speed(words, directory, TASKS[algorithm].warm))
@@ -98,7 +102,7 @@ def python_of(name: str) -> str:
     return str(built.path / "bin/python")
 
 
-def _cleanrl(directory: Path) -> Path:
+def cleanrl_scripts(directory: Path) -> Path:
     """Fetch CleanRL's wheel and return the directory of its scripts."""
     words = ["pip", "download", "--quiet", "--no-deps", "--ignore-requires-python", "--dest", str(directory), CLEANRL]
     subprocess.run([sys.executable, "-m", *words], check=True)
@@ -110,15 +114,8 @@ def _cleanrl(directory: Path) -> Path:
 
 def speed(words: list[str], directory: Path, warm: int) -> float:
     """Run one contender and return its steps per second from the step `warm` on."""
-    environment = os.environ | {"PYTHONPATH": str(directory / "worker.zip"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= dict.fromkeys(
-        ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"], "1"
-    )
-    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
-    rates = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SPS:")]
+    printed = output_of(words, directory)
+    rates = [float(line.split()[1]) for line in printed.splitlines() if line.startswith("SPS:")]
     prints = PRINTS.get(Path(words[1]).name)
     if prints is None:
         return rates[-1]
@@ -127,6 +124,20 @@ def speed(words: list[str], directory: Path, warm: int) -> float:
     seconds = {first + every * number: (first + every * number) / rate for number, rate in enumerate(rates)}
     begin, end = min(step for step in seconds if step >= warm), max(seconds)
     return (end - begin) / (seconds[end] - seconds[begin])
+
+
+def output_of(words: list[str], directory: Path, *paths: Path) -> str:
+    """Run a program with the worker of a directory and further `paths`, one thread in every library, and return what it prints."""
+    found = os.pathsep.join(map(str, (directory / "worker.zip", *paths)))
+    environment = os.environ | {"PYTHONPATH": found, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= dict.fromkeys(
+        ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"], "1"
+    )
+    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":
