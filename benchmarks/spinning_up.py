@@ -54,7 +54,9 @@ class Td3:
             taken = policy(following)
             noise = torch.clamp(0.2 * torch.randn_like(taken), -0.5, 0.5)
             taken = torch.clamp(taken + noise, -1, 1)
-            wanted = rewards + GAMMA * (1 - terminated) * torch.min(*(_value(each, following, taken) for each in critics))
+            wanted = rewards + GAMMA * (1 - terminated) * torch.min(
+                *(_value(each, following, taken) for each in critics)
+            )
         loss = ((values[0] - wanted) ** 2).mean() + ((values[1] - wanted) ** 2).mean()
         loss.backward()
         self._critic_optimizer.step()

@@ -72,11 +72,7 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
             for acting in ("framework",) if alone else ("framework", "numpy"):
                 name = f"hpcrl, {framework} {execution}" + (", acting in NumPy" if acting == "numpy" else "")
                 contenders[name] = [python_of(framework), program, framework, execution, acting, algorithm]
-        best def output_of(words: list[str], directory: Path, *paths: Path) -> str:
-    """Run a program with the worker of a directory and further `paths`, one thread in every library, and return what it prints."""
-    found = os.pathsep.join(map(str, (directory / "worker.zip", *paths)))
-    environment = os.environ | {"PYTHONPATH": found, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment |= dict.fromkeys(contenders, 0.0)
+        best = dict.fromkeys(contenders, 0.0)
         for _ in range(ROUNDS):
             for name, words in contenders.items():
                 best[name] = max(best[name], speed(words, directory, TASKS[algorithm].warm))

@@ -41,7 +41,9 @@ def main(algorithm: str = "", core: int | None = None) -> None:
 
 def _updates(scripts: Path, batch: str) -> dict[str, list[str]]:
     """Return the programs of one update: what each is, and its interpreter and arguments."""
-    programs = {f"{CLEANRL}, {script}": [python_of("peers"), "cleanrl", str(scripts / script), batch] for script in SCRIPTS}
+    programs = {
+        f"{CLEANRL}, {script}": [python_of("peers"), "cleanrl", str(scripts / script), batch] for script in SCRIPTS
+    }
     programs[STAND_IN] = [python_of("torch"), "spinning-up", batch]
     for framework, execution in MODES:
         programs[f"hpcrl, {framework} {execution}"] = [python_of(framework), "td3", framework, execution, batch]
@@ -87,7 +89,10 @@ def _print_table(title: str, best: dict[str, float], beside: dict[str, float]) -
     print(title)
     print(f"  {'':<48} {'ms':>8}" + "".join(f"  / {name}" for name in beside))
     for name, value in best.items():
-        print(f"  {name:<48} {value:8.3f}" + "".join(f"  {value / each:{len(other) + 2}.2f}" for other, each in beside.items()))
+        print(
+            f"  {name:<48} {value:8.3f}"
+            + "".join(f"  {value / each:{len(other) + 2}.2f}" for other, each in beside.items())
+        )
     print(flush=True)
 
 
