@@ -99,7 +99,7 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
 def _peers(algorithm: str, directory: Path) -> dict[str, Contender]:
     contenders: dict[str, Contender] = {}
     if algorithm in _ARGUMENTS:
-        scripts, steps = _cleanrl(directory), str(TASKS[algorithm].steps)
+        scripts, steps = cleanrl_scripts(directory), str(TASKS[algorithm].steps)
         for script in (name for name in PRINTS if name.startswith(algorithm)):
             words = [python_of("peers"), str(scripts / script), "--total-timesteps", steps, *_ARGUMENTS[algorithm]]
             device = [] if "jax" in script else ["--cuda", "false"]
@@ -141,7 +141,7 @@ def python_of(name: str) -> str:
     return str(built.path / "bin/python")
 
 
-def _cleanrl(directory: Path) -> Path:
+def cleanrl_scripts(directory: Path) -> Path:
     """Fetch CleanRL's wheel and return the directory of its scripts."""
     words = ["pip", "download", "--quiet", "--no-deps", "--ignore-requires-python", "--dest", str(directory), CLEANRL]
     subprocess.run([sys.executable, "-m", *words], check=True)
@@ -160,11 +160,8 @@ def one_thread(path: str) -> dict[str, str]:
 
 def speed(words: list[str], directory: Path, warm: int) -> float:
     """Run one contender and return its steps per second from the step `warm` on."""
-    environment = one_thread(str(directory / "worker.zip"))
-    done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
-    rates = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SPS:")]
+    printed = output_of(words, directory)
+    rates = [float(line.split()[1]) for line in printed.splitlines() if line.startswith("SPS:")]
     prints = PRINTS.get(Path(words[1]).name)
     if prints is None:
         return rates[-1]
@@ -173,6 +170,16 @@ def speed(words: list[str], directory: Path, warm: int) -> float:
     seconds = {first + every * number: (first + every * number) / rate for number, rate in enumerate(rates)}
     begin, end = min(step for step in seconds if step >= warm), max(seconds)
     return (end - begin) / (seconds[end] - seconds[begin])
+
+
+def output_of(words: list[str], directory: Path, *paths: Path) -> str:
+    """Run a program with the worker of a directory and further `paths`, one thread in every library, and return what it prints."""
+    found = os.pathsep.join(map(str, (directory / "worker.zip", *paths)))
+    environment = one_thread(found)
+    done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from hpcrl import api
 from hpcrl.collect.merge import collect
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 from tests.report.browser import found, opened, until, violations
+from tests.report.test_profiles import PROFILE
+from tests.report.test_videos import leave_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not found(), reason="no chromium and chromedriver here")]
 
@@ -35,6 +38,22 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )  # fmt: skip
     collect([plan], directory / "d", no_slurm())
     return write_report(directory / "d", None, directory / "r", formats=()).html
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with flame graphs and videos."""
+    directory = tmp_path_factory.mktemp("moving")
+    study = dqn_study(axes={"framework": ["numpy", "torch"], "profile": ["none", "cprofile"]}, seeds=2)
+    plan = planned(directory / "p", study)
+    for cell in cells_of(plan):
+        profiler = cell["config"].get("profile")
+        write_record(plan, cell, header={"profile": profiler}, **({"profile": PROFILE} if profiler else {}))
+        leave_agent(plan, cell)
+    collect([plan], directory / "d", no_slurm())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCRL_ENVIRONMENTS", str(directory / "environments"))
+        return api.report(directory / "d", directory / "r", figures=(), videos=(plan,)).html
 
 
 def test_every_figure_is_drawn_and_the_console_is_silent(page: Path) -> None:
@@ -82,6 +101,18 @@ def test_axe_finds_nothing_serious(page: Path, dark: bool) -> None:
         for drawing in browser.find_elements(By.CSS_SELECTOR, ".drawing"):
             browser.execute_script("draw(arguments[0].id)", drawing)
             until(lambda drawing=drawing: drawing.find_elements(By.CSS_SELECTOR, "svg.marks[aria-label]"), "a drawing")
+        assert violations(browser) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_serious_in_flame_graphs_and_videos(moving: Path, dark: bool) -> None:
+    with opened(moving, dark=dark) as browser:
+        assert len(browser.find_elements(By.CSS_SELECTOR, "figure.flame svg[role=img]")) == 2
+        assert len(browser.find_elements(By.CSS_SELECTOR, ".clips img")) == 4
+        browser.execute_script(
+            "for (const each of document.querySelectorAll('figure:not(.flame)')) each.remove(); "
+            "for (const each of document.querySelectorAll('details')) each.open = true"
+        )
         assert violations(browser) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
-from hpcrl.report.claims import judge
+from hpcrl.report.claims import judge, verdicts
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import Figure, for_paper
 from hpcrl.report.figures.papers.data import PaperData
@@ -25,8 +25,8 @@ from tests.report.test_claims import runs
 SECONDS = {"torch": (8.0, 20.0), "jax": (2.0, 10.0)}
 
 
-def data_of(tmp_path: Path, study: str, **choices: Any) -> PaperData:
-    plan = planned(tmp_path / "plan", study, "sol", **choices)
+def data_of(tmp_path: Path, study: str, cluster: str = "sol") -> PaperData:
+    plan = planned(tmp_path / "plan", study, cluster)
     for cell in cells_of(plan):
         config = cell["config"]
         learning, whole = SECONDS[config["framework"]]
@@ -37,7 +37,7 @@ def data_of(tmp_path: Path, study: str, **choices: Any) -> PaperData:
         write_record(
             plan, cell, returns=returns, phases={"update": learning * factor, "env_step": 1.0}, steps=1000, training_time=whole * factor,
             wall_time=200.0,
-            final_score=score + config["seed"], header={"workload": algorithm}, evaluations=[(500, 1.0, score), (1000, 2.0, 2 * score)],
+            final_score=score + config["seed"], header={"workload": algorithm, "profile": config.get("profile")}, evaluations=[(500, 1.0, score), (1000, 2.0, 2 * score)],
         )  # fmt: skip
     collect([plan], tmp_path / "d", no_slurm())
     rows = read_cells(tmp_path / "d", None).assign(shared=False)
@@ -59,9 +59,9 @@ def test_the_best_configurations_beside_the_paper_s_numbers(tmp_path: Path) -> N
     assert [panel.title for panel in table.panels] == ["VPG", "TD3"]
     values = table.panels[0].values.set_index("configuration")
     # Not the evaluations, which are near those of a policy that stands still.
-    assert values.loc["JAX", "return of training episodes, last tenth of the steps, median"] == -52
+    assert values.loc["JAX", "return of training episodes, last tenth of the steps, median"] == -53
     values = table.panels[1].values.set_index("configuration")
-    assert values.loc["JAX", "return of the last policy, median"] == 5002
+    assert values.loc["JAX", "return of the last policy, median"] == 5003
     assert set(values.index) == {"JAX", "PyTorch", "JAX, GPU", "PyTorch, GPU"}
     assert "TD3 in PyTorch 6,000 ± 3,500" in table.text and table.text.endswith("TD3 1,000 steps, VPG 1,000 steps.")
     times = figures["jax-6"].panels[0].values.set_index("what")
@@ -108,13 +108,33 @@ def test_vpg_is_judged_by_training_episodes_and_updates_by_their_time() -> None:
     assert found["td3-update-time"].verdict == "cannot be tested here"
 
 
+def test_short_runs_on_one_core_test_times_and_no_returns(tmp_path: Path) -> None:
+    data = data_of(tmp_path, "spinup-jax-small", cluster="workstation")
+    cells = hpcrl.load(tmp_path / "d")
+    assert (len(cells), cells["profile"].notna().sum(), sorted(cells["seed"].unique())) == (20, 8, [1, 2, 3])
+    assert set(cells.loc[cells["profile"].notna(), "seed"]) == {1, 2}
+    figures, empty = drawn_of(data)
+    assert set(empty) == {"Faults of the public code"}
+    assert "Here: TD3 1,000 steps, VPG 1,000 steps." in figures["jax-table-4"].text
+    study = {"paper": "jax-spinning-up", "goal": None}
+    tables = (hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples", "phases"))
+    found = {each.claim: each for each in verdicts(data.rows, *tables, "spinup-jax-small", study, Library())}
+    for claim in ("vpg-run-time", "vpg-update-time", "td3-update-time"):
+        assert found[claim].verdict == "cannot be tested here"
+        assert found[claim].beside.startswith(
+            "With substitutes (1 core for one GPU (runs of any length)): agrees in direction."
+        )
+    for claim in ("vpg-return-jax", "td3-return-torch", "jax-reaches-less", "td3-faults"):
+        assert (found[claim].verdict, found[claim].beside) == ("cannot be tested here", "")
+
+
 def test_what_each_fault_costs(tmp_path: Path) -> None:
     figures, empty = drawn_of(data_of(tmp_path, "spinup-jax-published"))
     assert {"Table 4: returns", "Figure 6: JAX's times as a share of PyTorch's"} <= set(empty)
     values = figures["jax-faults"].panels[0].values.set_index("configuration")["return of the last policy, median"]
     assert dict(values) == {
-        "no fault": 5002, "target noise with a mean (uniform)": 5002, "averaging the wrong way round": 5002, "tanh for ReLU": 2502,
-        "one random key for all": 5002, "all of them, as published": 2502,
+        "no fault": 5003, "target noise with a mean (uniform)": 5003, "averaging the wrong way round": 5003, "tanh for ReLU": 2503,
+        "one random key for all": 5003, "all of them, as published": 2503,
     }  # fmt: skip
     assert (
         "The dashed line is what the paper has of that code: 5,000 ± 300 after 1.2 million steps"

@@ -28,16 +28,21 @@ from tests.rl.builders import first_weights, made_of
 SCORES = [10.0, 30.0, 20.0, 25.0, 5.0]
 
 
+def leave_agent(plan: Path, cell: dict[str, Any]) -> None:
+    """Write an agent that was never trained as the last one of a record written by hand."""
+    algorithm = made_of("dqn", Settings(hidden=(8,)), Space(225, 5))
+    agent = Agent(algorithm, first_weights(algorithm)["online"], None, "Doors-v0", origin={"attempt": "byhand-1"})
+    agent.save(agent_file(plan, cell["id"], "last"))
+
+
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan of five seeds with records, and agents of Doors that were never trained; collected into `d`."""
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path / "environments"))
     plan = planned(tmp_path / "p", dqn_study(seeds=5))
-    algorithm = made_of("dqn", Settings(hidden=(8,)), Space(225, 5))
     for cell, score in zip(cells_of(plan), SCORES, strict=True):
         write_record(plan, cell, final_score=score)
-        agent = Agent(algorithm, first_weights(algorithm)["online"], None, "Doors-v0", origin={"attempt": "byhand-1"})
-        agent.save(agent_file(plan, cell["id"], "last"))
+        leave_agent(plan, cell)
     collect([plan], tmp_path / "d", no_slurm())
     return plan
 

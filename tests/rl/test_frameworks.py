@@ -72,6 +72,8 @@ ONE_UPDATE = 2.0**-23
 AUX = {"dqn": 0.0, "ppo": 1e-6, "rainbow": 5e-5, "td3": 0.0, "vpg": 0.0}
 # The steps of algorithms that have two: a program for each.
 TWO_STEPS = {"td3": ("critic", "actor"), "vpg": ("policy", "value")}
+# The target copies of algorithms that have some: lazy JAX has a program for each size.
+COPIES = {"dqn": ("target",), "rainbow": ("target",), "td3": ("target_actor", "target_critics")}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,9 @@ def check_parity(worker: Path, algorithm: str, framework: str, execution: str, p
             names = f"3 cached graphs ({', '.join(steps)},"
             compiled = compiled.replace("1 update", "2 update").replace("2 cached graphs (update,", names)
         assert compiled in case["compiled"], case
+        if (framework, execution) == ("jax", "lazy"):
+            moved = len(COPIES.get(algorithm, ()))
+            assert (f", {moved} programs that move target copies" in case["compiled"]) == bool(moved), case
 
 
 def known_answers(worker: Path, program: str, framework: str, execution: str) -> tuple[str, dict[str, Any]]:

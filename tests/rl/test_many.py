@@ -287,12 +287,12 @@ def test_what_environments_that_step_together_cannot_have(
         ({"environments": 6}, 4, ("environments", "4 ranks cannot share 6: expected a multiple of 4")),
         ({"environments": 4, "topology": "collective"}, 1, ("topology", "collective: does not apply to environments that step together (environments: 4, stepping: sync)")),
         # A window of three steps in each environment must be complete at the first update, which is at a multiple of 24.
-        ({"environments": 24, "learning_starts": 48}, 1, ("learning_starts", "48: expected at least 72: n_step (3) steps in each of 24 environments before there is anything to learn from")),
+        ({"environments": 24, "learning_starts": 48}, 1, ("learning_starts", "48: expected at least 72, the steps of the first whole window (n_step 3 of each of 24 explorers): before them the replay may be empty")),
         ({"environments": 24, "learning_starts": 49}, 1, None),
         ({"environments": 24, "learning_starts": 24, "n_step": 1}, 1, None),
-        ({"train_interval": 2, "learning_starts": 1}, 1, ("learning_starts", "1: expected at least 3: n_step (3) steps in each of 1 environment before there is anything to learn from")),
+        ({"train_interval": 2, "learning_starts": 1}, 1, ("learning_starts", "1: expected at least 3, the steps of the first whole window (n_step 3): before them the replay may be empty")),
         ({"train_interval": 2, "learning_starts": 1, "train_unit": "episodes"}, 1, None),
-        ({"train_interval": 4, "learning_starts": 4}, 2, ("learning_starts", "4: expected at least 6: n_step (3) steps in each of 2 environments before there is anything to learn from")),
+        ({"train_interval": 4, "learning_starts": 4}, 2, ("learning_starts", "4: expected at least 6, the steps of the first whole window (n_step 3 of each of 2 explorers): before them the replay may be empty")),
         ({"environments": 8, "stepping": "compiled"}, 2, None),
     ],
 )  # fmt: skip

@@ -52,6 +52,7 @@ class Learner:
         self.pure_greedy = self._acting("greedy", algorithm.acts_with)
         self.pure_sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
         self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
+        self._move = self._moving()
 
     def _compile(self, function: Callable[..., Any], **options: Any) -> Any:
         return function if self._execution == "eager" else jax.jit(function, **options)
@@ -152,6 +153,14 @@ class Learner:
 
         return bound_update
 
+    def _moving(self) -> Any:
+        """Return the function that moves a target copy by a share of the way to its vector. Each learner has its own, and counts its programs."""
+
+        def moved(copy: jax.Array, vector: jax.Array, share: Any) -> jax.Array:
+            return copy + share * (vector - copy)
+
+        return self._compile(moved, donate_argnums=0)
+
     def act(self, observations: Observations) -> Actions:
         return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))
 
@@ -179,10 +188,11 @@ class Learner:
         return tuple(np.asarray(array) for array in aux)
 
     def sync(self, target: str, share: float = 1.0) -> None:
-        # A copy, because the update donates its own buffers.
         vector = self.vectors[self.algorithm.targets[target]]
-        copy = self.vectors[target]
-        self.vectors[target] = jnp.copy(vector) if share == 1.0 else copy + share * (vector - copy)
+        if share == 1.0:
+            self.vectors[target] = jnp.copy(vector)  # because the update donates its own buffers
+        else:
+            self.vectors[target] = self._move(self.vectors[target], vector, np.float32(share))
 
     def synchronize(self) -> None:
         jax.block_until_ready(self.vectors)
@@ -193,7 +203,9 @@ class Learner:
         acting = f"{self._greedy._cache_size()} acting programs"
         if self._execution == "fused":
             return f"jax.jit: environment and updates in one scan, {acting}"
-        return f"jax.jit: {sum(program._cache_size() for program in self._programs)} update programs, {acting}"
+        moves = self._move._cache_size()
+        copies = f", {moves} programs that move target copies" if moves else ""
+        return f"jax.jit: {sum(program._cache_size() for program in self._programs)} update programs, {acting}{copies}"
 
     def peak_memory(self) -> int | None:
         return runtime.peak_memory()
