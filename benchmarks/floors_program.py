@@ -238,7 +238,7 @@ FLOORS = {"torch": torch_floor, "tensorflow": tensorflow_floor, "jax": jax_floor
 
 
 def main(framework: str, execution: str) -> None:
-    before_import({"framework": framework}, Asked(1, 1024, 60), Group())
+    before_import([framework], Asked(1, 1024, 60), Group())
     settings = Settings(hidden=(120, 84), loss="mse", max_gradient_norm=0.0, gamma=GAMMA, optimizer_epsilon=EPSILON)
     made, draw = algorithm(Space(4, 2), settings), np.random.default_rng(0)
     weights = initial_weights(made, draw)

@@ -253,7 +253,7 @@ def _prepare(framework: str) -> None:
     from hpcrl.rl.frameworks import configure
     from hpcrl.run.training import before_import
 
-    before_import({"framework": framework}, Asked(1, 1024, 60), Group())
+    before_import([framework], Asked(1, 1024, 60), Group())
     configure(framework)
 
 
