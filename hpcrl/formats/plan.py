@@ -215,9 +215,8 @@ class Plan:
 
     def frameworks_of(self, config: Mapping[str, Any]) -> list[str]:
         """Return the frameworks that a cell uses, its learner's first; of a command what the study calls so, if it does."""
-        if self.runs_command:
-            return [str(config["framework"])] if "framework" in config else []
-        return frameworks_of({**self.workload.get("hyperparameters", {}), **config})
+        named = [str(config["framework"])] if "framework" in config else []
+        return named if self.runs_command else frameworks_of({**self.workload.get("hyperparameters", {}), **config})
 
     def cell_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.stage == "cells"]
