@@ -14,7 +14,7 @@ from hpcrl.errors import UsageError
 from hpcrl.report.curves import returns
 from hpcrl.report.groups import lines, with_groups
 from hpcrl.report.write import write_report
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
 from tests.collect.gathering import no_slurm, rewritten
 
 
@@ -234,11 +234,9 @@ def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: P
 
 @pytest.mark.parametrize(("axis", "nodes", "said"), [([2, 3], 1, "1 cell had"), ([2], 1, ""), ([2], 2, "")])
 def test_cores_that_a_machine_does_not_have_are_said(tmp_path: Path, axis: list[int], nodes: int, said: str) -> None:
-    plan = planned(
-        tmp_path / "p",
-        dqn_study(axes={"framework": ["numpy"], "cpus": axis}, resources={"nodes": nodes, "tasks": nodes}),
-        cluster="sol",
-    )
+    study = ranks_study(nodes, nodes=nodes)
+    study["axes"]["cpus"] = axis
+    plan = planned(tmp_path / "p", study, cluster="sol")
     for cell in cells_of(plan):
         write_record(plan, cell)
     collect([plan], tmp_path / "d", no_slurm())
