@@ -109,8 +109,9 @@ def test_a_sum_tree_draws_as_a_list_does() -> None:
     draw = np.random.default_rng(0)
     tree, plain = SumTree(100), np.zeros(100)
     for _ in range(300):
-        places = draw.integers(0, 100, 8)
-        priorities = draw.exponential(size=8) * (draw.random(8) < 0.8)
+        count = int(draw.integers(1, 9))
+        places = draw.integers(0, 100, count)
+        priorities = draw.exponential(size=count) * (draw.random(count) < 0.8)
         tree.set(places, priorities)
         for place, priority in zip(places, priorities, strict=True):
             plain[place] = priority
