@@ -115,8 +115,8 @@ def test_a_sum_tree_draws_as_a_list_does() -> None:
         tree.set(places, priorities)
         for place, priority in zip(places, priorities, strict=True):
             plain[place] = priority
+        assert tree.total == pytest.approx(plain.sum())
     np.testing.assert_array_equal(tree.priorities(np.arange(100)), plain)
-    assert tree.total == pytest.approx(plain.sum())
     drawn = np.concatenate([tree.draw(1_000, draw) for _ in range(1_000)])
     counts = np.bincount(drawn, minlength=100)
     assert not counts[plain == 0].any() and len(drawn) == 10**6
