@@ -114,15 +114,16 @@ def tensorflow_floor(execution: str, weights: Arrays) -> Floor:
             variable.assign_sub(tf.reshape(part, shape))
         return loss
 
-    kept: list[Any] = []
-
     def entered(function: Callable[..., Any], tensors: list[Any]) -> Callable[[list[Any]], Any]:
         compiled = tf.function(function, jit_compile=execution == "xla", autograph=False)
         concrete = compiled.get_concrete_function(*tensors)
         name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
         captured, outputs, here = list(concrete.captured_inputs), len(concrete.outputs), context.context()
-        kept.append(concrete)  # it goes with its last reference
-        return lambda given: execute.execute(name, outputs, [*given, *captured], (), here)[0]
+
+        def enter(given: list[Any], kept: Any = compiled) -> Any:  # the function goes with its last reference
+            return execute.execute(name, outputs, [*given, *captured], (), here)[0]
+
+        return enter
 
     shown = tf.zeros((1, 4))
     greedy = entered(lambda x: tf.argmax(q(own, x), 1), [shown])

@@ -109,13 +109,14 @@ def test_a_sum_tree_draws_as_a_list_does() -> None:
     draw = np.random.default_rng(0)
     tree, plain = SumTree(100), np.zeros(100)
     for _ in range(300):
-        places = draw.integers(0, 100, 8)
-        priorities = draw.exponential(size=8) * (draw.random(8) < 0.8)
+        count = int(draw.integers(1, 9))
+        places = draw.integers(0, 100, count)
+        priorities = draw.exponential(size=count) * (draw.random(count) < 0.8)
         tree.set(places, priorities)
         for place, priority in zip(places, priorities, strict=True):
             plain[place] = priority
+        assert tree.total == pytest.approx(plain.sum())
     np.testing.assert_array_equal(tree.priorities(np.arange(100)), plain)
-    assert tree.total == pytest.approx(plain.sum())
     drawn = np.concatenate([tree.draw(1_000, draw) for _ in range(1_000)])
     counts = np.bincount(drawn, minlength=100)
     assert not counts[plain == 0].any() and len(drawn) == 10**6
