@@ -74,6 +74,8 @@ def test_torch_with_jax_is_torch_s_environment_and_jax_s_pins() -> None:
         pins = {name_of(pin) for pin in both.pins(flavour, horovod=True)}
         of_torch = {name_of(pin) for pin in torch.pins(flavour, horovod=True)}
         assert of_torch <= pins
+    hashes, of_torch_s = library.hashes("torch-jax"), library.hashes("torch")
+    assert {pin: hashes[pin] for pin in of_torch_s} == of_torch_s
     added = {name_of(pin) for pin in both.pins("cpu", horovod=False)} - {name_of(pin) for pin in torch.pins("cpu", horovod=False)}  # fmt: skip
     assert added <= {name_of(pin) for pin in jax.pins("cpu", horovod=False)}
     assert {pin.partition("==")[0] for pin in added} == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}

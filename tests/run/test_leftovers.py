@@ -183,11 +183,15 @@ def test_a_forgotten_simulator_is_counted_ended_and_noted(tmp_path: Path, fault:
     assert not psutil.pid_exists(int((tmp_path / "process").read_text()))
 
 
-@pytest.mark.parametrize("stepping", ["sync", "processes"])
-def test_environments_are_closed_and_hpcrl_s_own_processes_are_not_noted(tmp_path: Path, stepping: str) -> None:
+@pytest.mark.parametrize(
+    ("stepping", "workers"), [("sync", "cores"), ("processes", "cores"), ("pipes", "environments")]
+)
+def test_environments_are_closed_and_hpcrl_s_own_processes_are_not_noted(
+    tmp_path: Path, stepping: str, workers: str
+) -> None:
     ppo = {
         "total_steps": 300, "hidden": [8], "evaluation_interval": 100, "evaluation_episodes": 2, "environments": 3,
-        "rollout_steps": 10, "minibatch_size": 30, "epochs": 2, "stepping": stepping,
+        "rollout_steps": 10, "minibatch_size": 30, "epochs": 2, "stepping": stepping, "workers": workers,
     }  # fmt: skip
     workload = {"algorithm": "ppo", "environment": "simulated:Closed-v0", "hyperparameters": ppo}
     data = trained(tmp_path, workload)
