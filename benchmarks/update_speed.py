@@ -1,4 +1,4 @@
-"""Milliseconds of one update of TD3, and of one epoch of VPG on HalfCheetah, on one core, beside CleanRL and the form of Spinning Up.
+"""Milliseconds of CPU time of one update of TD3, and of one epoch of VPG on HalfCheetah, on one core, beside CleanRL and the form of Spinning Up.
 
 python -m benchmarks.update_speed [td3 | vpg] [CORE]
 
