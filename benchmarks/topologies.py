@@ -7,6 +7,7 @@ python -m benchmarks.topologies [LATENCY_MS]
 2. Speed-up: the same steps and updates in one process and with 1, 2, 4 and 8 actors, when every step waits LATENCY_MS (5) for a simulator.
    The best possible is the model max(T_simulate / actors, T_learn), from the phases of the run in one process. Sleeping actors need no core.
    Beside it: the same training with as many environments in Gymnasium's AsyncVectorEnv, which step together, and nobody learns meanwhile.
+   And DQN of Ray RLlib with as many environment runners, which samples and learns in turn: with the same updates for each step, and sampling alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from hpcrl.formats.worker import worker_zip
 HERE = Path(__file__).parent
 ACTORS = (1, 2, 4, 8)
 ROUNDS = 2  # the faster one counts: other work on the machine only slows
+TOPOLOGIES = ("collective", "asynchronous")
+SIMULATING, LEARNING = ("env_step", "act"), ("replay", "transfer", "update")
 WORK = ("env_step", "act", "replay", "transfer", "update", "other", "evaluate")
 
 
@@ -71,7 +74,7 @@ def messages(worker: Path) -> None:
 
 def speed_up(worker: Path, latency: float) -> None:
     """Print the speed-up of actors, beside the model's."""
-    settings = {
+    settings: dict[str, Any] = {
         "hidden": [64, 64],
         "total_steps": 4096,
         "train_interval": 128,
@@ -81,27 +84,52 @@ def speed_up(worker: Path, latency: float) -> None:
     }
     alone = fastest(worker, 1, settings)
     phases = alone["ranks"][0]
-    simulate = sum(phases.get(phase, 0.0) for phase in ("env_step", "act", "replay"))
-    learn = phases["update"] + phases["transfer"]
+    simulate = sum(phases.get(phase, 0.0) for phase in SIMULATING)
+    learn = sum(phases.get(phase, 0.0) for phase in LEARNING)
+    steps = settings["total_steps"]
     print(
-        f"4,096 steps, {latency * 1e3:g} ms each: one process {alone['wall']:.2f} s (simulating {simulate:.2f}, learning {learn:.2f})"
+        f"{steps:,} steps, {latency * 1e3:g} ms each: one process {alone['wall']:.2f} s (simulating {simulate:.2f}, learning {learn:.2f})"
     )
     print(
         f"  {'actors':>6} {'model':>7}"
-        + "".join(f" {name:>13} {'of model':>9} {'staleness':>10}" for name in ("collective", "asynchronous"))
+        + "".join(f" {name:>13} {'of model':>9} {'ms a step':>10} {'staleness':>10}" for name in TOPOLOGIES)
         + " AsyncVectorEnv"
     )
+    walls: dict[int, list[float]] = {}
     for actors in ACTORS:
         model = alone["wall"] / max(simulate / actors, learn)
-        line = f"  {actors:>6} {model:7.2f}"
-        for topology in ("collective", "asynchronous"):
-            asked = settings | {"topology": topology, "actors": actors}
-            run = fastest(worker, actors + 1, asked)
+        line, walls[actors] = f"  {actors:>6} {model:7.2f}", []
+        for topology in TOPOLOGIES:
+            run = fastest(worker, actors + 1, settings | {"topology": topology, "actors": actors})
             ages = {int(age): number for age, number in run["facts"]["staleness"].items()}
             mean = sum(age * number for age, number in ages.items()) / sum(ages.values())
-            line += f" {alone['wall'] / run['wall']:13.2f} {alone['wall'] / run['wall'] / model:9.2f} {mean:10.2f}"
-        peer = fastest(worker, 1, settings, "benchmarks.vector_program", str(actors))
-        print(f"{line} {alone['wall'] / peer['wall']:14.2f}", flush=True)
+            own = sum(ranks.get(phase, 0.0) for ranks in run["ranks"][1:] for phase in SIMULATING)
+            speed = alone["wall"] / run["wall"]
+            line += f" {speed:13.2f} {speed / model:9.2f} {own / steps * 1e3:10.2f} {mean:10.2f}"
+            walls[actors].append(run["wall"])
+        walls[actors].append(fastest(worker, 1, settings, "benchmarks.vector_program", str(actors))["wall"])
+        print(f"{line} {alone['wall'] / walls[actors][-1]:14.2f}", flush=True)
+    print("Environment steps a second, with 64 updates for 128 steps, and of RLlib's environment runners alone")
+    print(
+        f"  {'actors':>6}"
+        + "".join(f" {name:>15}" for name in (*TOPOLOGIES, "AsyncVectorEnv", "RLlib", "RLlib, alone"))
+    )
+    for actors, seconds in walls.items():
+        every = [*seconds, rllib(settings, actors), rllib(settings | {"updates": 0}, actors)]
+        print(f"  {actors:>6}" + "".join(f" {steps / wall:15.0f}" for wall in every), flush=True)
+
+
+def rllib(settings: dict[str, Any], runners: int) -> float:
+    """Return the least wall time of some trainings of RLlib."""
+    words = [
+        python_of("rllib"),
+        str(HERE / "rllib_program.py"),
+        json.dumps({"batch_size": 64, **settings}),
+        str(runners),
+    ]
+    own = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    runs = (subprocess.run(words, env=own, capture_output=True, text=True, check=True).stdout for _ in range(ROUNDS))
+    return min(float(json.loads(out.splitlines()[-1])["wall"]) for out in runs)
 
 
 def fastest(worker: Path, ranks: int, settings: dict[str, Any], *program: str) -> dict[str, Any]:
