@@ -1,4 +1,4 @@
-"""The training clock of each run: how long it had trained at any time of its record. Evaluations and all before the first step and after the last one do not count."""
+"""The training clock of each run: how long it had trained at any time of its record, without evaluations and all before and after training."""
 
 from __future__ import annotations
 
