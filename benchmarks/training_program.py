@@ -90,7 +90,12 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
     reporter = Reporter(task.warm)
     run = Run(1, reporter, PhaseClock())
     training = make_training(
-        name, check(name, kind, given), framework, execution, partial(gymnasium_environment, task.environment, None), run
+        name,
+        check(name, kind, given),
+        framework,
+        execution,
+        partial(gymnasium_environment, task.environment, None),
+        run,
     )
     for until in (*range(task.warm, task.steps, task.warm), task.steps):  # no evaluation: the peers have none
         training.loop.advance(until, lambda: False)

@@ -57,7 +57,8 @@ def main(algorithm: str = "dqn", core: int | None = None) -> None:
         for script in PRINTS:
             if script.startswith(algorithm):
                 device = [] if "jax" in script else ["--cuda", "false"]
-                contenders[f"CleanRL 1.2.0, {script}"] = [peers, str(scripts / script), *steps, *device]
+                through = [str(HERE / "old_gym.py")] if algorithm == "td3" else []
+                contenders[f"CleanRL 1.2.0, {script}"] = [peers, *through, str(scripts / script), *steps, *device]
         program = str(HERE / "training_program.py")
         contenders["Stable-Baselines3 2.3.2"] = [peers, program, "sb3", algorithm]
         if algorithm != "td3":
@@ -112,7 +113,7 @@ def speed(words: list[str], directory: Path, warm: int) -> float:
     """Run one contender and return its steps per second from the step `warm` on."""
     printed = output_of(words, directory)
     rates = [float(line.split()[1]) for line in printed.splitlines() if line.startswith("SPS:")]
-    prints = PRINTS.get(Path(words[1]).name)
+    prints = next((PRINTS[name] for name in (Path(word).name for word in words) if name in PRINTS), None)
     if prints is None:
         return rates[-1]
     # Since the script's start: the seconds until a step are the step over the rate.
