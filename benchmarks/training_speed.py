@@ -101,7 +101,15 @@ def _peers(algorithm: str, directory: Path) -> dict[str, Contender]:
     if algorithm in _ARGUMENTS:
         scripts, steps = cleanrl_scripts(directory), str(TASKS[algorithm].steps)
         for script in (name for name in PRINTS if name.startswith(algorithm)):
-            words = [python_of("peers"), str(scripts / script), "--total-timesteps", steps, *_ARGUMENTS[algorithm]]
+            through = [str(HERE / "old_gym.py")] if algorithm == "td3" else []
+            words = [
+                python_of("peers"),
+                *through,
+                str(scripts / script),
+                "--total-timesteps",
+                steps,
+                *_ARGUMENTS[algorithm],
+            ]
             device = [] if "jax" in script else ["--cuda", "false"]
             package = "gymnasium" if "import gymnasium" in (scripts / script).read_text() else "gym"
             contenders[f"CleanRL 1.2.0, {script}"] = Contender([*words, *device], package)
@@ -162,7 +170,7 @@ def speed(words: list[str], directory: Path, warm: int) -> float:
     """Run one contender and return its steps per second from the step `warm` on."""
     printed = output_of(words, directory)
     rates = [float(line.split()[1]) for line in printed.splitlines() if line.startswith("SPS:")]
-    prints = PRINTS.get(Path(words[1]).name)
+    prints = next((PRINTS[name] for name in (Path(word).name for word in words) if name in PRINTS), None)
     if prints is None:
         return rates[-1]
     # Since the script's start: the seconds until a step are the step over the rate.

@@ -14,7 +14,6 @@ Target noise is drawn within the time on every side.
 from __future__ import annotations
 
 import ast
-import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -88,9 +87,10 @@ def td3(framework: str, execution: str, rows: str) -> float:
 
 def cleanrl(script: str, rows: str) -> float:
     """Run a script to its end, some steps after its learning begins. Then time its own lines of an update, with its own variables."""
-    sys.argv = [script, "--env-id", "HalfCheetah-v4", "--total-timesteps", "300", "--learning-starts", "200", "--buffer-size", "1000"]  # fmt: skip
-    sys.argv += ["--batch-size", rows, *([] if "jax" in Path(script).name else ["--cuda", "false"])]
-    names = runpy.run_path(script, run_name="__main__")
+    from benchmarks.old_gym import NAME, run
+
+    steps = ("--total-timesteps", "300", "--learning-starts", "200", "--buffer-size", "1000", "--batch-size", rows)
+    names = run(script, "--env-id", NAME, *steps, *([] if "jax" in Path(script).name else ["--cuda", "false"]))
     ready = names["rb"].sample(int(rows))
     names["rb"] = SimpleNamespace(sample=lambda asked: ready)
     lines = _update_lines(script)
