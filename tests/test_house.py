@@ -23,7 +23,10 @@ ABOUT_THEM = (
 WRITTEN = {
     "hpcrl/formats/facts.py": {"numpy"},  # the format of agents
     "hpcrl/spec/study.py": {"numpy"},  # the same
-    "hpcrl/catalogue/training.py": {"numpy"},  # a value of the hyperparameter `acting`
+    "hpcrl/catalogue/training.py": {
+        "numpy",
+        "jax",
+    },  # a value of the hyperparameter `acting`; what compiles environments
     "hpcrl/rl/loops/acting.py": {"numpy"},  # the same
     "hpcrl/spec/environment.py": {"numpy"},  # the package, which every environment has
     "hpcrl/run/standing.py": {"numpy"},  # the same

@@ -153,21 +153,21 @@ def test_a_learning_rate_may_fall_to_0() -> None:
             "axes.limit.1.n_step: 21: expected at most 20, the steps of the longest episode",
         ),
         (
-            rainbow(n_step=4, learning_starts=3),
+            rainbow(n_step=4, learning_starts=2),
             "learning_starts",
-            "workload.hyperparameters.learning_starts: 3: expected at least 4, the steps of the first whole window (n_step 4): before them the "
+            "workload.hyperparameters.learning_starts: 2: expected at least 4, the steps of the first whole window (n_step 4): before them the "
             "replay may be empty",
         ),
         (
-            rainbow(axes={"ranks": [{"parallelism": "native", "tasks": 4}]}, n_step=4, learning_starts=15, train_interval=4),
+            rainbow(axes={"ranks": [{"parallelism": "native", "tasks": 4}]}, n_step=4, learning_starts=12, train_interval=4),
             "learning_starts",
-            "workload.hyperparameters.learning_starts: 15: expected at least 16, the steps of the first whole window (n_step 4 of each of 4 "
+            "workload.hyperparameters.learning_starts: 12: expected at least 16, the steps of the first whole window (n_step 4 of each of 4 "
             "explorers): before them the replay may be empty",
         ),
         (
-            rainbow(n_step=2, learning_starts=5, topology="collective", actors=4, train_interval=4),
+            rainbow(n_step=2, learning_starts=4, topology="collective", actors=4, train_interval=4),
             "learning_starts",
-            "workload.hyperparameters.learning_starts: 5: expected at least 8, the steps of the first whole window (n_step 2 of each of 4 "
+            "workload.hyperparameters.learning_starts: 4: expected at least 8, the steps of the first whole window (n_step 2 of each of 4 "
             "explorers): before them the replay may be empty",
         ),
         (

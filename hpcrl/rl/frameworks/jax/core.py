@@ -48,11 +48,10 @@ class Learner:
         self.pure_updates: dict[str, Callable[..., Any]] = {}
         self._programs: list[Any] = []
         self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
-        self._bursts = self._burst_programs()
+        self._bursts, self._move = self._burst_programs(), self._moving()
         self.pure_greedy = self._acting("greedy", algorithm.acts_with)
         self.pure_sample = self._acting("sample", algorithm.acts_with, *algorithm.samples_with)
         self._greedy, self._sample = self._compile(self.pure_greedy), self._compile(self.pure_sample)
-        self._move = self._moving()
 
     def _compile(self, function: Callable[..., Any], **options: Any) -> Any:
         return function if self._execution == "eager" else jax.jit(function, **options)
