@@ -23,8 +23,8 @@ from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
 
 SETTINGS = Settings(
-    total_steps=600, hidden=(16,), learning_rate=1e-2, final_learning_rate=1e-3, learning_starts=50, batch_size=32, target_interval=20,
-    gamma=0.5, atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=300, evaluation_episodes=2,
+    total_steps=400, hidden=(16,), learning_rate=1e-2, final_learning_rate=1e-3, learning_starts=50, batch_size=32, target_interval=20,
+    gamma=0.5, atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=200, evaluation_episodes=2,
 )  # fmt: skip
 NOTHING: dict[str, Any] = {
     "double": False, "dueling": False, "prioritized": False, "n_step": 1, "noisy": False, "distributional": False
@@ -61,7 +61,7 @@ def main(framework: str, execution: str, part: str) -> None:
     """The environment of the fourth probe is the same in every episode: a run can be resumed in it to the bit."""
     whole = trained(framework, execution, 4)
     # A compiled loop can be stopped at an evaluation only.
-    asked = iter([*[False] * (1 if execution == "fused" else 251), *[True] * 10])
+    asked = iter([*[False] * (1 if execution == "fused" else 151), *[True] * 10])
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "checkpoint.npz")
         stopped = trained(framework, execution, 4, stop=lambda: next(asked), checkpoint_file=file)
