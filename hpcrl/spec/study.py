@@ -114,7 +114,7 @@ class Study(Model):
     resources: Resources = Resources()
     environment: EnvironmentOfStudy | None = Field(
         None,
-        description="software environment of every cell: a name, `none`, or an existing one; default: the cell's framework",
+        description="software environment of every cell: a name, `none`, or an existing one; default: that of the cell's framework and `stepping`",
     )
     chain: Chain = "staged"
     one_job_per: Literal["environment", "resources"] = Field(

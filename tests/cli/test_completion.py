@@ -29,7 +29,7 @@ def offered(line: str, cwd: Path) -> list[str]:
         ("hpcrl plan --cluster s", ["sol"]),
         ("hpcrl plan --study sol-", ["sol-dqn", "sol-dqn-goal"]),
         ("hpcrl cluster show cir", ["cirrus", "cirrus-legacy"]),
-        ("hpcrl env create t", ["tensorflow", "torch"]),
+        ("hpcrl env create t", ["tensorflow", "torch", "torch-jax"]),
         ("hpcrl study show qu", ["quickstart"]),
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from hpcrl.catalogue.algorithms.random_policy import Settings, fault
 from hpcrl.errors import UsageError
@@ -117,6 +118,26 @@ def test_processes_return_what_one_process_returns(stepping: str, workers: str) 
     for each in ways:
         each.close()
     assert not any(process.is_alive() for process, _ in ways[1]._workers._processes)
+
+
+def test_a_process_for_each_environment_is_gymnasium_s_asynchronous_vector() -> None:
+    """With its autoreset in the same step, it has the same transitions from the same seeds."""
+    ours: Any = make_vector("processes", make_doors, 3, "environments")
+    theirs = AsyncVectorEnv([make_doors] * 3, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+    assert len(theirs.processes) == len(ours._workers._processes) == 3
+    assert (ours.reset([5, 6, 7]) == theirs.reset(seed=[5, 6, 7])[0]).all()
+    draw, ends = np.random.default_rng(0), 0
+    for _ in range(60):
+        actions = draw.integers(5, size=3)
+        one, (observations, rewards, terminated, truncated, infos) = ours.step(actions), theirs.step(actions)
+        assert (one.observations == observations).all() and (one.rewards == rewards.astype(np.float32)).all()
+        assert (one.terminated == terminated).all() and (one.ended == terminated | truncated).all()
+        for place in np.flatnonzero(one.ended):
+            assert (one.last[place] == infos["final_obs"][place]).all()
+            ends += 1
+    assert ends >= 3 * 60 // 20
+    ours.close()
+    theirs.close()
 
 
 def test_processes_of_many_environments_share_what_they_have_loaded() -> None:
