@@ -215,7 +215,9 @@ def before_import(config: dict[str, Any], asked: Asked, group: Group, has_learne
     if group.ranks > 1:
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
-        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+        # A learner and its actors sleep between two looks for a message, so that none keeps a core busy. An actor looks after every step: if it
+        # gave its core away there, it would wait until the learner's updates or another actor give it back.
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "0" if has_learner else "1")
     os.environ.update(frameworks()[framework].variables(asked.cpus, os.environ))
     for name in frameworks()[framework].private_directories:
         if name not in os.environ:
