@@ -160,7 +160,7 @@ def trained(
         "ob1",
     ]
     words += [python_of("torch"), "-m", module, json.dumps(whole), *more]
-    own = {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1", "PYTHONPATH": f"{worker}:{HERE.parent}"}
+    own = {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "0", "PYTHONPATH": f"{worker}:{HERE.parent}"}
     own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     out = subprocess.run(words, env=os.environ | own, stdout=subprocess.PIPE, text=True, check=True).stdout
     facts: dict[str, Any] = json.loads(out.splitlines()[-1])

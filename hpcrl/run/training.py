@@ -216,7 +216,9 @@ def before_import(used: Sequence[str], asked: Asked, group: Group, has_learner: 
     if group.ranks > 1:
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
-        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+        # A learner and its actors sleep between two looks for a message, so that none keeps a core busy. An actor looks after every step: if it
+        # gave its core away there, it would wait until the learner's updates or another actor give it back.
+        os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "0" if has_learner else "1")
     for framework in known:
         os.environ.update(framework.variables(asked.cpus, os.environ))
     for name in (name for framework in known for name in framework.private_directories):

@@ -50,6 +50,18 @@ def test_the_gpu_of_a_learner_is_hidden_from_its_actors(monkeypatch: pytest.Monk
         assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
 
 
+@pytest.mark.parametrize(("has_learner", "expected"), [(True, "0"), (False, "1")])
+def test_only_ranks_that_wait_within_mpi_give_their_cores_away_there(
+    monkeypatch: pytest.MonkeyPatch, has_learner: bool, expected: str
+) -> None:
+    name = "OMPI_MCA_mpi_yield_when_idle"
+    for before, after in (({}, expected), ({name: "true"}, "true")):
+        monkeypatch.setattr(os, "environ", dict(before))
+        group = Group(rank=1, ranks=3)
+        training.before_import({"framework": "numpy"}, Asked(1, 1024, 60, tasks=3), group, has_learner)
+        assert os.environ[name] == after
+
+
 @pytest.mark.parametrize(
     ("rank", "said"),
     [(0, "this cell asks for 1 GPUs, but no NVIDIA GPU is visible here"), (1, "expected 4 ranks, got 3")],
