@@ -58,7 +58,7 @@ def test_only_ranks_that_wait_within_mpi_give_their_cores_away_there(
     for before, after in (({}, expected), ({name: "true"}, "true")):
         monkeypatch.setattr(os, "environ", dict(before))
         group = Group(rank=1, ranks=3)
-        training.before_import({"framework": "numpy"}, Asked(1, 1024, 60, tasks=3), group, has_learner)
+        training.before_import(["numpy"], Asked(1, 1024, 60, tasks=3), group, has_learner)
         assert os.environ[name] == after
 
 
