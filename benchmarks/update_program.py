@@ -16,12 +16,12 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 OBSERVATIONS, ACTIONS, HIDDEN = 17, 6, (256, 256)
 POLICY, CRITIC = (OBSERVATIONS, *HIDDEN, ACTIONS), (OBSERVATIONS + ACTIONS, *HIDDEN, 1)
-# Updates of one reading of the clock, an even number, and readings.
-BLOCK, READINGS = 20, 50
+# Updates of one reading of the clock, one of each kind, and readings.
+BLOCK, READINGS = 2, 600
 ROLLOUT, EPOCHS, VPG_HIDDEN, ENVIRONMENT = 4_000, 6, (64, 64), "HalfCheetah-v5"
 
 
@@ -132,93 +132,99 @@ def spinning_up(rows: str) -> float:
     return least(updates, READINGS) / BLOCK
 
 
-class Product(NamedTuple):
-    """A matrix product, one of whose factors may be transposed as it is read."""
-
-    left: Floats
-    right: Floats
-    transposed: Literal["", "left", "right"]
+# The product of two matrices.
+Multiply = Callable[[Any, Any], Any]
 
 
 def products(library: str, rows: str) -> float:
-    """Time the matrix products of two updates, the first of which moves the policy, one after the other."""
+    """Time the matrix products of an update, on what they read in an update: those of the critics' step, and half of those of the policy's."""
     draw = np.random.default_rng(0)
 
-    def some(*shape: int) -> Floats:
-        return draw.normal(size=shape).astype(np.float32)
+    def weights(sizes: tuple[int, ...]) -> list[Floats]:
+        shapes = pairwise(sizes)
+        return [(draw.uniform(-1, 1, shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
 
-    needed = [
-        Product(some(*left), some(*right), transposed)
-        for left, right, transposed in (*_of_critics(int(rows)), *_of_critics(int(rows)), *_of_policy(int(rows)))
-    ]
-    return least(_in_numpy(needed) if library == "numpy" else _in_jax(needed), BLOCK * READINGS // 2) / 2
-
-
-Shapes = tuple[tuple[int, int], tuple[int, int], Literal["", "left", "right"]]
-
-
-def _forward(rows: int, sizes: tuple[int, ...]) -> Iterator[Shapes]:
-    for inputs, outputs in pairwise(sizes):
-        yield (rows, inputs), (inputs, outputs), ""
+    policy, critics = weights(POLICY), [weights(CRITIC) for _ in range(4)]
+    shown = [draw.normal(size=(int(rows), inputs)).astype(np.float32) for inputs in (POLICY[0], CRITIC[0])]
+    errors = [draw.normal(size=(int(rows), outputs)).astype(np.float32) for outputs in (1, ACTIONS)]
+    timed = _in_numpy if library == "numpy" else _in_jax
+    of_critics, of_policy = (
+        least(timed(step, policy, critics, shown, errors), READINGS) for step in (_critics, _policy)
+    )
+    return of_critics + of_policy / 2
 
 
-def _gradients(rows: int, sizes: tuple[int, ...]) -> Iterator[Shapes]:
-    """Give the products of the gradients of weights, and of the inputs of all layers but the first."""
-    for layer, (inputs, outputs) in zip(count(), pairwise(sizes)):
-        yield (rows, inputs), (rows, outputs), "left"
-        if layer:
-            yield (rows, outputs), (inputs, outputs), "right"
+def _critics(multiply: Multiply, policy: Any, critics: Any, shown: Any, errors: Any) -> None:
+    """Multiply what a step of both critics multiplies: the copies of all networks forwards, both critics forwards and back.
+
+    The values of a layer are those that it passes on, as if it had no activation.
+    """
+    _forward(multiply, shown[0], policy)
+    for copy, own in (critics[:2], critics[2:]):
+        _forward(multiply, shown[1], copy)
+        _backward(multiply, _forward(multiply, shown[1], own), own, errors[0])
 
 
-def _of_critics(rows: int) -> Iterator[Shapes]:
-    """Give the products of a step of both critics: the target's three networks forwards, both critics forwards and back."""
-    yield from _forward(rows, POLICY)
-    for _ in range(2):
-        yield from _forward(rows, CRITIC)
-        yield from _forward(rows, CRITIC)
-        yield from _gradients(rows, CRITIC)
+def _policy(multiply: Multiply, policy: Any, critics: Any, shown: Any, errors: Any) -> None:
+    """Multiply what a step of the policy multiplies: both networks forwards, back through the critic to the action, and through the policy."""
+    read = _forward(multiply, shown[0], policy)
+    _forward(multiply, shown[1], critics[0])
+    gradient = errors[0]
+    for weight in reversed([critics[0][0][OBSERVATIONS:], *critics[0][1:]]):
+        gradient = multiply(gradient, weight.T)
+    _backward(multiply, read, policy, errors[1])
 
 
-def _of_policy(rows: int) -> Iterator[Shapes]:
-    """Give the products of a step of the policy: both networks forwards, back through one critic to the action, and through the policy."""
-    yield from _forward(rows, POLICY)
-    yield from _forward(rows, CRITIC)
-    for inputs, outputs in pairwise((ACTIONS, *CRITIC[1:])):
-        yield (rows, outputs), (inputs, outputs), "right"
-    yield from _gradients(rows, POLICY)
+def _forward(multiply: Multiply, values: Any, weights: Any) -> list[Any]:
+    """Return what each layer reads."""
+    read = []
+    for weight in weights:
+        read.append(values)
+        values = multiply(values, weight)
+    return read
 
 
-def _in_numpy(needed: list[Product]) -> Callable[[], object]:
+def _backward(multiply: Multiply, read: list[Any], weights: Any, gradient: Any) -> None:
+    """Multiply for the gradients of weights, and of the inputs of all layers but the first."""
+    for values, weight in zip(read[:0:-1], weights[:0:-1], strict=True):
+        multiply(values.T, gradient)
+        gradient = multiply(gradient, weight.T)
+    multiply(read[0].T, gradient)
+
+
+def _in_numpy(step: Callable[..., None], *given: Any) -> Callable[[], object]:
     """Multiply by NumPy's BLAS, into arrays that exist."""
-    turned = [
-        (left.T if transposed == "left" else left, right.T if transposed == "right" else right)
-        for left, right, transposed in needed
-    ]
-    whole = [(left, right, np.zeros((left.shape[0], right.shape[1]), np.float32)) for left, right in turned]
+    whole: list[tuple[Floats, Floats, Floats]] = []
+
+    def note(left: Floats, right: Floats) -> Floats:
+        whole.append((left, right, left @ right))
+        return whole[-1][2]
 
     def multiply() -> None:
         for left, right, out in whole:
             np.matmul(left, right, out=out)
 
+    step(note, *given)
     return multiply
 
 
-def _in_jax(needed: list[Product]) -> Callable[[], object]:
-    """Multiply in one program of XLA. A barrier keeps it from computing only what is returned of a product: one number."""
+def _in_jax(step: Callable[..., None], *given: Any) -> Callable[[], object]:
+    """Multiply in one program of XLA. Barriers keep it from leaving a product out of which only one number is returned."""
     _prepare("jax")
     import jax
 
-    transposed = [each.transposed for each in needed]
-
-    def multiply(pairs: Any) -> Any:
+    def multiply(*given: Any) -> list[Any]:
         found = []
-        for (left, right), which in zip(pairs, transposed, strict=True):
-            product = (left.T if which == "left" else left) @ (right.T if which == "right" else right)
-            found.append(jax.lax.optimization_barrier(product)[0, 0])
-        return found
 
-    pairs, compiled = jax.device_put([(each.left, each.right) for each in needed]), jax.jit(multiply)
-    return lambda: jax.block_until_ready(compiled(pairs))
+        def note(left: Any, right: Any) -> Any:
+            found.append(product := jax.lax.optimization_barrier(left @ right))
+            return product
+
+        step(note, *given)
+        return [product[0, 0] for product in found]
+
+    arrays, compiled = jax.device_put(given), jax.jit(multiply)
+    return lambda: jax.block_until_ready(compiled(*arrays))
 
 
 def vpg(framework: str, execution: str) -> float:
