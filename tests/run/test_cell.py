@@ -21,7 +21,7 @@ from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_cells
 from hpcrl.run.allocation import Allocation
 from hpcrl.run.cell import end_killed_rank, is_extra
-from tests.builders import cells_of, command_study, dqn_study, granted, planned, run_task, write_record
+from tests.builders import cells_of, command_study, dqn_study, granted, planned, ranks_study, run_task, write_record
 from tests.spec.test_rendering import NASTY
 
 JOB = "short-numpy-cpu-1"
@@ -461,7 +461,7 @@ def test_ranks_write_a_record_each_and_fail_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("profiler", [None, "cprofile"])
 def test_the_end_of_a_killed_rank_is_written_by_its_parent(tmp_path: Path, profiler: str | None) -> None:
     """Its record gets a footer, and its attempt an end, but not one under a profiler, which does not count for the cell."""
-    plan = planned(tmp_path / "p", dqn_study(resources={"tasks": 2, "nodes": 1, "memory": "1G"}), "sol")
+    plan = planned(tmp_path / "p", ranks_study(2, nodes=1), "sol")
     (cell,) = read_cells(plan)
     write_record(plan, cells_of(plan)[0], "7_0-0", rank=1, outcome=None)
     start_of_cell = Start(cell.id, "1", 0, "7_0", "m")
