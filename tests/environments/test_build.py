@@ -11,6 +11,9 @@ from hpcrl.environments import build, check, horovod
 from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import Environment
+from hpcrl.pins import name_of
+from hpcrl.spec.library import Library
+from tests.builders import built_environment
 
 
 def environment(**changes: Any) -> Environment:
@@ -206,3 +209,24 @@ def test_the_directory_of_environments(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path / "file" / "e"))
     with pytest.raises(HpcrlError, match="cannot be created"):
         build.build_all([environment()], {"manager": "uv", "root": "x"}, lambda key, text: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["numpy", "jax"])
+def test_every_family_of_gymnasium_s_environments_that_studies_name_runs(framework: str) -> None:
+    """Gymnasium imports a whole family with its first member: LunarLander needs what CarRacing needs."""
+    ids = ["CartPole-v1", "MountainCar-v0", "LunarLander-v3", "HalfCheetah-v5", "InvertedPendulum-v5"]
+    program = (
+        f"import gymnasium\nfor name in {ids}:\n    e = gymnasium.make(name); e.reset(seed=0)\n"
+        "    e.step(e.action_space.sample()); e.close()"
+    )
+    python = built_environment(framework).path / "bin/python"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+
+
+def test_what_the_packaged_environments_pin_for_box2d() -> None:
+    library = Library()
+    for name in library.files("envs", ".yaml"):
+        pins = {name_of(pin).partition("=")[0] for pin in library.environment(name).pins("cpu", horovod=False)}
+        assert "box2d" not in pins or "pygame" in pins, name
