@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcrl.errors import UsageError, amount, suggestion
 from hpcrl.formats.ledger import Ledger
@@ -152,7 +154,7 @@ def chosen_cells(directory: Path, plan: Plan, choice: Choice) -> list[Cell] | No
 
 
 def cells_where(directory: Path, where: Sequence[str]) -> list[tuple[int, Cell]]:
-    """Return the cells, each with its place,  that agree with each ``key=value``; of several values of one key, with any.
+    """Return the cells, each with its place, that agree with each ``key=value``; of several values of one key, with any.
 
     Raises:
         UsageError: a text is not ``key=value``, or no cell has such a key.
@@ -165,7 +167,7 @@ def cells_where(directory: Path, where: Sequence[str]) -> list[tuple[int, Cell]]
     for place, cell in enumerate(read_cells(directory)):
         values = {**cell.resources, **cell.config}
         known |= set(values)
-        if all(key in values and str(values[key]) in some for key, some in wanted.items()):
+        if all(key in values and any(_agrees(values[key], text) for text in some) for key, some in wanted.items()):
             agreeing.append((place, cell))
     if unknown := [key for key in wanted if key not in known]:
         raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
@@ -177,6 +179,16 @@ def _pair(text: str) -> tuple[str, str]:
     if not sign or not key:
         raise UsageError(f"--where {text}: expected KEY=VALUE, such as framework=jax")
     return key, value
+
+
+def _agrees(value: Any, text: str) -> bool:
+    """Tell whether a text is how a person may write a value: ``true`` for True, ``1e-3`` for 0.001."""
+    if isinstance(value, bool):
+        return text.lower() == str(value).lower()
+    if isinstance(value, int | float):
+        with suppress(ValueError):
+            return float(text) == value
+    return str(value) == text
 
 
 def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:

@@ -216,11 +216,11 @@ AVERAGING = [
 ]  # fmt: skip
 AVERAGED = [
     *[("dqn", *each) for each in AVERAGING],
-    *[("vpg", *each) for each in AVERAGING[1:9:2] + AVERAGING[12:13]],
-    *[("td3", "torch", "lazy", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
-    # Their losses return more than the objective, which each way to average passes on in its own manner.
-    *[("ppo", *AVERAGING[number]) for number in (0, 3, 5, 6, 9, 11, 12)],
-    *[("rainbow", *AVERAGING[number]) for number in (1, 4, 7, 8, 10, 11, 13)],
+    *[("vpg", *AVERAGING[number]) for number in (0, 3, 5, 7, 12)],
+    *[("td3", "torch", "eager", "native", "", 2), ("td3", "jax", "lazy", "horovod", "mpi", 2)],
+    # Their losses return more than the objective, which each way to average passes on in its own manner: each way once.
+    *[("ppo", *AVERAGING[number]) for number in (1, 6, 12)],
+    *[("rainbow", *AVERAGING[number]) for number in (4, 8, 10)],
 ]
 NAMES = {
     "mpi": "Horovod 0.28.1 over MPI",

@@ -17,7 +17,7 @@ from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import MANIFEST
 from hpcrl.formats.submission import read_entry
 from hpcrl.slurm.client import Completed, Slurm
-from hpcrl.submit.selection import Budget, Choice
+from hpcrl.submit.selection import Budget, Choice, cells_where
 from hpcrl.submit.submission import Submitted, submit
 from tests.builders import cells_of, command_study, planned
 
@@ -187,6 +187,19 @@ def test_a_part_is_chosen_by_configuration(tmp_path: Path, fake: FakeSlurm) -> N
     with pytest.raises(UsageError, match="did you mean 'variant'"):
         sent(plan, fake, Choice(where=("varant=b",)))
     assert sent(plan, fake).tasks == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "cells"),
+    [([True, False], "true", 1), ([1, 2], "1.0", 1), ([0.001, 0.01], "1e-3", 1), (["1e-3", "x"], "0.001", 0)],
+)
+def test_values_of_where_are_written_as_in_a_study(tmp_path: Path, values: list[Any], text: str, cells: int) -> None:
+    plan = planned(tmp_path / "plan", study(axes={"variant": values}), "sol")
+    if not cells:
+        with pytest.raises(UsageError, match="no cell agrees"):
+            cells_where(plan, [f"variant={text}"])
+    else:
+        assert [cell.config["variant"] for _, cell in cells_where(plan, [f"variant={text}"])] == values[:cells]
 
 
 def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, fake: FakeSlurm) -> None:
