@@ -111,12 +111,12 @@ def trained(framework: str, execution: str, settings: Settings, probe: int, seed
     return training, train(training).outcome
 
 
-def runs_twice(framework: str, execution: str) -> bool:
+def runs_twice(framework: str, execution: str, settings: Settings) -> bool:
     """Train twice from one seed and compare the last weights bit by bit."""
     ends = []
     for _ in range(2):
         fresh(framework)
-        ends.append(trained(framework, execution, SETTINGS, 5, 3)[0].learner.weights("online"))
+        ends.append(trained(framework, execution, settings, 5, 3)[0].learner.weights("online"))
     return all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())
 
 
@@ -170,7 +170,7 @@ def main(framework: str, execution: str, part: str) -> None:
         "probes with everything": learned(
             framework, execution, 5, double=True, dueling=True, optimizer="rmsprop", optimizer_epsilon=1e-4, loss="mse"
         ),
-        "identical": runs_twice(framework, execution),
+        "identical": runs_twice(framework, execution, SETTINGS if part == "whole" else replace(SETTINGS, total_steps=200)),
         "diverged": diverges(framework, execution),
     }
     if execution != "fused":

@@ -59,19 +59,21 @@ def same(first: Weights, second: Weights) -> bool:
 
 def main(framework: str, execution: str, part: str) -> None:
     """The environment of the fourth probe is the same in every episode: a run can be resumed in it to the bit."""
-    whole = trained(framework, execution, 4)
+    settings = SETTINGS if part == "whole" else replace(SETTINGS, total_steps=120)  # too few to learn
+    whole = trained(framework, execution, 4, settings)
     # A compiled loop can be stopped at an evaluation only.
-    asked = iter([*[False] * (1 if execution == "fused" else 151), *[True] * 10])
+    asked = iter([*[False] * (1 if execution == "fused" else settings.total_steps // 2 + 1), *[True] * 10])
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "checkpoint.npz")
-        stopped = trained(framework, execution, 4, stop=lambda: next(asked), checkpoint_file=file)
-        resumed = trained(framework, execution, 4, checkpoint_file=file)
+        stopped = trained(framework, execution, 4, settings, stop=lambda: next(asked), checkpoint_file=file)
+        resumed = trained(framework, execution, 4, settings, checkpoint_file=file)
     facts: dict[str, Any] = {
-        "probes": [error(whole, 4)],
+        "probes": [],
         "resumed": same(whole, resumed),
         "stopped": not same(whole, stopped),
     }
     if part == "whole":
+        facts["probes"] = [error(whole, 4)]
         facts["probes"] += [error(trained(framework, execution, number), number) for number in (1, 2, 3, 5)]
         none = replace(SETTINGS, **NOTHING)
         facts["no part"] = error(trained(framework, execution, 5, none), 5, none)

@@ -168,8 +168,8 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
 @pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
 def test_known_answers_of_rainbow(worker: Path, framework: str, execution: str) -> None:
     part, facts = known_answers(worker, "rainbow", framework, execution)
-    assert len(facts["probes"]) == (5 if part == "whole" else 1)
-    assert max(facts["probes"]) < 0.1, facts
+    assert len(facts["probes"]) == (5 if part == "whole" else 0)
+    assert max(facts["probes"], default=0.0) < 0.1, facts
     # A run that was stopped and resumed has the same bits as one that was not.
     assert (facts["stopped"], facts["resumed"]) == (True, True)
     assert ("no part" in facts) == (part == "whole")
