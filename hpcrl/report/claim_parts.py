@@ -92,7 +92,9 @@ def compared(
         part = _ranked([under, over], names)
         if paper is None:
             return part
-        return replace(part, text=f"{part.text}; 0 has no ratio to compare with the paper's {paper:.3g}", as_large=False)
+        return replace(
+            part, text=f"{part.text}; 0 has no ratio to compare with the paper's {paper:.3g}", as_large=False
+        )
     if kind in ("more", "most"):
         factor, text = ratio(over, under), f"{names[1]} has {{}} times that of {names[0]}"
     else:

@@ -37,11 +37,15 @@ def use_of(cell: dict[str, Any]) -> str:
     asked = cell["resources"]
     if asked["tasks"] == 1:
         return "processes" if cell["config"]["stepping"] == "processes" else "threads"
-    return "shared" if asked["overcommit"] else "nodes" if asked["nodes"] == 2 else "ranks"
+    return "shared" if asked.get("overcommit") else "nodes" if asked["nodes"] == 2 else "ranks"
 
 
 def measured(
-    tmp_path: Path, seconds: dict[str, float], alone: float | None = 10.0, elsewhere: tuple[str, ...] = (), **changes: Any
+    tmp_path: Path,
+    seconds: dict[str, float],
+    alone: float | None = 10.0,
+    elsewhere: tuple[str, ...] = (),
+    **changes: Any,
 ) -> Path:
     """Collect runs on 2 cores that take so long, and runs on 1 core; those with some uses ran on nodes with another CPU."""
     sizes = [*([ONE] if alone else []), *(USES[name] for name in seconds)]
@@ -51,7 +55,15 @@ def measured(
         asked, config = cell["resources"], cell["config"]
         use = use_of(cell)
         time = seconds[use] if asked["cpus"] * asked["tasks"] > 1 else alone or 0.0
-        header = {"hardware": {"cpu": "D" if use in elsewhere else "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6"}}
+        header = {
+            "hardware": {
+                "cpu": "D" if use in elsewhere else "C",
+                "threads": 2,
+                "memory": 1024**3,
+                "gpus": [],
+                "kernel": "6",
+            }
+        }
         write_record(plan, cell, training_time=time * NOISE[config["seed"] - 1], wall_time=time + 2, header=header)
     collect([plan], tmp_path / "d", no_slurm())
     return tmp_path / "d"
