@@ -324,7 +324,7 @@ def cancel(directory: Place, cells: Iterable[str] = (), say: Say = log.warning) 
     """Cancel the waiting and running cells of a plan, or only some of them (the beginnings of their ids).
 
     Raises:
-        UsageError: it is no plan, or a cell does not exist.
+        UsageError: it is no plan, a cell does not exist, or other cells wait or run in the same array task.
     """
     from hpcrl.slurm.client import Slurm
     from hpcrl.submit.status import cancel as cancel_plan

@@ -56,13 +56,14 @@ def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
     Args:
         rows: attempts with the columns of `with_groups`.
     """
-    done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), ["what", "where", *_USED]]
+    done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), ["cluster", "what", "where", *_USED]]
     wastes: dict[str, list[tuple[str, _Waste]]] = {}
     every = 0
-    for (what, where), group in done.groupby(["what", "where"], sort=True):
+    several = done["cluster"].nunique() > 1
+    for (cluster, what, where), group in done.groupby(["cluster", "what", "where"], sort=True):
         every += 1
         for waste in _wasted(group):
-            wastes.setdefault(waste.kind, []).append((f"{what} ({where})", waste))
+            wastes.setdefault(waste.kind, []).append((f"{what} ({where}{f', {cluster}' if several else ''})", waste))
     texts = _TEXTS if trains else _TEXTS | _OF_COMMANDS
     return [_sentence(kind, texts[kind], wastes[kind], every) for kind in texts if kind in wastes]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hpcrl.report.design import natural
+from hpcrl.report.groups import kinds
 
 _RESOURCES = ("cluster", "cpus", "gpus", "gpu_type", "nodes", "tasks", "parallelism")
 _COUNTED = {"cpus": "cores", "tasks": "ranks"}
@@ -16,8 +17,10 @@ _COUNTED = {"cpus": "cores", "tasks": "ranks"}
 def axes(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a column for each axis with several values in the cells of a study, in the order of the study.
 
+    Resources are axes, too, and so is the machine where cells with the same kind of GPU, or without one, ran on several kinds; the seed is no axis.
+
     Args:
-        rows: cells of one study. Resources are axes, too; the seed is not an axis.
+        rows: cells of one study with the columns of `with_groups`.
     """
     flat = [
         {
@@ -31,6 +34,10 @@ def axes(rows: pd.DataFrame) -> pd.DataFrame:
     for name in _RESOURCES:
         if name not in table:
             table[_COUNTED.get(name, name)] = rows[name]
+    if "machine" not in table:
+        device = rows["gpu_type"].fillna("any").where(rows["gpus"] > 0, "none")
+        told = kinds(rows.assign(device=device), ["cluster", "device"])
+        table["machine"] = [text[2:-1] or None for text in told]
     several = [name for name in table.columns if table[name].nunique(dropna=False) > 1]
     return table[sorted(several, key=lambda name: name not in ("framework", "execution"))]
 

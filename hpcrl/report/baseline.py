@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ MEASURES = {
 }
 SMALL = 0.02  # smaller changes are not reported, even if they are significant
 LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
+_HOST = re.compile(r", host .*$")  # in the name of a machine without Slurm
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
     "regression",
     "improvement",
@@ -50,7 +52,7 @@ class Change:
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
         new, old: the values of the runs.
         verdict: one of the words above; set when all changes of a report are judged together.
-        why: the reason why it cannot be judged.
+        why: the reason why it cannot be judged, if there is one.
     """
 
     study: str
@@ -78,6 +80,8 @@ class Change:
 def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -> list[Change]:
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
+    Times and memory on two kinds of machines cannot be judged: their difference may be that of the machines. Hosts of one kind are equal here.
+
     Args:
         new, old: attempts with the columns of `with_groups`.
         more_is_better: whether a higher score is better.
@@ -87,14 +91,19 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
     for key, group in _completed(new).groupby(list(KEYS), sort=True):
         if key not in before:
             continue
+        here, there = (_machines(rows) for rows in (group, before[key]))
+        elsewhere = "" if here == there else f"it ran on another kind of machine (before: {there}; now: {here})"
         for column, name in MEASURES.items():
             over, under = (_values(rows, column) for rows in (group, before[key]))
             if len(over) == 0 or len(under) == 0 or not (over.any() and under.any()):
                 continue
             estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
+            why = elsewhere if column != SCORE else ""
+            if why:
+                estimate = Estimate(estimate.value, None, None)
             better = more_is_better and column == SCORE
             line = ", ".join(map(str, key))
-            changes.append(Change(str(key[0]), line, column, name, estimate, better, over, under))
+            changes.append(Change(str(key[0]), line, column, name, estimate, better, over, under, why=why))
     return changes
 
 
@@ -102,7 +111,7 @@ def judge(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
     tested = [change for change in changes if change.estimate.p is not None]
     stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
-    judged = [replace(change, why=_untested(change)) for change in changes if change.estimate.p is None]
+    judged = [replace(change, why=change.why or _untested(change)) for change in changes if change.estimate.p is None]
     for change, stand in zip(tested, stands, strict=True):
         if stand and abs(change.estimate.value) >= SMALL:
             better = (change.estimate.value > 0) == change.more_is_better
@@ -137,6 +146,10 @@ def _missed(change: Change, comparisons: int) -> str:
 
 def _completed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["outcome"] == "completed"]
+
+
+def _machines(rows: pd.DataFrame) -> str:
+    return "; ".join(sorted({_HOST.sub("", name) or "unknown" for name in rows["machine"]}))
 
 
 def _values(rows: pd.DataFrame, column: str) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcrl.errors import count
 from hpcrl.report.claim_runs import MEASURES, Runs, values_of
@@ -14,6 +14,8 @@ from hpcrl.spec.claim_tests import SCORES, Fails, Measure, Reaches, Same, Within
 from hpcrl.spec.claims import Configuration
 
 LEVEL = 1 - CONFIDENCE
+# Outcomes of runs that were ended from outside, or that have not ended: not by a fault of their own.
+_NOT_BY_ITSELF = ("running", "cancelled", "preempted", "node_fail", "lost")
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ def counted(configuration: Configuration, test: Reaches | Fails, runs: Runs, goa
         return Part(rows)
     name, done = runs.name(configuration), rows["outcome"] == "completed"
     if isinstance(test, Fails):
-        known, did, most_are_said = done[rows["outcome"] != "running"], done, False
+        known, did, most_are_said = done[~rows["outcome"].isin(_NOT_BY_ITSELF)], done, False
     else:
         reached = rows["goal_step"].notna() if goal == test.score else rows["best_score"] >= test.score
         known, did, most_are_said = done[done | reached], reached, test.expected == "all"
     total, hits = len(known), int(did[known.index].sum())
+    without = "did not end by itself" if isinstance(test, Fails) else "did not complete"
     if not total:
-        return Part(f"{name} did not complete ({count(len(rows), 'run')})")
+        return Part(f"{name} {without} ({count(len(rows), 'run')})")
     p = _binomial(max(hits, total - hits), total)
     if 0.5**total > LEVEL:
         return Part(f"{name} has too few runs ({hits} of {total} did): the minimum is {math.ceil(-math.log2(LEVEL))}")
@@ -53,7 +56,7 @@ def counted(configuration: Configuration, test: Reaches | Fails, runs: Runs, goa
     bound = f"at least {least:.0f} %" if 2 * hits >= total else f"at most {most:.0f} %"
     text = f"{name} {hits} of {total} ({bound} of all, at 95 %)"
     if left := len(rows) - total:
-        text += f", and {left} did not complete"
+        text += f", and {left} {without}"
     return Part(text, p, (2 * hits > total) == most_are_said if 2 * hits != total else False)
 
 
@@ -83,8 +86,15 @@ def compared(
         return Part(missing)
     under, over = (group for group in groups if not isinstance(group, str))
     names = [runs.name(low), runs.name(high)]
+    if apart := runs.apart(low, high, measure):
+        return Part(apart)
     if measure in SCORES or min(under.min(), over.min()) <= 0:
-        return _ranked([under, over], names)
+        part = _ranked([under, over], names)
+        if paper is None:
+            return part
+        return replace(
+            part, text=f"{part.text}; 0 has no ratio to compare with the paper's {paper:.3g}", as_large=False
+        )
     if kind in ("more", "most"):
         factor, text = ratio(over, under), f"{names[1]} has {{}} times that of {names[0]}"
     else:
@@ -108,6 +118,8 @@ def same(one: Configuration, other: Configuration, test: Same, measure: Measure,
     if missing := next((group for group in groups if isinstance(group, str)), None):
         return Part(missing)
     first, second = (group for group in groups if not isinstance(group, str))
+    if apart := runs.apart(one, other, measure):
+        return Part(apart)
     if min(first.min(), second.min()) <= 0:
         return Part(f"{names[0]} or {names[1]} has a value that is not positive")
     if min(len(first), len(second)) < 2:

@@ -11,10 +11,11 @@ import pandas as pd
 
 from hpcrl.formats.runs import goal_wall_time
 from hpcrl.report.statistics import Values
-from hpcrl.spec.claim_tests import Measure, Names, Place
+from hpcrl.spec.claim_tests import SCORES, Measure, Names, Place
 from hpcrl.spec.claims import Claims, Configuration
 
 _MOST_TOLD = 8  # comparisons that have a sentence of their own
+_OF_ANY_MACHINE: tuple[Measure, ...] = (*SCORES, "goal_step")  # do not depend on the machine
 # measure -> column, name, whether it is a value of the whole machine
 MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "training_time": ("training_time", "training time", False),
@@ -113,6 +114,21 @@ class Runs:
         if (different := len(rows[["cluster", "what", "where"]].drop_duplicates())) > 1:
             return f"{name} means {different} configurations of this study"
         return rows
+
+    def apart(self, one: Configuration, other: Configuration, measure: Measure) -> str:
+        """Say that two configurations ran on different kinds of machines, so that a difference may be theirs; "" otherwise.
+
+        Two platforms, and a CPU and a GPU, are different machines by the claim itself.
+        """
+        devices = {self.places[each.place].device for each in (one, other)}
+        if measure in _OF_ANY_MACHINE or one.cluster != other.cluster or len(devices) > 1:
+            return ""
+        every = [self.of(each) for each in (one, other)]
+        kinds = {str(kind) for rows in every for kind in rows.loc[rows["outcome"] == "completed", "machine"] if kind}
+        if len(kinds) < 2:
+            return ""
+        told = "; ".join(sorted(kinds))
+        return f"{self.name(one)} and {self.name(other)} ran on different kinds of machines ({told})"
 
 
 def values_of(rows: pd.DataFrame, column: str) -> Values:

@@ -19,7 +19,7 @@ from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 _THREADS = "threads of the framework"
 _PROCESSES = ("processes", "pipes")  # values of `stepping` that use further cores
 _STEPPING = "stepping"
-_RESOURCES = ["tasks", "cpus", "parallelism"]
+_RESOURCES = ["tasks", "cpus", "parallelism", "nodes", "overcommit"]
 Uses = Mapping[int, Mapping[str, Values]]  # number of cores -> use -> training times
 
 
@@ -39,7 +39,7 @@ class Fastest:
 
 
 def in_words(rows: pd.DataFrame) -> list[str]:
-    """Return one sentence for each configuration that uses the same number of cores in several ways, over completed runs on CPU cores.
+    """Return one sentence for each configuration that uses the same number of cores of one kind of machine in several ways, over completed runs on CPU cores.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
@@ -52,7 +52,10 @@ def in_words(rows: pd.DataFrame) -> list[str]:
     named = done.assign(
         cores=cores(done).astype(int),
         use=[_use(config, row) for config, row in zip(configs, done[_RESOURCES].to_dict("records"), strict=True)],
-        rest=[json.dumps(_rest(config), sort_keys=True) for config in configs],
+        rest=[
+            json.dumps(_rest(config) | {"machine": machine}, sort_keys=True)
+            for config, machine in zip(configs, done["machine"], strict=True)
+        ],
     )
     several = named.groupby(["cluster", "rest", "cores"])["use"].transform("nunique") > 1
     compared = named.groupby(["cluster", "rest"])["use"].transform(lambda use: several[use.index].any())
@@ -74,9 +77,11 @@ def in_words(rows: pd.DataFrame) -> list[str]:
 def fastest(uses: Uses) -> tuple[list[Fastest], int]:
     """Return the fastest use of each number of cores that has several, and for how many comparisons at once their intervals hold."""
     fewest = min(uses)
-    # The fastest one was chosen by the same runs: any two of them could have been compared, and any one with the fewest cores.
+    # The fastest ones were chosen by the same runs: any two uses could have been compared, and any one with any use of the fewest cores.
     several = {number: own for number, own in uses.items() if len(own) > 1}
-    comparisons = sum(math.comb(len(own), 2) + (number != fewest) * len(own) for number, own in several.items())
+    comparisons = sum(
+        math.comb(len(own), 2) + (number != fewest) * len(own) * len(uses[fewest]) for number, own in several.items()
+    )
     base = min(uses[fewest].values(), key=_mean)
     found = []
     for number, own in sorted(several.items()):
@@ -117,9 +122,12 @@ def _use(config: Mapping[str, Any], row: Mapping[Any, Any]) -> str:
     if tasks == 1:
         return inside
     way = display(row["parallelism"]) if row["parallelism"] not in (None, "none") else ""
-    each = "" if row["cpus"] == 1 else f" with {int(row['cpus'])} cores each"
+    sharing = not pd.isna(row["overcommit"]) and bool(row["overcommit"])
+    each = " that share them" if sharing else "" if row["cpus"] == 1 else f" with {int(row['cpus'])} cores each"
+    nodes = 1 if pd.isna(row["nodes"]) else int(row["nodes"])
+    where = f" on {nodes} nodes" if nodes > 1 else ""
     also = f" and {inside}" if stepping in _PROCESSES else ""
-    return f"{tasks} ranks{f' ({way})' if way else ''}{each}{also}"
+    return f"{tasks} ranks{f' ({way})' if way else ''}{each}{where}{also}"
 
 
 def _rest(config: Mapping[str, Any]) -> dict[str, Any]:

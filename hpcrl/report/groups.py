@@ -13,7 +13,7 @@ import pandas as pd
 from hpcrl.formats.labels import SETTLING
 from hpcrl.formats.runs import goal_wall_time, machines
 from hpcrl.profilers import KEY as PROFILE
-from hpcrl.report.design import colours, display, natural
+from hpcrl.report.design import colours, counted, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
 from hpcrl.searches import ROLE
 
@@ -47,7 +47,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
     rows["what"] = [given[place] for place in range(len(rows))]
     rows["where"] = pd.Series(resources(rows), rows.index, dtype=str)
-    rows["where"] += _kinds(rows, ["study", "cluster", "where"])
+    rows["where"] += kinds(rows, ["study", "cluster", "where"])
     named: dict[int, tuple[str, str]] = {}
     for places in places_of_studies:
         whats = [str(rows["what"].iloc[place]) for place in places]
@@ -79,18 +79,22 @@ def _by_machine(rows: pd.DataFrame) -> pd.DataFrame:
     """Add the host to the name of the cluster if there are several hosts without Slurm."""
     local = rows["attempt"].str.startswith("local-")
     names = rows["cluster"].astype(str)
-    return rows.assign(cluster=names + _kinds(rows, ["study", "cluster"]).where(local, ""))
+    return rows.assign(cluster=names + kinds(rows, ["study", "cluster"]).where(local, ""))
 
 
-def _kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
-    """Return the difference between the machines of each group, in brackets; nothing if they are of one kind."""
+def kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
+    """Return the difference between the machines of each group, in brackets after a space; nothing if they are of one kind.
+
+    Args:
+        rows: attempts with `machine`, and the columns `keys`, which group them.
+    """
     told: dict[Any, str] = {}
     for _, group in rows.groupby(keys, sort=False, observed=True):
-        kinds = [kind for kind in group["machine"].unique() if kind]
-        if len(kinds) < 2:
+        known = [kind for kind in group["machine"].unique() if kind]
+        if len(known) < 2:
             continue
-        common = set.intersection(*(set(kind.split(", ")) for kind in kinds))
-        short = {kind: ", ".join(part for part in kind.split(", ") if part not in common) for kind in kinds}
+        common = set.intersection(*(set(kind.split(", ")) for kind in known))
+        short = {kind: ", ".join(part for part in kind.split(", ") if part not in common) for kind in known}
         # The machine of an attempt without a record is not known.
         words = {kind: f" ({short[kind]})" if kind else " (unknown machine)" for kind in group["machine"].unique()}
         told |= dict(zip(group.index, group["machine"].map(words), strict=True))
@@ -151,9 +155,16 @@ def _settled(config: dict[str, Any]) -> tuple[Any, ...] | None:
 
 
 def resources(rows: pd.DataFrame) -> list[str]:
-    """Return the names of the resources of attempts."""
+    """Return the names of the resources of attempts, with the number of nodes where nothing else distinguishes them."""
     asked = rows[list(_RESOURCES)].to_dict("records")
-    return [_where(row, "topology" in json.loads(text)) for row, text in zip(asked, rows["config"], strict=True)]
+    told = [_where(row, "topology" in json.loads(text)) for row, text in zip(asked, rows["config"], strict=True)]
+    names = pd.Series(told, rows.index, dtype=str)
+    nodes = rows["nodes"].fillna(1).astype(int)
+    several = nodes.groupby([rows["study"], rows["cluster"], names]).transform("nunique") > 1
+    return [
+        f"{name}, {counted(number, 'node')}" if differs else name
+        for name, number, differs in zip(names, nodes, several, strict=True)
+    ]
 
 
 def _where(row: Mapping[Any, Any], has_topology: bool) -> str:

@@ -18,7 +18,7 @@ from hpcrl.formats.profiles import read_functions, read_stacks
 from hpcrl.formats.runs import machines
 from hpcrl.profilers import KEY, PROFILERS
 from hpcrl.report.design import counted, in_short
-from hpcrl.report.figures.updates import dispatched
+from hpcrl.report.figures.updates import dispatched, places_of
 from hpcrl.report.flame import flame_graph
 from hpcrl.report.groups import with_groups
 from hpcrl.report.statistics import geometric_mean
@@ -114,13 +114,13 @@ def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame)
 
 
 def _named(under: pd.DataFrame) -> pd.DataFrame:
-    """Return the keys of profiled attempts with the names of their configurations and resources."""
+    """Return the keys of profiled attempts with the names of their configurations, resources and places."""
     alone = with_profiler(under).assign(latest=True)
     # Each attempt counts, not only the latest of its cell.
     groups = with_groups(alone.assign(cell=alone["cell"].astype(str) + " " + alone["attempt"].astype(str)))
     named = under[[*_KEYS, "seed"]].copy()
-    for name in ("what", "where"):
-        named[name] = groups[name].reindex(under.index)
+    for name, column in (("what", groups["what"]), ("where", groups["where"]), ("place", places_of(groups))):
+        named[name] = column.reindex(under.index)
     return named
 
 

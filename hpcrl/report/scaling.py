@@ -14,6 +14,7 @@ import pandas as pd
 
 from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, counted, display, in_short, natural
+from hpcrl.report.groups import kinds
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 Kind = Literal["strong", "weak"]
@@ -45,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Cells that differ only in the number of their cores (strong), or that have equal work per core (weak).
+    """Cells on one kind of machine that differ only in the number of their cores (strong), or that have equal work per core (weak).
 
     Args:
         unit: what is counted: core or GPU.
@@ -80,15 +81,20 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
         (name for name in equal if table[name].nunique() > 1),
         key=lambda name: (name != _AXIS + "framework", name != _AXIS + "execution"),
     )
+    table = table.assign(kind=kinds(table, ["cluster", "unit", "gpu_type"]).str.strip())
+    alike = ["cluster", "unit", "gpu_type", "machine", *equal]
     # Most studies have one number of cores, and some have thousands of configurations.
-    table = table[table.groupby(["cluster", "unit", "gpu_type", *equal])["count"].transform("nunique") > 1]
+    table = table[table.groupby(alike)["count"].transform("nunique") > 1]
     several_types = table.loc[table["unit"] == "GPU", "gpu_type"].nunique() > 1
     series: list[Series] = []
-    for _, group in table.groupby(["cluster", "unit", "gpu_type", *equal], sort=True):
+    for _, group in table.groupby(alike, sort=True):
         first = group.iloc[0]
-        label = " ".join(
-            [*(_named(name, first[name]) for name in told), *([first["gpu_type"]] if several_types else [])]
-        )
+        words = [
+            *(_named(name, first[name]) for name in told),
+            first["gpu_type"] if several_types else "",
+            first["kind"],
+        ]
+        label = " ".join(filter(None, words))
         for way, part in _by_parallelism(group):
             for kind, name, own in [*_strong(part, size), *_weak(part, size)]:
                 for shape, cells in _shapes(own):

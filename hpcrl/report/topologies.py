@@ -36,9 +36,9 @@ ALONE, LEARNER, ACTORS = "one process", "learner", "actors"
 
 @dataclass(frozen=True)
 class EqualWork:
-    """The runs on one cluster that differ in topology, actors and seed alone, at one latency of a step.
+    """The runs on one kind of machine of a cluster that differ in topology, actors and seed alone, at one latency of a step.
 
-    `alone` are the sequential ones, `others` those with actors.
+    `alone` are the sequential ones, `others` those with actors. `rest` is what all have in common, as JSON: settings, cores, machine.
     """
 
     cluster: str
@@ -61,12 +61,14 @@ class Parts:
 
 
 def with_topology(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that completed, with `topology`, `actors`, `latency` (s), `rest` (all other settings and the cores and GPUs of a rank, as JSON) and `time` (s).
+    """Return the trainings that completed, with `topology`, `actors`, `latency` (s), `rest` (all other settings, the cores and GPUs of a rank, and the machine, as
+    JSON) and `time` (s).
 
     Args:
         rows: attempts with the columns of `with_groups`.
     """
     done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]
+    done = done[done["workload"] != "command"]  # its axes have names and values of its own
     configs = [json.loads(text) for text in done["config"]]
     sent = [len(json.loads(text)["transitions"]) if isinstance(text, str) else 0 for text in done["messages"]]
     return done.assign(
@@ -78,7 +80,7 @@ def with_topology(rows: pd.DataFrame) -> pd.DataFrame:
         latency=[float(config.get("step_latency", 0.0)) for config in configs],
         rest=[
             _rest(config | given)
-            for config, given in zip(configs, done[["cpus", "gpus"]].to_dict("records"), strict=True)
+            for config, given in zip(configs, done[["cpus", "gpus", "machine"]].to_dict("records"), strict=True)
         ],
         time=done["training_time"] + done["evaluation_time"].fillna(0.0),
     )
@@ -102,7 +104,21 @@ def at_equal_work(done: pd.DataFrame) -> Iterator[EqualWork]:
     for (cluster, rest, latency), group in done.groupby(["cluster", "rest", "latency"], sort=True):
         is_alone = group["topology"] == SEQUENTIAL
         if is_alone.any() and not is_alone.all():
-            yield EqualWork(str(cluster), str(rest), float(str(latency)), group[is_alone], group[~is_alone])
+            for layout, others in _layouts(group[~is_alone]):
+                own = json.dumps(json.loads(str(rest)) | layout, sort_keys=True)
+                yield EqualWork(str(cluster), own, float(str(latency)), group[is_alone], others)
+
+
+def _layouts(others: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Give the runs with actors by their nodes and by whether ranks share cores, if the same actors ran in several such ways."""
+    nodes, sharing = others["nodes"].fillna(1), others["overcommit"].fillna(value=False)
+    layouts = [{"nodes": int(number), "overcommit": bool(share)} for number, share in zip(nodes, sharing, strict=True)]
+    told = others.assign(layout=[json.dumps(layout) for layout in layouts])
+    if told.groupby(["topology", "actors"])["layout"].nunique().max() < 2:
+        yield {}, others
+        return
+    for text, own in told.groupby("layout", sort=True):
+        yield json.loads(str(text)), own
 
 
 def parts_of(alone: pd.DataFrame, phases: pd.DataFrame) -> Parts | None:

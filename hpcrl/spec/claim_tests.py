@@ -90,7 +90,7 @@ class Reaches(Model):
 
 
 class Fails(Model):
-    """Most runs of each configuration end without a result."""
+    """Most runs of each configuration end without a result. A run that was cancelled, preempted or lost does not count."""
 
     kind: Literal["fails"]
     configurations: tuple[Selection, ...] = Field(min_length=1)
@@ -104,6 +104,12 @@ class Differs(Model):
     this: Selection = Selection()
     than: Selection
     ratio: float | None = Field(None, gt=0, description="the paper's number: `this` divided by `than`")
+
+    @model_validator(mode="after")
+    def _ratios(self) -> Differs:
+        if self.ratio is not None and self.measure in SCORES:
+            raise ValueError("ratio: scores may be 0 and have none: leave it out, or use kind `within`")
+        return self
 
 
 class Same(Model):

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError, amount, suggestion
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import Cell, Job, Plan, find_cell, read_cells
+from hpcrl.formats.plan import Cell, Job, Plan, every_generation, find_cell, read_cells
 from hpcrl.schedulers.states import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
 from hpcrl.schedulers.wanted import Ask, Wanted
 from hpcrl.submit.retrying import cause_of, next_ask
@@ -167,7 +167,7 @@ def cells_where(directory: Path, where: Sequence[str]) -> list[tuple[int, Cell]]
     for place, cell in enumerate(read_cells(directory)):
         values = {**cell.resources, **cell.config}
         known |= set(values)
-        if all(key in values and any(_agrees(values[key], text) for text in some) for key, some in wanted.items()):
+        if all(key in values and any(_agrees(key, values[key], text) for text in some) for key, some in wanted.items()):
             agreeing.append((place, cell))
     if unknown := [key for key in wanted if key not in known]:
         raise UsageError(f"--where {unknown[0]}: no cell has this key; {suggestion(unknown[0], known)}")
@@ -181,8 +181,13 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _agrees(value: Any, text: str) -> bool:
-    """Tell whether a text is how a person may write a value: ``true`` for True, ``1e-3`` for 0.001."""
+def _agrees(key: str, value: Any, text: str) -> bool:
+    """Tell whether a text is how a person may write a value: ``true`` for True, ``1e-3`` for 0.001, ``8G`` for 8192 MiB of memory."""
+    if key in ("memory", "time"):  # resources, which a study writes with units
+        from hpcrl.spec.quantities import parse_memory, parse_time  # imports Pydantic
+
+        with suppress(ValueError):
+            return (parse_memory if key == "memory" else parse_time)(text) == value
     if isinstance(value, bool):
         return text.lower() == str(value).lower()
     if isinstance(value, int | float):
@@ -191,13 +196,15 @@ def _agrees(value: Any, text: str) -> bool:
     return str(value) == text
 
 
-def check_budget(plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:
-    """Refuse a submission over budget; all attempts of the plan count.
+def check_budget(directory: Path, plan: Plan, ledger: Ledger, wanted: Sequence[Wanted], budget: Budget) -> None:
+    """Refuse a submission over budget; all attempts of all generations of the plan count.
 
     Raises:
         UsageError: it requests more than the budget.
     """
-    jobs = {job.name: job for job in plan.cell_jobs()}
+    if budget == Budget():
+        return
+    jobs = {job.name: job for made in every_generation(directory, plan) for job in made.cell_jobs()}
     for name, most in (("core_hours", budget.core_hours), ("gpu_hours", budget.gpu_hours)):
         if most is None:
             continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _NEVER = TaskStatus(NEVER)
 _LOOKS = (0.3, 0.7, 1.0, 1.0)  # seconds before each check of cancelled tasks
+_MOST_NAMES = 20  # cells in a message
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
         cells: beginnings of ids; empty: all. Cells of older generations count too.
 
     Raises:
+        UsageError: other cells wait or run in the array task of a named one, and would end with it.
         HpcrlError: Slurm does not answer.
     """
     from hpcrl.formats.lease import held_lease
@@ -325,6 +327,8 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             live = {
                 name: task for name, task in known.units.items() if task.state in LIVE and (not cells or name in chosen)
             }
+            if cells:
+                _check_tasks(known.units, live)
             by_token: dict[str, list[int]] = {}
             by_name: dict[str, dict[str, TaskStatus]] = {}
             for name, status in live.items():
@@ -342,6 +346,29 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             return Cancelled(len(live) - completed, completed, 0 if cells else len(known.held))
         finally:
             ledger.close()
+
+
+def _check_tasks(units: Mapping[str, TaskStatus], chosen: Mapping[str, TaskStatus]) -> None:
+    """Make sure that nothing else waits or runs in the array tasks of the chosen cells: a scheduler ends only whole tasks.
+
+    Raises:
+        UsageError: something does.
+    """
+    tasks = {(status.submission.token, status.index) for status in chosen.values() if status.submission}
+    beside = [
+        name
+        for name, status in units.items()
+        if name not in chosen
+        and status.state in LIVE
+        and status.submission
+        and (status.submission.token, status.index) in tasks
+    ]
+    if beside:
+        more = f" and {len(beside) - _MOST_NAMES} more" if len(beside) > _MOST_NAMES else ""
+        raise UsageError(
+            f"other cells of the same array tasks would end, too ({', '.join(beside[:_MOST_NAMES])}{more}): nothing was cancelled; "
+            "name these cells with --cell as well, or wait until they have ended"
+        )
 
 
 def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> int:

@@ -163,7 +163,7 @@ class _Submitting:
         self._release(known)
         selected = Selection(self._directory, self._plan, self._ledger, known, choice)
         cells = [part for job in self._plan.cell_jobs() for part in selected.of(job)]
-        check_budget(self._plan, self._ledger, cells, budget)
+        check_budget(self._directory, self._plan, self._ledger, cells, budget)
         before, after = self._stages(known, bool(cells), before=True), self._stages(known, bool(cells))
         done, waiting = at_work(self._executor).hand_over(self._desk, known.units, before, cells, after)
         tasks = sum(len(part.tasks) for part in cells) - waiting

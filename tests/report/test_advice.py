@@ -13,7 +13,7 @@ GIB = 1024**3
 def cells(**changes: Any) -> pd.DataFrame:
     """Two cells that use well what they have."""
     row = {
-        "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "gpus": 0,
+        "cluster": "c", "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "gpus": 0,
         "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
         "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
         "compile_time": 1.0,
@@ -59,6 +59,12 @@ def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
 )
 def test_small_things_are_left_alone(changes: dict[str, Any]) -> None:
     assert advice(cells(**changes)) == []
+
+
+def test_each_cluster_has_its_own_advice() -> None:
+    """The mean of a node that is in use and of one that is not says nothing of either."""
+    both = pd.concat([cells(cpu_utilisation=0.9), cells(cpu_utilisation=0.4, cluster="d (host b)")])
+    assert advice(both) == ["torch eager (2 cores, d (host b)): 40% of the 2 cores in use: request fewer cores."]
 
 
 def test_the_same_advice_is_given_once() -> None:

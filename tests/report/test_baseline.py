@@ -11,14 +11,15 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.report.baseline import compare, judge
 from hpcrl.report.statistics import ratio
+from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 
-def dataset(directory: Path, times: list[float], scores: list[float]) -> Path:
+def dataset(directory: Path, times: list[float], scores: list[float], **header: Any) -> Path:
     plan = planned(directory / "p", dqn_study(seeds=len(times)))
     for cell, time, score in zip(cells_of(plan), times, scores, strict=True):
-        write_record(plan, cell, training_time=time, final_score=score)
+        write_record(plan, cell, training_time=time, final_score=score, header=header)
     collect([plan], directory / "d", no_slurm())
     return directory / "d"
 
@@ -103,10 +104,29 @@ def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Pa
     assert 0.7 < np.mean(shown_by) < 0.9
 
 
+def test_times_on_another_kind_of_machine_cannot_be_judged(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    old = dataset(tmp_path / "old", TIMES, SCORES)
+    slow, worse = [time * 1.5 for time in TIMES], [score / 2 for score in SCORES]
+    new = dataset(tmp_path / "new", slow, worse, hardware={"cpu": "D", "threads": 4, "gpus": []})
+    shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
+    (line,) = [line for line in shown.out.splitlines() if line.startswith("regression")]
+    assert "final score -50.0 %" in line
+    assert "it ran on another kind of machine (before: C, 2 threads; now: D, 4 threads)." in shown.out
+    rows, before = (read_cells(place, None) for place in (new, old))
+    found = {change.column: change.verdict for change in judge(compare(rows, before))}
+    assert (found["training_time"], found["final_score"]) == ("cannot be judged", "regression")
+    # Two hosts of one kind, as in continuous integration
+    rows, before = (
+        each.assign(machine=f"C, 2 threads, host {name}") for each, name in ((rows, "runner-7"), (before, "runner-8"))
+    )
+    found = {change.column: change.verdict for change in judge(compare(rows, before))}
+    assert (found["training_time"], found["final_score"]) == ("regression", "regression")
+
+
 @pytest.mark.parametrize(("better", "regressions"), [("lower", 0), ("higher", 1)])
 def test_a_lower_score_is_a_regression_only_where_more_is_better(better: str, regressions: int) -> None:
     rows = pd.DataFrame(
-        {"study": "s", "cluster": "c", "where": "1 core", "what": "a", "outcome": "completed", "training_time": np.nan,
+        {"study": "s", "cluster": "c", "where": "1 core", "machine": "C", "what": "a", "outcome": "completed", "training_time": np.nan,
          "compile_time": np.nan, "memory": np.nan, "final_score": SCORES}
     )  # fmt: skip
     half = rows.assign(final_score=rows["final_score"] / 2)

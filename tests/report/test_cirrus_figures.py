@@ -85,6 +85,17 @@ def table(dataset: Path, name: str, cell: Any) -> pd.DataFrame:
     return found.sort_values("time")
 
 
+def test_runs_on_another_kind_of_machine_are_left_out(dataset: Path, drawn: PaperFigures) -> None:
+    rows = read_cells(dataset, None).assign(shared=False)
+    other = rows[rows["seed"] == 1].assign(machine="D, 2 threads", training_time=1.0)
+    found = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, pd.concat([rows, other], ignore_index=True)))
+    for place, figure in enumerate(drawn.drawn):
+        same = found.drawn[place]
+        assert same.text == f"{figure.text} Left out: {len(other)} runs on other kinds of machines."
+        for panel, again in zip(figure.panels, same.panels, strict=True):
+            pd.testing.assert_frame_equal(panel.values, again.values)
+
+
 def test_every_number_of_the_paper_is_named_once(drawn: PaperFigures) -> None:
     titles = [each.title for figure in drawn.drawn for each in figure.panels if each.title.startswith("Figure 5.")]
     assert [int(title.removeprefix("Figure 5.").partition(":")[0]) for title in titles] == list(range(1, 30))

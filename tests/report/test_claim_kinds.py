@@ -87,6 +87,18 @@ def test_a_number_of_the_paper(tmp_path: Path, ratio: float, word: str, where: s
     assert verdict(tmp_path, LESS | {"ratio": ratio}, *swapped).verdict == "contradicted"
 
 
+def test_a_number_of_the_paper_needs_values_with_a_ratio(tmp_path: Path) -> None:
+    """One GPU was never busy: the two are compared by ranks, and nothing is said of the number."""
+    low, high = (runs("torch", mode, *[10.0] * 5) for mode in ("lazy", "eager"))
+    for seed, (under, over) in enumerate(zip(low, high, strict=True)):
+        under["gpu_percent"], over["gpu_percent"] = float(seed), 50.0 + seed
+    found = verdict(tmp_path, LESS | {"measure": "gpu"}, *low, *high)
+    assert found.verdict == "agrees"
+    found = verdict(tmp_path, LESS | {"measure": "gpu", "ratio": 0.5}, *low, *high)
+    assert found.verdict == "agrees in direction"
+    assert found.measured.endswith("; 0 has no ratio to compare with the paper's 0.5.")
+
+
 def test_runs_that_missed_the_goal_are_named(tmp_path: Path) -> None:
     lazy = runs("torch", "lazy", *FAST)
     lazy[0]["goal_time"] = NAN
@@ -152,6 +164,7 @@ def test_other_clusters_are_substitutes_that_decide_nothing(tmp_path: Path) -> N
     (WITHIN | {"low": 12}, "low: expected less than high (11), got 12"),
     ({**WITHIN, "low": None, "high": None}, "needs `low`, `high` or both"),
     (SAME | {"measure": "final_score"}, "scores may be 0: use kind `within`"),
+    (LESS | {"measure": "last_return", "ratio": 0.5}, "ratio: scores may be 0 and have none: leave it out"),
     (NEWER | {"this": ON_CPU}, "than.cluster: `this` names no cluster: name the one to compare"),
     (NEWER | {"this": ON_NEW | {"algorithm": "pop"}}, "no algorithm 'pop' in this file; did you mean 'ppo'?"),
     (NEWER | {"this": ON_NEW | {"cluster": "Now"}}, "no cluster 'Now' in this file; did you mean 'New'?"),

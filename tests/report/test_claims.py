@@ -47,7 +47,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
             "training_time": time, "wall_time": time + 1, "final_score": 100.0 + seed, "best_score": 200.0, "goal_step": 10.0,
             "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "goal_wall_time": float("nan"),
             "machine_cpu_percent": 52.0, "machine_memory_percent": 20.0 + seed / 10, "gpu_percent": float("nan"),
-            "gpu_memory_peak": float("nan"), "energy": float("nan"), "threads": 2.0,
+            "gpu_memory_peak": float("nan"), "energy": float("nan"), "threads": 2.0, "machine": "C, 2 threads",
         }
         | changes
         for seed, time in enumerate(times, start=1)
@@ -191,6 +191,33 @@ def test_fails(tmp_path: Path) -> None:
     done, cut = (runs("torch", "lazy", *[10.0] * 5, outcome=outcome) for outcome in ("completed", "timeout"))
     assert verdict(tmp_path, test, *done).verdict == "contradicted"
     assert verdict(tmp_path, test, *cut).verdict == "agrees"
+    told = verdict(tmp_path, test, *cut, *runs("torch", "lazy", 10.0, outcome="cancelled")).measured
+    assert "0 of 5 (at most 45 % of all, at 95 %), and 1 did not end by itself" in told
+
+
+@pytest.mark.parametrize("outcome", ["running", "cancelled", "preempted", "node_fail", "lost"])
+def test_a_run_that_was_ended_from_outside_has_not_failed(tmp_path: Path, outcome: str) -> None:
+    """As all that run while a dataset is collected without the scheduler."""
+    test = {"kind": "fails", "configurations": [LAZY | ON_CPU]}
+    found = verdict(tmp_path, test, *runs("torch", "lazy", *[10.0] * 5, outcome=outcome))
+    assert (found.verdict, found.measured) == (
+        "cannot be tested here", "Not tested: PyTorch lazy on CPU did not end by itself (5 runs).",
+    )  # fmt: skip
+
+
+def test_two_kinds_of_machines_are_not_compared(tmp_path: Path) -> None:
+    """Slurm started one configuration on other nodes of the cluster."""
+    here, there = (f"{name}, 128 threads" for name in ("EPYC 7713", "EPYC 7413"))
+    fast = runs("torch", "lazy", *FAST, machine=here, where="1 core (EPYC 7713)")
+    slow = runs("torch", "eager", *SLOW, machine=there, where="1 core (EPYC 7413)")
+    for test in (LESS, LESS | {"kind": "same", "within": 10}):
+        found = verdict(tmp_path, test, *fast, *slow)
+        assert found.verdict == "cannot be tested here"
+        assert f"ran on different kinds of machines ({there}; {here})" in found.measured
+    assert "different kinds" not in verdict(tmp_path, LESS | {"measure": "final_score"}, *fast, *slow).measured
+    on_gpu = LESS | {"this": LAZY | ON_CPU, "than": {"place": "GPU"}}
+    gpu = runs("torch", "lazy", *SLOW, gpus=1, machine=f"{there}, A100", where="1 core, 1 GPU")
+    assert verdict(tmp_path, on_gpu, *fast, *gpu).verdict == "agrees"
 
 
 def test_scores_are_compared_by_ranks(tmp_path: Path) -> None:

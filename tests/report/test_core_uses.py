@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
-from hpcrl.report.core_uses import in_words
+from hpcrl.report.core_uses import fastest, in_words
 from hpcrl.report.groups import with_groups
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -21,6 +23,8 @@ USES = {
     "threads": {"cpus": 2, "tasks": 1, "stepping": "sync"},
     "processes": {"cpus": 2, "tasks": 1, "stepping": "processes"},
     "ranks": {"cpus": 1, "tasks": 2, "stepping": "sync", "parallelism": "native"},
+    "nodes": {"cpus": 1, "tasks": 2, "stepping": "sync", "parallelism": "native", "nodes": 2},
+    "shared": {"cpus": 2, "tasks": 2, "stepping": "sync", "parallelism": "native", "overcommit": True},
 }
 WORKLOAD: dict[str, Any] = {
     "algorithm": "ppo",
@@ -29,16 +33,38 @@ WORKLOAD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def measured(tmp_path: Path, seconds: dict[str, float], alone: float | None = 10.0, **changes: Any) -> Path:
-    """Collect runs on 2 cores that take so long, and runs on 1 core."""
+def use_of(cell: dict[str, Any]) -> str:
+    asked = cell["resources"]
+    if asked["tasks"] == 1:
+        return "processes" if cell["config"]["stepping"] == "processes" else "threads"
+    return "shared" if asked.get("overcommit") else "nodes" if asked["nodes"] == 2 else "ranks"
+
+
+def measured(
+    tmp_path: Path,
+    seconds: dict[str, float],
+    alone: float | None = 10.0,
+    elsewhere: tuple[str, ...] = (),
+    **changes: Any,
+) -> Path:
+    """Collect runs on 2 cores that take so long, and runs on 1 core; those with some uses ran on nodes with another CPU."""
     sizes = [*([ONE] if alone else []), *(USES[name] for name in seconds)]
     axes = {"framework": [{"framework": "torch", "execution": "eager"}], "size": sizes}
     plan = planned(tmp_path / "p", dqn_study(workload=WORKLOAD, axes=axes, **{"seeds": 3} | changes), "sol")
     for cell in cells_of(plan):
         asked, config = cell["resources"], cell["config"]
-        use = "ranks" if asked.get("tasks", 1) > 1 else "processes" if config["stepping"] == "processes" else "threads"
-        time = seconds[use] if asked["cpus"] * asked.get("tasks", 1) > 1 else alone or 0.0
-        write_record(plan, cell, training_time=time * NOISE[config["seed"] - 1], wall_time=time + 2)
+        use = use_of(cell)
+        time = seconds[use] if asked["cpus"] * asked["tasks"] > 1 else alone or 0.0
+        header = {
+            "hardware": {
+                "cpu": "D" if use in elsewhere else "C",
+                "threads": 2,
+                "memory": 1024**3,
+                "gpus": [],
+                "kernel": "6",
+            }
+        }
+        write_record(plan, cell, training_time=time * NOISE[config["seed"] - 1], wall_time=time + 2, header=header)
     collect([plan], tmp_path / "d", no_slurm())
     return tmp_path / "d"
 
@@ -80,6 +106,36 @@ def test_one_run_of_each_shows_nothing(tmp_path: Path) -> None:
 
 def test_cores_that_are_used_in_one_way_are_not_compared(tmp_path: Path) -> None:
     assert sentences(tmp_path, {"processes": 7.0}) == []
+
+
+def test_uses_on_two_kinds_of_machines_are_not_compared(tmp_path: Path) -> None:
+    """Otherwise the CPU would be the fastest use of cores."""
+    assert sentences(tmp_path, {"threads": 8.0, "processes": 5.0}, elsewhere=("processes",)) == []
+
+
+def test_a_seed_that_ran_on_two_kinds_of_machines_is_one_on_each(tmp_path: Path) -> None:
+    rows = with_groups(hpcrl.load(measured(tmp_path, {"threads": 8.0, "processes": 5.0})))
+    there = rows.assign(machine="D, 2 threads", training_time=rows["training_time"] / 2)
+    first, second = in_words(pd.concat([rows, there], ignore_index=True))
+    assert first.startswith("Use of cores, PyTorch eager machine C, 2 threads: of 2 cores, environments in processes")
+    assert second.startswith("Use of cores, PyTorch eager machine D, 2 threads: of 2 cores, environments in processes")
+    assert first.partition(": of")[2] == second.partition(": of")[2]
+
+
+def test_ranks_on_two_nodes_and_ranks_that_share_cores_are_uses_of_their_own(tmp_path: Path) -> None:
+    (text,) = sentences(tmp_path, {"ranks": 7.0, "nodes": 6.0, "shared": 9.0})
+    assert ": of 2 cores, 2 ranks (native) on 2 nodes train fastest, 1.17 (95 % interval " in text
+    assert ") times as fast as 2 ranks (native), and 1.67 (95 % interval " in text
+    (tmp_path / "b").mkdir()
+    (text,) = sentences(tmp_path / "b", {"ranks": 7.0, "shared": 6.0})
+    assert ": of 2 cores, 2 ranks (native) that share them train fastest, 1.17 (95 % interval " in text
+
+
+def test_all_uses_of_the_fewest_cores_could_have_been_compared() -> None:
+    times = np.array([9.0, 10.0, 11.0])
+    one_way, two_ways = {"a": times}, {"a": times, "b": times}
+    assert fastest({1: one_way, 2: two_ways})[1] == 1 + 2
+    assert fastest({1: two_ways, 2: two_ways})[1] == 1 + 1 + 2 * 2
 
 
 def test_the_report_says_it_also_of_a_single_number_of_cores(tmp_path: Path) -> None:

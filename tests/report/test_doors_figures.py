@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import hpcrl
@@ -74,6 +76,28 @@ def test_times_of_a_step_are_those_of_the_dataset_and_of_the_post(tmp_path: Path
     assert figure.text.endswith("The whole loop takes 0.125 s here for 512 steps of 481 environments.")
     assert figure.panels[1].chart.to_dict()["layer"][1]["encoding"]["y"]["scale"]["type"] == "log"
     for_paper(figure)
+
+
+def test_times_of_a_step_are_those_of_one_kind_of_machine(tmp_path: Path) -> None:
+    data = data_of(tmp_path, [1])
+    there = {"plan": "other", "cluster": "b"}  # where a step takes twice as long
+    other = data.rows["seed"] < 3
+    rows = [data.rows, data.rows.assign(**there), data.rows[other].assign(machine="D", plan="a third")]
+    phases = [
+        data.phases.assign(plan=plan, seconds=data.phases["seconds"] * factor) if plan else data.phases
+        for plan, factor in (("", 1), ("other", 2), ("a third", 3))
+    ]
+    both = replace(data, rows=pd.concat(rows, ignore_index=True), phases=pd.concat(phases, ignore_index=True))
+    (figure,) = papers.figures("doors-jax-environments", both).drawn
+    own = data.rows["cluster"].iloc[0]
+    titles = [f"Measured{which}, {place}" for place in sorted(["b", own]) for which in ("", ", per environment")]
+    assert [panel.title for panel in figure.panels] == ["Published", *titles]
+    for panel in figure.panels[1::2]:
+        found = panel.values.set_index("configuration").loc["one after another"]
+        factor = 2 if panel.title.endswith(", b") else 1
+        assert found["time of a step (ms), median"] == pytest.approx(1e3 * factor * SECONDS["sync"] / 512)
+        assert found["seeds"] == 3
+    assert figure.text.endswith(" runs on other kinds of machines.")
 
 
 def trained(tmp_path: Path, study: str, **values: Any) -> PaperData:
@@ -157,6 +181,11 @@ def test_runs_that_miss_the_shortest_path_return_are_named(tmp_path: Path) -> No
     assert "in at least 4 of 5 seeds by 1 of 2 configurations." in figure.text
     assert figure.text.endswith("Not by: NumPy eager environments 64 (3 of 5).")
     for_paper(figure)
+    # Another CPU makes no other seed of one.
+    twice = replace(data, rows=pd.concat([rows, rows.assign(machine="D")], ignore_index=True))
+    (same,) = papers.figures("doors-jax-environments", twice).drawn
+    assert same.text == figure.text
+    assert same.panels[0].values["seeds"].tolist() == [5, 5]
 
 
 def test_without_such_a_run_there_is_no_figure(tmp_path: Path) -> None:

@@ -86,6 +86,20 @@ def test_speed_in_terms_of_the_machine_needs_two_calibrated_clusters(
     assert "normalised-speed" not in drawn(dataset, one)
 
 
+def test_throughput_is_that_of_each_kind_of_machine(dataset: Path, rows: pd.DataFrame) -> None:
+    one = rows[(rows["cluster"] == "cirrus") & (rows["framework"] == "numpy")]
+    two = one.assign(cpus=2, where="2 cores", training_time=one["training_time"] / 2)
+    here = pd.concat([one, two])
+    there = here.assign(
+        machine="D, 2 threads", where=here["where"] + " (D)", training_time=4 * here["training_time"], plan="other"
+    )
+    table = drawn(dataset, pd.concat([here, there], ignore_index=True))["scaling"].panels[0].values
+    assert [tuple(row) for row in table[["what", "resources", "rate", "seeds"]].itertuples(index=False)] == [
+        ("NumPy eager (C)", 1, 200, 2), ("NumPy eager (C)", 2, 400, 2),
+        ("NumPy eager (D)", 1, 50, 2), ("NumPy eager (D)", 2, 100, 2),
+    ]  # fmt: skip
+
+
 def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]) -> None:
     assert "energy" not in every
     read = rows.assign(energy=4000.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,16 @@ def test_what_each_fault_costs(tmp_path: Path) -> None:
         in figures["jax-faults"].text
     )
     assert any("strokeDash" in layer["mark"] for layer in for_paper(figures["jax-faults"])["layer"])
+
+
+def test_a_seed_on_two_kinds_of_machines_is_one_in_curves_and_faults(tmp_path: Path) -> None:
+    for study, cluster, name in (
+        ("spinup-jax-small", "workstation", "jax-3"),
+        ("spinup-jax-published", "sol", "jax-faults"),
+    ):
+        (tmp_path / study).mkdir()
+        data = data_of(tmp_path / study, study, cluster)
+        twice = replace(data, rows=pd.concat([data.rows, data.rows.assign(machine="D")], ignore_index=True))
+        once, again = (drawn_of(each)[0][name] for each in (data, twice))
+        for panel, same in zip(once.panels, again.panels, strict=True):
+            pd.testing.assert_frame_equal(panel.values, same.values)

@@ -98,6 +98,15 @@ def test_two_platforms_are_side_by_side_with_their_systems_and_their_idle_load(t
     assert found["cirrus"]["idle"] == "CPU 0.0 %, memory 0.0 %"
 
 
+def test_the_machine_is_an_axis_where_slurm_has_chosen_among_several_kinds(tmp_path: Path) -> None:
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    assert "machine" not in axes(rows)  # each cluster has one kind
+    own = rows[rows["cluster"] == "workstation"].assign(machine="C, 2 threads")
+    both = pd.concat([own, own.assign(machine="D, 2 threads")], ignore_index=True)
+    assert set(axes(both)["machine"]) == {"C", "D"}
+    assert "machine" not in axes(both.assign(gpus=[0] * len(own) + [1] * len(own)))  # the GPU is another machine anyway
+
+
 def test_the_load_above_idle_is_of_cells_that_had_the_machine_alone(tmp_path: Path) -> None:
     rows = read_cells(of_two_platforms(tmp_path), None)
     rows["machine_cpu_percent"] = rows["machine_cpu_percent"].where(~rows["shared"], 99.0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import hpcrl
@@ -85,6 +87,25 @@ def test_runs_of_a_fixed_number_of_episodes_are_compared_by_time_and_by_step(tmp
     assert [panel.title for panel in figure.panels] == titles
     found = [panel.values.set_index(["configuration", "actors"])["speed-up, median"] for panel in figure.panels[1:]]
     assert [each["collective", 4] for each in found] == pytest.approx([4.0, 2.0])
+
+
+def test_each_kind_of_machine_is_compared_with_its_own_sequential_runs(tmp_path: Path) -> None:
+    """On the other CPU all takes three times as long, and one of its topologies was not run."""
+    places = [{"topology": "sequential"}, *({"topology": name, "actors": 4} for name in ("collective", "asynchronous"))]
+    data = data_of(tmp_path, places)
+    there = data.rows[~data.rows["config"].str.contains("collective")].assign(machine="D, 2 threads")
+    there = there.assign(**{name: 3 * there[name] for name in ("training_time", "evaluation_time")})
+    both = replace(data, rows=pd.concat([data.rows, there], ignore_index=True))
+    (figure,) = papers.figures("mpi-deep-q-learning", both).drawn
+    titles = [
+        f"Measured, {latency} ms per step, machine {name}, 2 threads" for latency in (0, 5) for name in ("C", "D")
+    ]
+    assert [panel.title for panel in figure.panels[1:]] == titles
+    for panel in figure.panels[1:]:
+        found = panel.values.set_index("configuration")
+        assert found.loc["asynchronous", "speed-up, median"] == pytest.approx(22 / 7)
+        assert found.loc["asynchronous", "seeds"] == 3
+        assert ("collective" in found.index) == ("machine C" in panel.title)
 
 
 def test_without_a_sequential_run_there_is_nothing_to_compare(tmp_path: Path) -> None:

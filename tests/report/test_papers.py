@@ -14,7 +14,7 @@ NONE = pd.DataFrame()
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
-        "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "overcommit": False, "nodes": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
+        "cluster": "sol", "machine": "C, 2 threads", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "overcommit": False, "nodes": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
         "final_score": 1000.0, "training_time": 10.0, "machine_cpu_percent": 50.0, "machine_memory_percent": 5.0,
         "gpu_percent": float("nan"), "shared": False,
     } | changes  # fmt: skip
@@ -95,6 +95,19 @@ def test_gpu_cells_take_the_place_of_their_stand_ins() -> None:
         row("jax", "lazy", tasks=2, parallelism="horovod", gpus=2, training_time=5.0),
     )
     assert values(find(found, 3).panels[0]) == pytest.approx({"lazy, Horovod": 5.0})
+
+
+def test_the_figures_are_of_one_cluster_and_one_kind_of_machine() -> None:
+    """A seed that ran on two kinds of nodes is one, and its time is not the mean of both."""
+    here = [row("jax", "lazy", seed=seed) for seed in (1, 2, 3)]
+    there = [row("jax", "lazy", seed=seed, training_time=99.0, machine="D, 2 threads") for seed in (1, 2)]
+    away = [row("jax", "lazy", seed=seed, training_time=55.0, cluster="cirrus") for seed in (1, 2, 3, 4)]
+    figure = find(sol(*here, *there, *away), 3)
+    (panel,) = figure.panels
+    assert values(panel) == pytest.approx({"lazy, CPU": 10.0})
+    assert panel.values["seeds"].tolist() == [3]
+    assert figure.text.endswith(" Left out: 2 runs on other kinds of machines. Only the runs on sol are drawn.")
+    assert "Left out" not in find(sol(*here), 3).text
 
 
 def test_a_study_without_a_paper() -> None:

@@ -14,7 +14,7 @@ import hpcrl
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.formats.profiles import is_update
 from hpcrl.report.baseline import compare
-from hpcrl.report.figures import figures
+from hpcrl.report.figures import figures, updates
 from hpcrl.report.groups import with_groups
 from hpcrl.report.profiles import compared, profiles_of
 from hpcrl.report.write import read_cells, write_report
@@ -190,6 +190,35 @@ def test_updates_are_drawn_three_ways_where_cprofile_counted_them(tmp_path: Path
     assert drawn["updates"].panels[1].title == "synchronised after every update"
     without = figures(rows, **tables, study={}, dispatched=found.updates.iloc[:0]).own
     assert "updates" not in [each.name for each in without]
+
+
+def test_updates_under_cprofile_are_compared_with_those_on_the_same_machine(tmp_path: Path) -> None:
+    """Of two clusters, each has bars of its own; what ran under cProfile on another CPU alone is left out."""
+    plans = []
+    for cluster, seconds in (("workstation", 3.0), ("cirrus", 6.0)):
+        plan = planned(
+            tmp_path / cluster, dqn_study(axes={"framework": ["numpy"], "profile": ["none", "cprofile"]}), cluster
+        )
+        for cell in cells_of(plan):
+            profiler = cell["config"].get("profile")
+            functions = f"update (hpcrl/rl/frameworks/numpy/core.py:9)\t0.1\t{seconds}\t5"
+            own = {"profile": {**PROFILE, "functions": functions}} if profiler else {}
+            header = {"profile": profiler, "hardware": HARDWARE}
+            write_record(plan, cell, header=header, phases={"update": seconds}, steps=1000, training_time=8.0, **own)
+        plans.append(plan)
+    gathered(tmp_path / "d", *plans)
+    rows, cells = read_cells(tmp_path / "d", None), hpcrl.load(tmp_path / "d")
+    phases, profiles = (hpcrl.load(tmp_path / "d", name) for name in ("phases", "profiles"))
+    drawn = updates.figure(rows, phases, profiles_of(cells, rows, profiles).updates)
+    assert drawn is not None
+    for panel in drawn.panels[:2]:
+        values = dict(panel.values.iloc[:, :2].itertuples(index=False))
+        assert {name.rpartition(" · ")[2]: round(value) for name, value in values.items()} == {
+            "workstation, C, 2 threads": 3000,
+            "cirrus, C, 2 threads": 6000,
+        }
+    under = profiles_of(cells.assign(hardware=cells["hardware"].str.replace('"C"', '"D"')), rows, profiles).updates
+    assert updates.figure(rows, phases, under) is None
 
 
 @pytest.mark.parametrize("framework", sorted(frameworks()))

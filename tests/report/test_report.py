@@ -79,6 +79,20 @@ def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None
         ]
 
 
+def test_ranks_on_one_node_and_on_two_are_two_lines(tmp_path: Path) -> None:
+    sizes = [{"tasks": 2, "nodes": nodes, "parallelism": "native"} for nodes in (1, 2)]
+    study = ranks_study(2)
+    plan = planned(tmp_path / "p", study | {"axes": study["axes"] | {"size": sizes}, "seeds": 3}, "sol")
+    for cell in cells_of(plan):
+        write_record(plan, cell, training_time=float(cell["resources"]["nodes"]))
+    collect([plan], tmp_path / "d", no_slurm())
+    found = lines(with_groups(hpcrl.load(tmp_path / "d")))
+    assert [(line.where, line.cells, line.training and line.training.value) for line in found] == [
+        ("2 × 1 core, native, 1 node", 3, pytest.approx(1)),
+        ("2 × 1 core, native, 2 nodes", 3, pytest.approx(2)),
+    ]
+
+
 def test_the_last_attempt_of_a_requeued_cell_is_not_all_of_its_wall_time(tmp_path: Path) -> None:
     plan = planned(tmp_path / "p", dqn_study(seeds=3))
     for cell, resumed in zip(cells_of(plan), (None, None, 10), strict=True):

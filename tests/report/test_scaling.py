@@ -127,6 +127,22 @@ def test_ranks_that_average_are_compared_with_one_that_works_alone(tmp_path: Pat
     assert len({(each.hex, each.dash) for each in series.values()}) == 2  # told apart in a figure
 
 
+def test_kinds_of_machines_scale_each_for_itself(tmp_path: Path) -> None:
+    rows = with_groups(hpcrl.load(measured(tmp_path, study(STRONG))))
+    elsewhere = rows.assign(machine=rows["machine"].mask(rows["tasks"] > 1, "D, 2 threads"))
+    # What is left is 2 and 4 ranks on D: the step from 1 to 2 would be that of the CPU.
+    (series,) = scaling(elsewhere)
+    assert (series.label, [point.count for point in series.points]) == ("(D)", [2, 4])
+    other = rows.assign(machine="D, 2 threads", training_time=2 * rows["training_time"])
+    both = scaling(pd.concat([rows, other], ignore_index=True))
+    assert [(each.label, [point.runs for point in each.points]) for each in both] == [
+        ("(C)", [3] * 3),
+        ("(D)", [3] * 3),
+    ]
+    for each in both:
+        assert [point.speed_up.value for point in each.points] == pytest.approx([1, 1 / 0.55, 1 / 0.325])
+
+
 def test_cells_that_failed_or_have_one_number_of_cores_scale_nothing(tmp_path: Path) -> None:
     dataset = measured(tmp_path, study([{"tasks": 2, "rows": rows} for rows in (100, 200)]))
     assert found(dataset, "rows") == {}

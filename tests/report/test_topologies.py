@@ -15,7 +15,7 @@ from hpcrl.report.figures import topologies as drawing
 from hpcrl.report.figures.drawing import for_paper
 from hpcrl.report.topologies import heads_of, roles, rows_of
 from hpcrl.report.write import read_cells, write_report
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 ALONE = {"setup": 9.0, "env_step": 15.0, "act": 1.0, "replay": 1.0, "update": 3.0, "evaluate": 2.0, "other": 2.0}
@@ -124,6 +124,42 @@ def test_one_latency_is_no_axis(tmp_path: Path) -> None:
     rows, phases = dataset(tmp_path)
     one = rows[[json.loads(text)["step_latency"] == 0 for text in rows["config"]]]
     assert drawing.figures(one, one, phases)[1] is None
+
+
+def test_kinds_of_machines_are_compared_each_for_itself(tmp_path: Path) -> None:
+    rows, phases = dataset(tmp_path)
+    of_actors = rows["config"].str.contains("asynchronous")
+    elsewhere = rows.assign(machine=rows["machine"].mask(of_actors, "D, 2 threads"))
+    assert drawing.figures(elsewhere, elsewhere, phases)[1] is None  # the speed-up would be that of the CPU
+    both = pd.concat(
+        [rows, rows.assign(machine="D, 2 threads", training_time=2 * rows["training_time"])], ignore_index=True
+    )
+    found = drawing.figures(both, both, phases)[1]
+    assert found is not None
+    assert [panel.title for panel in found.panels] == [f"asynchronous, machine {cpu}, 2 threads" for cpu in ("C", "D")]
+    assert [panel.values["seeds"].tolist() for panel in found.panels] == [[2, 2, 2, 2]] * 2
+
+
+def test_the_same_actors_on_one_node_and_on_two_are_apart(tmp_path: Path) -> None:
+    rows, phases = dataset(tmp_path)
+    of_actors = rows["config"].str.contains("asynchronous")
+    spread = rows[of_actors].assign(nodes=2, training_time=2 * rows.loc[of_actors, "training_time"])
+    both = pd.concat([rows, spread], ignore_index=True)
+    found = drawing.figures(both, both, phases)[1]
+    assert found is not None
+    assert [panel.title for panel in found.panels] == ["asynchronous, nodes 1", "asynchronous, nodes 2"]
+    assert [panel.values["seeds"].tolist() for panel in found.panels] == [[2, 2, 2, 2]] * 2
+
+
+def test_the_axes_of_a_command_may_have_any_values(tmp_path: Path) -> None:
+    """Its own `actors` and `step_latency` are no learner's."""
+    axes = {"actors": ["few", "many"], "step_latency": ["none", "5ms"]}
+    plan = planned(tmp_path / "plan", command_study(["./mpi_dqn", "--actors", "{actors}", "{step_latency}"], axes=axes))
+    for cell in cells_of(plan):
+        write_record(plan, cell, header={"workload": "command"})
+    collect([plan], tmp_path / "d", no_slurm())
+    page = write_report(tmp_path / "d", None, tmp_path / "report", formats=()).html.read_text()
+    assert "4 configurations" in page and "Learner and actors" not in page
 
 
 def test_the_page_and_a_file_have_the_utilisation(tmp_path: Path) -> None:

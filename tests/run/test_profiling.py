@@ -100,7 +100,7 @@ def test_cprofile_sees_the_training_and_nothing_before_it(trained: Path) -> None
 def test_the_time_of_updates_under_cprofile_is_that_of_the_learner_s_call(trained: Path) -> None:
     cells, profiles = package.load(trained / "d"), package.load(trained / "d", "profiles")
     under_it = cells.loc[cells["profile"].notna(), ["plan", "cell", "attempt", "steps"]]
-    found = dispatched(under_it.assign(name="NumPy"), profiles)
+    found = dispatched(under_it.assign(name="NumPy", place="here"), profiles)
     place = Learner.update.__code__.co_firstlineno, "update"
     wanted = []
     for file in (trained / "p/profiles").glob("*.pstats"):

@@ -17,7 +17,7 @@ from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import MANIFEST
 from hpcrl.formats.submission import read_entry
 from hpcrl.slurm.client import Completed, Slurm
-from hpcrl.submit.selection import Budget, Choice, cells_where
+from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.submission import Submitted, submit
 from tests.builders import cells_of, command_study, planned
 
@@ -174,34 +174,6 @@ def test_chosen_failed_and_again(tmp_path: Path, fake: FakeSlurm) -> None:
         sent(plan, fake, Choice(cells=("zzz",)))
 
 
-def test_a_part_is_chosen_by_configuration(tmp_path: Path, fake: FakeSlurm) -> None:
-    plan = planned(tmp_path / "plan", study(axes={"variant": ["a", "b"]}, seeds=3), "sol")
-    of_b = {cell["id"] for cell in cells_of(plan) if cell["config"]["variant"] == "b"}
-    assert sent(plan, fake, Choice(where=("variant=b", "seed=1", "seed=2"))).tasks == 2
-    assert sent(plan, fake, Choice(where=("variant=b",))).tasks == 1
-    with pytest.raises(UsageError, match="no cell agrees with --where variant=c"):  # not: all cells
-        sent(plan, fake, Choice(where=("variant=c",)))
-    outside = next(cell["id"] for cell in cells_of(plan) if cell["id"] not in of_b)
-    with pytest.raises(UsageError, match=f"no cell agrees with --cell {outside} --where variant=b"):
-        sent(plan, fake, Choice(cells=(outside,), where=("variant=b",)))
-    with pytest.raises(UsageError, match="did you mean 'variant'"):
-        sent(plan, fake, Choice(where=("varant=b",)))
-    assert sent(plan, fake).tasks == 3
-
-
-@pytest.mark.parametrize(
-    ("values", "text", "cells"),
-    [([True, False], "true", 1), ([1, 2], "1.0", 1), ([0.001, 0.01], "1e-3", 1), (["1e-3", "x"], "0.001", 0)],
-)
-def test_values_of_where_are_written_as_in_a_study(tmp_path: Path, values: list[Any], text: str, cells: int) -> None:
-    plan = planned(tmp_path / "plan", study(axes={"variant": values}), "sol")
-    if not cells:
-        with pytest.raises(UsageError, match="no cell agrees"):
-            cells_where(plan, [f"variant={text}"])
-    else:
-        assert [cell.config["variant"] for _, cell in cells_where(plan, [f"variant={text}"])] == values[:cells]
-
-
 def test_retry_by_cause_grows_what_was_short_within_the_limits(tmp_path: Path, fake: FakeSlurm) -> None:
     retry = {
         "timeout": {"time": "x2", "at_most": 2},
@@ -257,19 +229,6 @@ def test_without_a_rule_lost_cells_go_out_and_faulty_ones_do_not(
     take_attempt(plan, Start(cells_of(plan)[1]["id"], "1", 0, "100_1", "m"), {})
     done = sent(plan, fake, Choice(retry=True))
     assert done.tasks == 1
-
-
-def test_the_budget_counts_all_attempts(tmp_path: Path, fake: FakeSlurm) -> None:
-    plan = planned(tmp_path / "p", study(seeds=4, resources={"memory": "1G", "time": "01:00:00"}), "sol")
-    with pytest.raises(UsageError, match="asks for up to 4 core-hours, over the 3 allowed"):
-        sent(plan, fake, budget=Budget(core_hours=3))
-    assert fake.submitted == []
-    sent(plan, fake, budget=Budget(core_hours=4))
-    settle_all(plan, fake, {0: "FAILED"})
-    with pytest.raises(
-        UsageError, match=r"asks for up to 5 core-hours \(4 of them for attempts so far\), over the 4 allowed"
-    ):
-        sent(plan, fake, budget=Budget(core_hours=4))
 
 
 def test_a_refusal_is_said_in_sbatch_s_words_and_nothing_is_in_doubt(tmp_path: Path, fake: FakeSlurm) -> None:

@@ -435,6 +435,28 @@ def test_cancel_counts_what_was_cancelled(scene: Scene, monkeypatch: pytest.Monk
     assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(0, 0)
 
 
+def test_a_cell_is_not_cancelled_with_others_of_its_array_task(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm ends whole tasks: the cell that runs would end with the one that waits behind it."""
+    monkeypatch.setattr("hpcrl.submit.status._LOOKS", (0.0,))
+    scene.ledger.refused(scene.first.token, "not this one")
+    made = scene.submit(granted(scene.plan, "0-2", cells_per_task=3), "9")
+    scene.queue = f"9_0|RUNNING|None|{made.name}\n"
+    scene.begin(0, key="9_0", outcome="completed")
+    scene.begin(1, key="9_0")
+    ended: list[str] = []
+
+    def scancel(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        ended.extend(arguments[1:] if arguments[0] == "scancel" else ())
+        return scene.run(arguments, cwd, timeout)
+
+    _, runs, waits = scene.cells
+    with pytest.raises(UsageError, match=rf"would end, too \({runs}\): nothing was cancelled; name these cells"):
+        cancel(scene.plan, Slurm(scancel), [waits])
+    assert (ended, scene.ledger.cancelled()) == ([], set())
+    assert cancel(scene.plan, Slurm(scancel), [waits, runs]).tasks == 2
+    assert set(ended) == {"9_0"}
+
+
 def test_a_cell_of_an_older_generation_is_found_and_cancelled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcrl.submit.status._LOOKS", (0.0,))
     files = make_plan(

@@ -21,6 +21,7 @@ from hpcrl.report.figures.drawing import (
     stroke,
 )
 from hpcrl.report.figures.marks import dots, in_words, stacked
+from hpcrl.report.groups import kinds
 from hpcrl.report.score import Score
 
 _MOST_PANELS = 6  # of break-even points
@@ -191,10 +192,11 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
         unit=known["gpus"].map(lambda gpus: "GPUs" if gpus else "cores"),
         rate=known["steps"] / known["training_time"],
     )
+    known = known.assign(what=known["what"] + kinds(known, ["cluster", "unit"]))
     several = known.groupby(["cluster", "what", "unit"])["resources"].transform("nunique") > 1
     if known.empty or not several.any():
         return None
-    keys = ["cluster", "what", "colour", "hex", "dash", "unit", "parallelism", "resources"]
+    keys = ["cluster", "what", "where", "colour", "hex", "dash", "unit", "parallelism", "resources"]
     middle = known[several].groupby(keys, as_index=False).agg(rate=("rate", "median"), seeds=("rate", "size"))
     panels = []
     for cluster, part in middle.groupby("cluster"):
@@ -208,7 +210,7 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
             y=alt.Y("rate:Q", title="environment steps a second", axis=alt.Axis(tickCount=6)),
             color=colour(part),
             detail=["what:N", "unit:N"],
-            tooltip=["what", "parallelism", "resources", "unit", alt.Tooltip("rate", format=",.0f")],
+            tooltip=["what", "where", "parallelism", "resources", "unit", alt.Tooltip("rate", format=",.0f")],
         )
         chart = base.mark_line().encode(**stroke(part)) + base.mark_circle(size=60)
         table = part.drop(columns=["cluster", "colour", "hex", "dash"])

@@ -141,7 +141,7 @@ def _compared(rows: pd.DataFrame, phases: pd.DataFrame) -> tuple[pd.DataFrame, p
     its parts: `simulating`, `learning` and `messages`.
     """
     compared = list(at_equal_work(with_topology(rows)))
-    names = _names(compared)
+    names = names_of(compared)
     frames: list[pd.DataFrame] = []
     models: list[dict[str, Any]] = []
     for work in compared:
@@ -166,8 +166,8 @@ def _compared(rows: pd.DataFrame, phases: pd.DataFrame) -> tuple[pd.DataFrame, p
     return _coloured(measured), _coloured(pd.DataFrame(models, columns=_MODELLED))
 
 
-def _names(compared: list[EqualWork]) -> dict[tuple[str, str], str]:
-    """Name what else differs, by cluster and settings; nothing if there is one of each."""
+def names_of(compared: list[EqualWork]) -> dict[tuple[str, str], str]:
+    """Name what else differs, by cluster and `rest`; nothing if there is one of each."""
     keys = sorted({(work.cluster, work.rest) for work in compared})
     configs = [json.loads(rest) for _, rest in keys]
     names = dict.fromkeys(name for config in configs for name in config)

@@ -16,10 +16,10 @@ _MICRO = 1e6
 
 
 def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds that cProfile counted in each learner's updates, per environment step: `name` and `seconds`.
+    """Return the seconds that cProfile counted in each learner's updates, per environment step: `name`, `place` and `seconds`.
 
     Args:
-        named: `plan`, `cell`, `attempt`, `steps` and `name` of the attempts under cProfile; profiles: the table ``profiles``.
+        named: `plan`, `cell`, `attempt`, `steps`, `name` and `place` of the attempts under cProfile; profiles: the table ``profiles``.
     """
     rows = []
     own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
@@ -28,8 +28,13 @@ def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
         # Neither calls the other, so that nothing counts twice.
         seconds = sum(function.total for function in counted if is_update(function.name))
         if seconds > 0 and row["steps"] > 0:
-            rows.append({"name": row["name"], "seconds": seconds / row["steps"]})
-    return pd.DataFrame(rows, columns=["name", "seconds"])
+            rows.append({"name": row["name"], "place": row["place"], "seconds": seconds / row["steps"]})
+    return pd.DataFrame(rows, columns=["name", "place", "seconds"])
+
+
+def places_of(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the cluster and the kind of machine of attempts with the columns of `with_groups`."""
+    return rows["cluster"].str.partition(" (")[0] + ", " + rows["machine"]
 
 
 def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame) -> Figure | None:
@@ -43,14 +48,15 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
     done = done[done["resumed_step"].isna()]  # otherwise its phases are those of the rest only
     keys = ["plan", "cell", "attempt"]
     updates = phases[(phases["rank"] == 0) & (phases["phase"] == "update")][[*keys, "seconds"]]
-    known = done.assign(name=done["what"] + " · " + done["where"]).merge(updates, on=keys)
-    known = known[known["name"].isin(set(as_published["name"]))]
+    known = done.assign(name=done["what"] + " · " + done["where"], place=places_of(done)).merge(updates, on=keys)
+    known, published = _of_both(known, as_published), _of_both(as_published, known)
     if known.empty:
         return None
+    if known.groupby("name")["place"].nunique().max() > 1:
+        known, published = (each.assign(name=each["name"] + " · " + each["place"]) for each in (known, published))
     measured = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds"] / known["steps"]})
     share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["training_time"]})
     names = ordered(known["name"])
-    published = as_published[as_published["name"].isin(names)]
     dispatch = pd.DataFrame({"name": published["name"], "value": _MICRO * published["seconds"]})
     precise = known["precise_phases"].fillna(value=False).astype(bool)
     when = (
@@ -75,6 +81,12 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
         "PyTorch's time for VPG, of which the update was 2.0 % of a run without evaluations in PyTorch and 0.6 % in JAX.)"
     )
     return Figure("updates", "The time of updates, three ways", text, panels)
+
+
+def _of_both(some: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of some whose configuration the others have on the same kind of machine."""
+    keys = ["name", "place"]
+    return some[pd.MultiIndex.from_frame(some[keys]).isin(pd.MultiIndex.from_frame(others[keys]))]
 
 
 def _bars(values: pd.DataFrame, names: list[str], axis: str, title: str) -> Panel:

@@ -14,11 +14,12 @@ from hpcrl.errors import count
 from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, display
 from hpcrl.report.figures.drawing import Figure
-from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.data import Empty, PaperData, at_home, of_one_kind, with_text
 from hpcrl.report.figures.papers.panels import Quantity, Value, against_number, not_run, over_training
 from hpcrl.report.integrals import with_integrals
 from hpcrl.report.training_clock import Clocks, clocks, in_training, of_clocks
 
+_HOME = "cirrus"
 _MODES = {"torch": "eager", "tensorflow": "lazy"}  # PyTorch 1.4 was eager, TensorFlow 1.15 a static graph
 _ALGORITHMS = {"ppo": "PPO", "rainbow": "Rainbow"}
 _RETURN, _CPU, _RAM = "return (mean of 20 episodes)", "CPU of the machine (%)", "RAM of the machine (%)"
@@ -91,6 +92,11 @@ _NUMBERS = (
 
 def figures(data: PaperData) -> Iterator[Figure | Empty]:
     """Draw the figures, in panels that name the paper's numbers; for those without values: the title, and the reason."""
+    rows, left = of_one_kind(data.rows)
+    yield from with_text(_figures(replace(data, rows=rows)), left)
+
+
+def _figures(data: PaperData) -> Iterator[Figure | Empty]:
     rows = data.rows
     of_paper = rows["framework"].map(_MODES).eq(rows["execution"]) & rows["workload"].isin(list(_ALGORITHMS))
     rows = rows[of_paper].assign(cores=cores(rows))
@@ -114,7 +120,7 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
 
 def _frameworks(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperData, known: Clocks) -> Figure | Empty:
     """Draw both frameworks on one platform, with a panel for each algorithm."""
-    rows, text = _of_size(_at_home(rows), _FRAMEWORKS_CORES)
+    rows, text = _of_size(at_home(rows, _HOME), _FRAMEWORKS_CORES)
     panels = {name: f"Figure 5.{first + place}: {title}" for place, (name, title) in enumerate(_ALGORITHMS.items())}
     rows = rows.assign(what=rows["framework"].map(display), panel=rows["workload"].map(panels).astype(object))
     heading, lines = _heading(first, 2, quantity.title), [display(name) for name in _MODES]
@@ -151,7 +157,7 @@ def _platforms(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperDa
 def _numbers(group: _Numbers, rows: pd.DataFrame, data: PaperData, known: Clocks) -> Figure | Empty:
     """Draw values of whole runs on one platform, each beside the quantity that does not mislead."""
     unit, column = ("GPUs", "gpus") if group.of_gpus else ("CPU cores", "cores")
-    tried = _at_home(rows[rows["workload"] == group.algorithm])
+    tried = at_home(rows[rows["workload"] == group.algorithm], _HOME)
     tried = tried.assign(x=tried[column], what=tried["framework"].map(display))
     rows = tried[tried["outcome"] == "completed"]
     values = []
@@ -174,12 +180,6 @@ def _name(first: int) -> str:
 
 def _heading(first: int, number: int, title: str) -> str:
     return f"Figures 5.{first} {'and' if number == 2 else 'to'} 5.{first + number - 1}: {title}"
-
-
-def _at_home(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one cluster: Cirrus if it was run, otherwise the first by name."""
-    names = sorted(rows["cluster"].astype(str).unique(), key=lambda name: (not name.startswith("cirrus"), name))
-    return rows[rows["cluster"] == names[0]] if names else rows
 
 
 def _of_size(rows: pd.DataFrame, wanted: int) -> tuple[pd.DataFrame, str]:

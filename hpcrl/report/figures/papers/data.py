@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
+from hpcrl.errors import count
 from hpcrl.report.figures.drawing import Figure
 
 Empty = tuple[str, str]  # title of a figure without values, and the reason
@@ -38,6 +39,44 @@ def asked_of(study: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
             pairs = [(size.get("cores"), size.get("gpus")) for size in sizes if isinstance(size, Mapping)]
             return tuple((cores, gpus) for cores, gpus in pairs if isinstance(cores, int) and isinstance(gpus, int))
     return ()
+
+
+def of_one_kind(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the runs on one kind of machine of each cluster, and how many others there are, in words ("" for none).
+
+    Times on two kinds do not compare, and a seed that ran on both is one seed. The kind with the most completed runs counts, apart
+    for cells with and without GPUs.
+    """
+    keys = ["cluster", "device"]
+    own = rows.assign(device=rows["gpus"] > 0)
+    done = own["outcome"] == "completed"
+    most = own[done].groupby([*keys, "machine"]).size().sort_values(ascending=False, kind="stable")
+    first = most.reset_index().drop_duplicates(keys)
+    chosen = pd.MultiIndex.from_frame(own[[*keys, "machine"]]).isin(pd.MultiIndex.from_frame(first[[*keys, "machine"]]))
+    kept = rows[chosen | ~done]
+    left = len(rows) - len(kept)
+    return kept, f" Left out: {count(left, 'run')} on other kinds of machines." if left else ""
+
+
+def at_home(rows: pd.DataFrame, home: str) -> pd.DataFrame:
+    """Return the rows of one cluster: the paper's own if it was run, otherwise the first by name."""
+    names = sorted(rows["cluster"].astype(str).unique(), key=lambda name: (not name.startswith(home), name))
+    return rows[rows["cluster"] == names[0]] if names else rows
+
+
+def one_of_each_seed(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return the newest run of each seed of what has equal values `by`.
+
+    A score does not depend on the machine: a seed that ran on two clusters or kinds of machines is one.
+    """
+    newest = rows.sort_values("started", kind="stable", na_position="first")
+    return newest.drop_duplicates([*by, "seed"], keep="last").sort_index()
+
+
+def with_text(figures: Iterable[Figure | Empty], text: str) -> Iterator[Figure | Empty]:
+    """Add a text to the captions."""
+    for figure in figures:
+        yield replace(figure, text=figure.text + text) if isinstance(figure, Figure) else figure
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hpcrl.report.design import colours, in_short
 from hpcrl.report.figures.against import against
 from hpcrl.report.figures.changes import Stage, changed
 from hpcrl.report.figures.drawing import Figure, Panel, legend
-from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.data import Empty, PaperData, of_one_kind
 from hpcrl.report.figures.papers.doors_scores import optimum, rewards
 from hpcrl.report.statistics import median
 
@@ -137,18 +137,24 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
 
 
 def _stepping(data: PaperData) -> Figure | Empty:
-    measured = _measured(data.rows, data.phases)
-    if measured.empty:
-        return _HEADING, "no run that only stepped environments"
+    stepped = (data.rows["outcome"] == "completed") & (data.rows["workload"] == "random_policy")
+    rows, left = of_one_kind(data.rows[stepped])
     published = _published()
-    panels = (
-        _panel(published, "Published"),
-        _panel(measured, "Measured"),
-        _panel(measured.assign(value=1e3 * measured["value"] / measured["x"]), "Measured, per environment", "µs"),
-    )
-    return Figure(
-        "doors-11", _HEADING, _CAPTION + _corrected(measured), panels, legend(pd.concat([published, measured]))
-    )
+    panels, drawn, corrected = [_panel(published, "Published")], [published], []
+    for cluster, own in rows.groupby("cluster", sort=True):
+        measured = _measured(own, data.phases)
+        if measured.empty:
+            continue
+        drawn.append(measured)
+        place = f", {cluster}" if rows["cluster"].nunique() > 1 else ""
+        panels.append(_panel(measured, f"Measured{place}"))
+        of_one = measured.assign(value=1e3 * measured["value"] / measured["x"])
+        panels.append(_panel(of_one, f"Measured, per environment{place}", "µs"))
+        corrected.append(_corrected(measured, f" ({cluster})" if place else ""))
+    if len(drawn) == 1:
+        return _HEADING, "no run that only stepped environments"
+    text = f"{_CAPTION}{' '.join(filter(None, corrected))}{left}"
+    return Figure("doors-11", _HEADING, text, tuple(panels), legend(pd.concat(drawn)))
 
 
 def _training(rows: pd.DataFrame) -> Iterator[Figure | Empty]:
@@ -169,14 +175,16 @@ def _panel(rows: pd.DataFrame, title: str, unit: str = "ms") -> Panel:
     return against(rows, "value", f"time of a step ({unit})", "environments", title, logarithmic=True)
 
 
-def _corrected(measured: pd.DataFrame) -> str:
+def _corrected(measured: pd.DataFrame, place: str) -> str:
     """Say what the whole loop takes at the largest number of environments of the post that was run."""
     own = measured[(measured["what"] == _WHOLE) & (measured["x"] <= max(PUBLISHED[_EMPTY]))]
     if own.empty:
         return ""
     count = int(own["x"].max())
     seconds = PUBLISHED_STEPS * median(own.loc[own["x"] == count, "value"].to_numpy(float) / 1e3).value
-    return f"The whole loop takes {in_short(seconds)} s here for {PUBLISHED_STEPS} steps of {count} environments."
+    return (
+        f"The whole loop takes {in_short(seconds)} s here{place} for {PUBLISHED_STEPS} steps of {count} environments."
+    )
 
 
 def _published() -> pd.DataFrame:
@@ -190,16 +198,19 @@ def _published() -> pd.DataFrame:
 
 
 def _measured(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run: `what` (the way of stepping), `x` (environments), `value` (ms of a step of all of them)."""
-    done = rows[(rows["outcome"] == "completed") & (rows["workload"] == "random_policy")]
-    stepping = phases[phases["phase"].isin(_STEPPING)].groupby(["cell", "attempt"])["seconds"].sum()
+    """Return a row for each run: `what` (the way of stepping), `x` (environments), `value` (ms of a step of all of them).
+
+    Args:
+        rows: completed runs that only step, on one kind of machine.
+    """
+    stepping = phases[phases["phase"].isin(_STEPPING)].groupby(["plan", "cell", "attempt"])["seconds"].sum()
     records: list[dict[str, Any]] = []
-    for row in done.to_dict("records"):
+    for row in rows.to_dict("records"):
         config = json.loads(row["config"])
         each = config.get("workers") == "environments"
         way = _WHOLE if row["execution"] == "fused" else _WAYS[config.get("stepping", "sync"), each]
         count = int(config.get("environments", 1))
-        seconds = float(stepping.get((row["cell"], row["attempt"]), 0.0))
+        seconds = float(stepping.get((row["plan"], row["cell"], row["attempt"]), 0.0))
         if seconds > 0:
             place = f"{way}{_ON_GPU}" if row["gpus"] else way
             records.append(

@@ -12,7 +12,7 @@ from hpcrl.report.design import colours, counted
 from hpcrl.report.figures.changes import Stage
 from hpcrl.report.figures.drawing import Figure, ordered
 from hpcrl.report.figures.marks import dots
-from hpcrl.report.figures.papers.data import PaperData
+from hpcrl.report.figures.papers.data import PaperData, one_of_each_seed
 
 # Table 2: the reward of training episodes per step.
 PUBLISHED = {
@@ -37,8 +37,8 @@ def rewards(data: PaperData, stages: Sequence[Stage]) -> Iterator[Figure]:
     configs = [json.loads(text) for text in done["config"]]
     names = [next((stage.name for stage in stages if stage.fits(config)), "") for config in configs]
     per_step = reward_per_step(data.episodes)
-    rows = done[[*_ATTEMPT, "seed"]].assign(line=names).join(per_step, on=_ATTEMPT)
-    rows = rows[(rows["line"] != "") & rows["reward"].notna()]
+    rows = done[[*_ATTEMPT, "seed", "started"]].assign(line=names).join(per_step, on=_ATTEMPT)
+    rows = one_of_each_seed(rows[(rows["line"] != "") & rows["reward"].notna()], ["line"])
     if rows.empty:
         return
     order = [stage.name for stage in stages]
@@ -71,6 +71,7 @@ def optimum(data: PaperData) -> Iterator[Figure]:
     best = known.groupby(_ATTEMPT)["value"].last().rename("best")
     rows = data.rows[data.rows["workload"] != "random_policy"].join(best, on=_ATTEMPT)
     rows = rows[(rows["outcome"] == "completed") & rows["best"].notna() & rows["final_score"].notna()]
+    rows = one_of_each_seed(rows, ["what"])
     if rows.empty:
         return
     rows = rows.assign(line=rows["what"], missing=rows["final_score"] - rows["best"])

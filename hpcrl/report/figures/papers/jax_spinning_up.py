@@ -14,7 +14,7 @@ from hpcrl.report.curves import band_in_words, evaluations, returns
 from hpcrl.report.design import FRAMEWORKS, GREY, display, in_short
 from hpcrl.report.figures.drawing import Figure, Key, Panel, legend
 from hpcrl.report.figures.marks import bands, dots, in_words, intervals
-from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.data import Empty, PaperData, one_of_each_seed
 from hpcrl.report.integrals import with_last_returns, with_updates
 from hpcrl.report.statistics import ratio
 
@@ -71,8 +71,7 @@ def _named(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _returns(best: pd.DataFrame) -> Figure | Empty:
     score = best["final_score"].where(best["workload"] != "vpg", best["last_return"])
-    # A score does not depend on the machine: a seed that ran on two of them is one.
-    known = best[score.notna()].drop_duplicates(["workload", "line", "seed"])
+    known = one_of_each_seed(best[score.notna()], ["workload", "line"])
     if known.empty:
         return _TABLE_4, "no completed run of VPG or TD3 with a score"
     panels = [
@@ -103,7 +102,7 @@ def _steps(rows: pd.DataFrame) -> str:
 
 def _curves(best: pd.DataFrame, data: PaperData) -> Figure | Empty:
     curves = []
-    for algorithm, group in _by_algorithm(best):
+    for algorithm, group in _by_algorithm(one_of_each_seed(best, ["workload", "line"])):
         named = group.assign(what=group["line"], where=display(algorithm))
         # The policy of VPG explores by itself; TD3's returns in training have its noise.
         drawn = (
@@ -181,6 +180,7 @@ def _faults(rows: pd.DataFrame) -> Figure | Empty:
     rows = rows[rows["final_score"].notna() & (rows["workload"] == "td3")]
     names = [_fault(json.loads(text)) for text in rows["config"]]
     rows = rows.assign(line=pd.Series(names, rows.index, dtype=object)).dropna(subset="line")
+    rows = one_of_each_seed(rows, ["line"])
     if rows.empty:
         return _CODE, "no completed run of spinup-jax-published"
     order = [name for name in (*_FAULTS, "all of them, as published") if name in set(rows["line"])]

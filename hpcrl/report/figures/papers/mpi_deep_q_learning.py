@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import colours
+from hpcrl.report.design import colours, display
 from hpcrl.report.figures.against import against
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.topologies import names_of
 from hpcrl.report.statistics import geometric_mean
 from hpcrl.report.topologies import SEQUENTIAL, at_equal_work, parts_of, with_topology
 
@@ -44,15 +45,18 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
         yield _HEADING, "no run with actors beside a sequential one that completed"
         return
     panels = [_panel(_published(), "Published, fixed number of episodes")]
-    if not repeated.empty:
-        panels.append(_panel(repeated, "Run again as published"))
-        panels.append(_panel(repeated.assign(speed_up=repeated["per_step"]), "The same runs, per environment step"))
-    for latency, rows in measured.groupby("latency", sort=True) if not measured.empty else ():
-        title = (
-            f"Measured, {float(str(latency)) * 1e3:g} ms per step" if measured["latency"].nunique() > 1 else "Measured"
-        )
-        panels.append(_panel(rows, title))
+    for where, rows in repeated.groupby("place", sort=True) if not repeated.empty else ():
+        panels.append(_panel(rows, _titled("Run again as published", where)))
+        per_step = rows.assign(speed_up=rows["per_step"])
+        panels.append(_panel(per_step, _titled("The same runs, per environment step", where)))
+    for (latency, place), rows in measured.groupby(["latency", "place"], sort=True) if not measured.empty else ():
+        at = f"{float(str(latency)) * 1e3:g} ms per step" if measured["latency"].nunique() > 1 else ""
+        panels.append(_panel(rows, _titled("Measured", at, place)))
     yield Figure("mpi-tables", _HEADING, _CAPTION, tuple(panels), legend(pd.concat([_published(), repeated, measured])))
+
+
+def _titled(*parts: object) -> str:
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _panel(rows: pd.DataFrame, title: str) -> Panel:
@@ -70,33 +74,38 @@ def _published() -> pd.DataFrame:
 
 
 def _repeated(done: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run of a fixed number of episodes: `what`, `x` (actors), `speed_up` and `per_step`.
+    """Return a row for each run of a fixed number of episodes: `what`, `x` (actors), `speed_up`, `per_step`, and `place`, what else differs.
 
     Each topology has an agent of its own, and so other episodes: `per_step` compares the times of an environment step.
     """
     rows: list[dict[str, Any]] = []
-    for _, group in done.groupby(["cluster", "framework", "execution"], sort=True):
+    keys = ["cluster", "framework", "execution", "machine"]
+    differ = [name for name in keys if done[name].nunique() > 1]
+    for _, group in done.groupby(keys, sort=True):
         alone, others = group[group["topology"] == SEQUENTIAL], group[group["topology"] != SEQUENTIAL]
         if alone.empty or others.empty:
             continue
         base = geometric_mean(np.asarray(alone["training_time"].to_numpy(float))).value
         step = geometric_mean(np.asarray((alone["training_time"] / alone["steps"]).to_numpy(float))).value
         for row in others.to_dict("records"):
-            facts = {"what": row["topology"], "x": row["actors"], "seed": row["seed"]}
+            place = _titled(*(display(row[name]) for name in differ))
+            facts = {"what": row["topology"], "x": row["actors"], "seed": row["seed"], "place": place}
             times = {"speed_up": base / row["training_time"], "per_step": step * row["steps"] / row["training_time"]}
             rows.append(facts | times)
     return _styled(pd.DataFrame(rows)) if rows else pd.DataFrame()
 
 
 def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each run with actors, and the model's: `what`, `x` (actors), `speed_up`, `latency`.
+    """Return a row for each run with actors, and the model's: `what`, `x` (actors), `speed_up`, `latency`, and `place`, what else differs.
 
     Times are in seconds, of training and evaluations: a sequential run explores in the first only, actors in both.
     """
     rows: list[dict[str, Any]] = []
-    for work in at_equal_work(done):
+    compared = list(at_equal_work(done))
+    names = names_of(compared)
+    for work in compared:
         base = geometric_mean(np.asarray(work.alone["time"].to_numpy(float))).value
-        where = {"latency": work.latency, "rest": work.rest}
+        where = {"latency": work.latency, "place": names[work.cluster, work.rest]}
         for row in work.others.to_dict("records"):
             speed_up = base / row["time"]
             rows.append(

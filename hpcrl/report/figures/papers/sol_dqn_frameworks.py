@@ -11,7 +11,7 @@ import pandas as pd
 from hpcrl.report.design import FRAMEWORKS, display
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.marks import Centre, dots, in_words
-from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.data import Empty, PaperData, at_home, of_one_kind, with_text
 
 _FRAMEWORKS = ("jax", "tensorflow", "mxnet")
 _MODES = ("lazy", "eager")
@@ -37,13 +37,19 @@ _GPU = _Measure("gpu_percent", "GPU utilisation (%)")
 
 
 def figures(data: PaperData) -> Iterator[Figure | Empty]:
-    """Draw the figures, by their numbers; for one without values: its title, and the reason."""
-    tasks = _tasks(data.rows)
+    """Draw the figures, by their numbers, from the runs of one cluster; for one without values: its title, and the reason."""
+    rows, left = of_one_kind(at_home(data.rows, "sol"))
+    if data.rows["cluster"].nunique() > 1:
+        left += f" Only the runs on {rows['cluster'].iloc[0]} are drawn."
+    yield from with_text(_figures(_tasks(rows), data.goal), left)
+
+
+def _figures(tasks: pd.DataFrame, goal: float | None) -> Iterator[Figure | Empty]:
     for number, framework in enumerate(_FRAMEWORKS):
         own = tasks[tasks["framework"] == framework]
         name = display(framework)
         first = 1 + 3 * number
-        yield _figure(first, f"Final score attained by {name}", (_FINAL,), own, data.goal)
+        yield _figure(first, f"Final score attained by {name}", (_FINAL,), own, goal)
         yield _figure(first + 1, f"Average resource utilisation by {name}", (_CPU, _RAM, _GPU), own)
         yield _figure(first + 2, f"Training times by {name}", (_TRAINING,), own)
     comparisons = (
