@@ -210,9 +210,9 @@ class RoundLoop(LearnerLoop):
         self._granted = 0
 
     def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        self._learn_what_is_due()  # after a checkpoint
         while self.step < until and not is_over(self._settings, self.step, self.episodes):
             if not self._outstanding:
-                self._learn_what_is_due()  # after a checkpoint
                 self._grant()
             self._stopping = self._stopping or stop()
             self._gather()
