@@ -20,7 +20,7 @@ from hpcrl.rl.make import Training
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.learning import AsynchronousLoop, RoundLoop
 from hpcrl.rl.topologies.make import join, make_loop
-from hpcrl.rl.topologies.ports import Patience, RankGone
+from hpcrl.rl.topologies.ports import PairLearner, Patience, RankGone
 from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
@@ -52,9 +52,6 @@ class Rounds:
 
     def publish(self, message: WeightsMessage) -> None:
         self.ends.append(message["end"])
-
-    def flush(self) -> None:
-        pass
 
 
 class Posted:
@@ -246,6 +243,15 @@ def test_a_signal_ends_the_wait_for_actors_that_do_not_start() -> None:
 def test_an_actor_waits_for_a_busy_learner_whatever_signal_came() -> None:
     answers = iter([False] * 200 + [True])
     Patience(lambda: True)(lambda: next(answers))
+    assert next(answers, None) is None
+
+
+def test_the_weights_have_left_when_the_updates_begin() -> None:
+    """MPI sends on only while it is called, and no update calls it: the actor would wait for them."""
+    answers = iter([False] * 200 + [True])
+    sent = SimpleNamespace(Test=lambda: next(answers))
+    world = SimpleNamespace(Isend=lambda buffer, dest, tag: sent)
+    PairLearner(Patience(), world, Block(SPACE, 1)).publish(WeightsMessage(1))
     assert next(answers, None) is None
 
 

@@ -242,8 +242,6 @@ class RoundLoop(LearnerLoop):
             self._outstanding = True
 
     def _publish(self, end: int) -> None:
-        self._switch("send")
-        self._ports.flush()
         self._ports.publish(self._written(self._granted, end))
         self._switch("other")
 
@@ -259,7 +257,6 @@ class RoundLoop(LearnerLoop):
             self._gather()
         self._publish(PREEMPTED if self._stopping else COMPLETED)
         self._gather()
-        self._ports.flush()
 
 
 class AsynchronousLoop(LearnerLoop):
