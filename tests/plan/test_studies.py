@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpcrl.catalogue.registry import algorithms, frameworks
@@ -68,3 +70,22 @@ def test_the_ablation_leaves_out_each_part_of_rainbow_alone() -> None:
     off = {name: 1 if name == "n_step" else False for name in parts}
     cells = [{name: point.config[name] for name in parts} for point in expand(study) if point.config["seed"] == 1]
     assert cells == [defaults, *({**defaults, name: off[name]} for name in parts), off]
+
+
+def values_of(name: str) -> list[dict[str, Any]]:
+    """Return the hyperparameters of each configuration of a study."""
+    study = Library([]).study(name)
+    return [study.workload.hyperparameters | point.config for point in expand(study) if point.config["seed"] == 1]
+
+
+@pytest.mark.parametrize("environment", ["", "-lunar-lander", "-box-slider"])
+def test_published_programs_over_mpi_move_the_target_once_for_each_episode(environment: str) -> None:
+    for values in values_of(f"mpi-dqn-published{environment}"):
+        moves = values["updates"] / values["target_interval"]
+        assert moves == values["train_interval"], values
+
+
+def test_both_published_programs_of_the_box_slider_have_one_agent() -> None:
+    one, other = values_of("mpi-dqn-published-box-slider")
+    differing = {key for key in one | other if one.get(key) != other.get(key)}
+    assert differing == {"topology", "actors", "train_interval", "updates"}
