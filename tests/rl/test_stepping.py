@@ -207,7 +207,8 @@ def test_a_program_that_does_not_close_its_environments_ends(workers: str) -> No
     code = (
         "from hpcrl.rl.vector.make import make_vector\n"
         "from tests.rl.test_stepping import make_doors\n"
-        f"make_vector('pipes', make_doors, 2, '{workers}').reset([1, 2])\n"
+        f"environments = make_vector('pipes', make_doors, 2, '{workers}')\n"
+        "environments.reset([1, 2])\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
