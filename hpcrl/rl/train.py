@@ -152,7 +152,7 @@ def _save(training: Training, scores: _Scores, path: Path) -> None:
     loop = training.loop
     arrays, loop_facts = loop.state()
     arrays = checkpoint.nested("learner", training.learner.state()) | checkpoint.nested("loop", arrays)
-    facts = {"step": loop.step, "episodes": loop.episodes}
+    facts: dict[str, Any] = {"step": loop.step, "episodes": loop.episodes}
     facts |= {"evaluated": scores.step, "best": scores.best, "goal_step": scores.goal_step}
     if best := scores.policies.get("best"):
         arrays |= checkpoint.nested("best", _arrays_of(best))

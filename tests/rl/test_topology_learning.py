@@ -145,7 +145,13 @@ def blocks_of_round(number: int, count: int, version: int = 0, end: int = GOING)
 def trained(total: int, file: Path | None, *rounds: list[Block]) -> tuple[Result, list[tuple[int, float]], Any]:
     """Train with rounds of 20 steps, and return the result, the evaluations and the loop."""
     wait = Patience(grace=0.0)
-    learning = {"learning_starts": 1, "updates": 3, "batch_size": 4, "evaluation_interval": 20, "evaluation_episodes": 2}
+    learning = {
+        "learning_starts": 1,
+        "updates": 3,
+        "batch_size": 4,
+        "evaluation_interval": 20,
+        "evaluation_episodes": 2,
+    }
     ports = Rounds(wait, *rounds)
     loop = loop_of(RoundLoop, ports, wait, topology="collective", total_steps=total, **learning)
     made = made_of("dqn", loop._settings, SPACE)
