@@ -233,10 +233,11 @@ class Actor(Protocol):
 class Memory(Protocol):
     """The replay of an off-policy loop; it makes the batches of the algorithm's losses.
 
-    With `prioritized` it wants to know the losses.
+    With `prioritized` it wants to know the losses. It draws from `size` entries.
     """
 
     prioritized: bool
+    size: int
 
     def add(
         self,

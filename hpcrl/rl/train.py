@@ -26,8 +26,13 @@ _EVALUATION, _CONFIRMATION = 3, 4
 
 @dataclass
 class _Scores:
-    """What the evaluations found so far: the best mean return, when the goal was reached, and the policies to keep."""
+    """What the evaluations found so far: the best mean return, when the goal was reached, and the policies to keep.
 
+    `step` is that of the last evaluation. After a checkpoint one may still be due at the loop's own step: actors had taken the last step
+    before it when a signal came.
+    """
+
+    step: int = 0
     best: float | None = None
     goal_step: int | None = None
     policies: dict[str, Policy] = field(default_factory=dict)
@@ -70,9 +75,9 @@ def _until_the_end(
     settings, loop = training.algorithm.settings, training.loop
     final: float | None = None
     training.run.clock.switch("other")
-    while not is_over(settings, loop.step, loop.episodes):
+    while not (is_over(settings, loop.step, loop.episodes) and scores.step == loop.step):
         until = min(
-            settings.total_steps, (loop.step // settings.evaluation_interval + 1) * settings.evaluation_interval
+            settings.total_steps, (scores.step // settings.evaluation_interval + 1) * settings.evaluation_interval
         )
         if not loop.advance(until, stop):
             return "preempted", None
@@ -80,6 +85,7 @@ def _until_the_end(
         if not all(np.isfinite(array).all() for group in weights.values() for array in group.values()):
             return "diverged", None
         final, ends, pruned = _score(training, scores, goal, weights.get(training.algorithm.acts_with))
+        scores.step = loop.step
         if ends:
             break
         if pruned and not is_over(settings, loop.step, loop.episodes):
@@ -146,7 +152,8 @@ def _save(training: Training, scores: _Scores, path: Path) -> None:
     loop = training.loop
     arrays, loop_facts = loop.state()
     arrays = checkpoint.nested("learner", training.learner.state()) | checkpoint.nested("loop", arrays)
-    facts = {"step": loop.step, "episodes": loop.episodes, "best": scores.best, "goal_step": scores.goal_step}
+    facts: dict[str, Any] = {"step": loop.step, "episodes": loop.episodes}
+    facts |= {"evaluated": scores.step, "best": scores.best, "goal_step": scores.goal_step}
     if best := scores.policies.get("best"):
         arrays |= checkpoint.nested("best", _arrays_of(best))
         facts["best_step"] = best.step
@@ -163,7 +170,8 @@ def _resume(training: Training, path: Path | None) -> _Scores:
     loop.load_state(checkpoint.part("loop", arrays), facts["loop"])
     loop.step, loop.episodes = facts["step"], facts["episodes"]
     training.run.reporter.resumed(loop.step, facts.get("spent", {}))
-    return _Scores(facts["best"], facts["goal_step"], _best_of(arrays, facts))
+    evaluated = facts.get("evaluated", loop.step)  # older checkpoints have none
+    return _Scores(evaluated, facts["best"], facts["goal_step"], _best_of(arrays, facts))
 
 
 def _arrays_of(policy: Policy) -> checkpoint.NamedArrays:

@@ -19,10 +19,11 @@ GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 # After a training: for processes that are already ending, and for the daemonic ones of multiprocessing.
 _PATIENCE_SECONDS = 0.5
+_FORKSERVER = "from multiprocessing.forkserver import"
 # What Python and frameworks start for themselves, by a part of the command line: it is ended without a note.
 _HELPERS = (
     "from multiprocessing.resource_tracker import",
-    "from multiprocessing.forkserver import",
+    _FORKSERVER,
     "loky.backend.resource_tracker import",
     "/_inductor/compile_worker/",
 )
@@ -58,8 +59,9 @@ def end_leftovers(keep: Collection[int], grace: float = GRACE_SECONDS) -> str | 
                 line = _command_line(process.pid)
                 if process.pid not in known and not any(helper in line for helper in _HELPERS):
                     names[process.name()] += 1
-                # A fork of this process has its handlers, which survive TERM, and shares the pipe that tells a rank of it.
-                if line == own or (process.pid in known and time.monotonic() > deadline):
+                # A fork of this process has its handlers, which survive TERM, and shares the pipe that tells a rank of it. The server
+                # of processes of environments holds TERM back.
+                if line == own or _FORKSERVER in line or (process.pid in known and time.monotonic() > deadline):
                     process.kill()
                 elif process.pid not in known:
                     process.terminate()

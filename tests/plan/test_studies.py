@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from hpcrl.catalogue.registry import algorithms, frameworks
+from hpcrl.catalogue.training import WORKERS
 from hpcrl.formats.plan import Plan
-from hpcrl.plan.expand import expand
+from hpcrl.plan.expand import Point, expand
 from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.spec.library import Library
+from hpcrl.spec.study import Study
 
+PACKAGED = sorted(path.stem for path in (Path(__file__).parents[2] / "jobs").glob("*.yaml"))
 LEGACY = UserChoices(account="lab", allow_retired=True)
 
 
@@ -68,3 +77,40 @@ def test_the_ablation_leaves_out_each_part_of_rainbow_alone() -> None:
     off = {name: 1 if name == "n_step" else False for name in parts}
     cells = [{name: point.config[name] for name in parts} for point in expand(study) if point.config["seed"] == 1]
     assert cells == [defaults, *({**defaults, name: off[name]} for name in parts), off]
+
+
+def computed(study: Study, point: Point) -> str:
+    """Say what a cell computes: with the defaults of its algorithm, and without the limits of memory and time."""
+    algorithm = study.algorithm_of(point.config)
+    defaults = {field.name: field.default for field in fields(algorithm.settings)} if algorithm else {}
+    values = {**defaults, **study.workload.hyperparameters, **point.config}
+    if values.get("environments") == 1:
+        values["workers"] = WORKERS[0]  # one process in any case
+    resources = point.resources.model_dump(exclude={"memory", "time"})
+    return json.dumps([values, resources], sort_keys=True, default=str)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_no_packaged_study_has_two_cells_that_compute_the_same(name: str) -> None:
+    study = Library([]).study(name)
+    counts = Counter(computed(study, point) for point in expand(study))
+    assert [cell for cell, count in counts.items() if count > 1] == []
+
+
+def values_of(name: str) -> list[dict[str, Any]]:
+    """Return the hyperparameters of each configuration of a study."""
+    study = Library([]).study(name)
+    return [study.workload.hyperparameters | point.config for point in expand(study) if point.config["seed"] == 1]
+
+
+@pytest.mark.parametrize("environment", ["", "-lunar-lander", "-box-slider"])
+def test_published_programs_over_mpi_move_the_target_once_for_each_episode(environment: str) -> None:
+    for values in values_of(f"mpi-dqn-published{environment}"):
+        moves = values["updates"] / values["target_interval"]
+        assert moves == values["train_interval"], values
+
+
+def test_both_published_programs_of_the_box_slider_have_one_agent() -> None:
+    one, other = values_of("mpi-dqn-published-box-slider")
+    differing = {key for key in one | other if one.get(key) != other.get(key)}
+    assert differing == {"topology", "actors", "train_interval", "updates"}

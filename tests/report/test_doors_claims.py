@@ -85,7 +85,7 @@ def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
     # An iteration is a step of all environments, and the article counts in iterations.
     assert {tuple(cell[key] / cell["environments"] for key in per_iteration) for cell in cells} == {(10, 200, 100)}
     steps = study.workload.hyperparameters["total_steps"]
-    # As many updates in all, to 2 %, until the last stage has half of them.
+    # As many updates in all, to 2 %, until the last stage has 0.4 of them: the published scripts take 8 in an interval.
     chain = [
         {
             **cell,
@@ -93,7 +93,7 @@ def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
         }
         for cell in cells[:5]
     ]
-    assert [cell["updates"] for cell in chain] == [1, 1, 1, 1, 0.5]
+    assert [cell["updates"] for cell in chain] == [1, 1, 1, 1, 0.4]
     compared = keys - {*per_iteration}
     changes = [{key for key in compared if one[key] != other[key]} for one, other in itertools.pairwise(chain)]
     assert changes == [{"framework", "execution"}, {"stepping"}, {"environments"}, {"updates"}]

@@ -305,3 +305,16 @@ def test_the_first_update_has_a_window_to_learn_from() -> None:
     settings = replace(RAINBOW, environments=4, train_interval=4, learning_starts=12, total_steps=40)
     training, _ = trained(settings, lambda: Counter(100))
     assert all(np.isfinite(array).all() for array in training.learner.state().values())
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_resumed_rainbow_learns_when_a_window_is_complete_again(tmp_path: Path, prioritized: bool) -> None:
+    """A checkpoint has no windows that are not complete: the first update is then due before there is one."""
+    file, asked = tmp_path / "c.npz", iter(range(10**6))
+    settings = replace(RAINBOW, environments=4, train_interval=4, learning_starts=12, total_steps=40)
+    settings = replace(settings, prioritized=prioritized)
+    stopped, _ = trained(settings, lambda: Counter(100), stop=lambda: next(asked) == 2, checkpoint_file=file)
+    assert stopped.loop.step == 8
+    resumed, _ = trained(settings, lambda: Counter(100), checkpoint_file=file)
+    assert all(np.isfinite(array).all() for array in resumed.learner.state().values())
+    assert isinstance(resumed.loop, OffPolicyLoop) and resumed.loop.updates == 3 * 6  # at 20, 24, ..., 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -24,9 +25,10 @@ from hpcrl.rl.make import Training, make_training
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.train import train
 from hpcrl.rl.vector.make import make_vector
+from hpcrl.rl.vector.workers import number_of
 from hpcrl.telemetry.phases import PhaseClock
 from tests.builders import built_environment
-from tests.rl.builders import Reports
+from tests.rl.builders import Counter, Reports
 from tests.rl.test_frameworks import ROOT, run_program
 
 make_doors = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
@@ -148,6 +150,67 @@ def test_processes_of_many_environments_share_what_they_have_loaded() -> None:
         memory = psutil.Process(process.pid).memory_full_info()
         assert memory.uss < 0.4 * memory.rss
     environments.close()
+
+
+def test_there_are_no_more_processes_than_cores_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert (number_of("cores", 16), number_of("cores", 3), number_of("environments", 16)) == (8, 3, 16)
+    # Without task/affinity or task/cgroup, Slurm binds nothing.
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    assert (number_of("cores", 16), number_of("cores", 1), number_of("environments", 16)) == (2, 1, 16)
+
+
+def signal_all(environments: Any) -> None:
+    for process, _ in environments._workers._processes:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            os.kill(process.pid, number)
+
+
+@pytest.mark.parametrize("workers", ["cores", "environments"])
+@pytest.mark.parametrize("stepping", ["processes", "pipes"])
+def test_signals_for_the_training_do_not_end_its_processes(stepping: str, workers: str) -> None:
+    """Slurm may send them to every process of a step, also while one still starts."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    environments = make_vector(stepping, make_doors, 3, workers)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == held
+    signal_all(environments)
+    environments.reset(range(3))
+    signal_all(environments)
+    assert len(environments.step(np.zeros(3, np.int64)).rewards) == 3
+    environments.close()
+
+
+class Simulated(Counter):
+    """It has a simulator, which it ends itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._simulator = subprocess.Popen(["sleep", "600"])
+
+    def close(self) -> None:
+        self._simulator.terminate()
+        self._simulator.wait()
+
+
+@pytest.mark.parametrize("workers", ["cores", "environments"])
+def test_a_simulator_of_an_environment_in_a_process_ends_by_term(workers: str) -> None:
+    environments: Any = make_vector("pipes", Simulated, 2, workers)
+    environments.reset(range(2))
+    environments.close()
+    assert {process.exitcode for process, _ in environments._workers._processes} == {0}
+
+
+@pytest.mark.parametrize("workers", ["cores", "environments"])
+def test_a_program_that_does_not_close_its_environments_ends(workers: str) -> None:
+    """Python's own exit sends TERM to the processes, and waits for them."""
+    code = (
+        "from hpcrl.rl.vector.make import make_vector\n"
+        "from tests.rl.test_stepping import make_doors\n"
+        f"environments = make_vector('pipes', make_doors, 2, '{workers}')\n"
+        "environments.reset([1, 2])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
 @pytest.mark.parametrize("hard", [4096, 60])

@@ -33,7 +33,12 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_cases(
-    worker: Path, ranks: int, cases: list[dict[str, Any]], framework: str = "numpy", execution: str = "eager"
+    worker: Path,
+    ranks: int,
+    cases: list[dict[str, Any]],
+    framework: str = "numpy",
+    execution: str = "eager",
+    **variables: str,
 ) -> list[dict[str, Any]]:
     """Run cases one after another in one MPI program, and return what each gave."""
     mpirun = shutil.which("mpirun")
@@ -50,7 +55,7 @@ def run_cases(
     words += [built_environment(framework).path / "bin/python", "-m", "tests.rl.topology_program"]
     done = subprocess.run(
         [str(word) for word in [*words, framework, execution, json.dumps(cases), WATCHDOG]],
-        env=os.environ | own, capture_output=True, text=True, check=False, timeout=60 + WATCHDOG * len(cases),
+        env=os.environ | own | variables, capture_output=True, text=True, check=False, timeout=60 + WATCHDOG * len(cases),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-10_000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -107,6 +112,19 @@ def test_actors_that_overlap_are_one_interval_behind(worker: Path) -> None:
     # No interval before learning_starts makes the weights older.
     assert set(one["facts"]["staleness"]) == {"0", "1"}
     assert one["weights"] == again["weights"] and one["returns"] == again["returns"]
+
+
+@pytest.mark.slow
+def test_an_actor_that_overlaps_does_not_wait_for_updates(worker: Path) -> None:
+    """Ten intervals of 0.12 s of exploration and 0.1 s of updates, where a receiver cannot read the sender's memory.
+
+    The weights are too large to be sent at once. The actor waits for the updates of the last interval only.
+    """
+    settings = {"hidden": [256, 256], "updates": 1, "step_latency": 0.002}
+    case = {"topology": "pairwise", "actors": 1, "settings": settings, "learning_lasts": 0.1}
+    (facts,) = run_cases(worker, 2, [case], OMPI_MCA_btl_vader_single_copy_mechanism="none")
+    assert facts["updates"] == 10
+    assert facts["sent"]["1"]["seconds"]["wait"] < 0.5 * 10 * 0.1
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,13 +16,15 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.algorithms import dqn
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.interfaces import Space
-from hpcrl.rl.runs import Run
+from hpcrl.rl.make import Training
+from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.learning import AsynchronousLoop, RoundLoop
 from hpcrl.rl.topologies.make import join, make_loop
-from hpcrl.rl.topologies.ports import Patience, RankGone
+from hpcrl.rl.topologies.ports import PairLearner, Patience, RankGone
 from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
+from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Reports, first_weights, learner_of, made_of
+from tests.rl.builders import Counter, Reports, first_weights, learner_of, made_of
 
 SPACE = Space(1, 2)
 
@@ -49,9 +52,6 @@ class Rounds:
 
     def publish(self, message: WeightsMessage) -> None:
         self.ends.append(message["end"])
-
-    def flush(self) -> None:
-        pass
 
 
 class Posted:
@@ -137,6 +137,52 @@ def test_versions_of_an_actor_do_not_go_back() -> None:
         loop.advance(1000, lambda: False)
 
 
+def blocks_of_round(number: int, count: int, version: int = 0, end: int = GOING) -> list[Block]:
+    """Return the blocks of two actors, who sent `count` transitions in this round and 10 in each before."""
+    return [block_of(actor, number, count, 10 * number + count, version, end) for actor in (0, 1)]
+
+
+def trained(total: int, file: Path | None, *rounds: list[Block]) -> tuple[Result, list[tuple[int, float]], Any]:
+    """Train with rounds of 20 steps, and return the result, the evaluations and the loop."""
+    wait = Patience(grace=0.0)
+    learning = {
+        "learning_starts": 1,
+        "updates": 3,
+        "batch_size": 4,
+        "evaluation_interval": 20,
+        "evaluation_episodes": 2,
+    }
+    ports = Rounds(wait, *rounds)
+    loop = loop_of(RoundLoop, ports, wait, topology="collective", total_steps=total, **learning)
+    made = made_of("dqn", loop._settings, SPACE)
+    training = Training(made, loop._learner, loop, [Counter(), Counter()], loop._run, dqn)
+    return train(training, checkpoint_file=file), loop._run.reporter.evaluations, loop
+
+
+@pytest.mark.parametrize("total", [40, 60])
+def test_what_a_signal_in_a_round_prevented_is_done_after_the_resume(tmp_path: Path, total: int) -> None:
+    """The actors finish their round, and its updates and its evaluation are still due: also if it was the last one."""
+    first, *later = blocks_of_round(0, 10), blocks_of_round(1, 10), blocks_of_round(2, 10, version=1)
+    later = later[: total // 20 - 1]
+    last = blocks_of_round(total // 20, 0, total // 20 - 1, COMPLETED)
+    whole = trained(total, None, first, *later, last)
+    assert (whole[0].outcome, whole[0].steps) == ("completed", total)
+
+    file = tmp_path / "c.npz"
+    told = [block_of(0, 1, 10, 20), block_of(1, 1, 10, 20, end=PREEMPTED)]
+    stopped = trained(total, file, first, told, blocks_of_round(2, 0, 0, COMPLETED))
+    assert (stopped[0].outcome, stopped[0].steps, stopped[2].updates) == ("preempted", 40, 3)
+    assert [step for step, _ in stopped[1]] == [20]
+
+    rest = [blocks_of_round(0, 10, version=2)] if total > 40 else []
+    resumed = trained(total, file, *rest, blocks_of_round(len(rest), 0, 2, COMPLETED))
+    assert resumed[0] == whole[0] and resumed[0].final_score is not None
+    assert stopped[1] + resumed[1] == whole[1] and len(whole[1]) == total // 20
+    assert resumed[2].updates == whole[2].updates == 3 * total // 20
+    states = [each[2]._learner.state() for each in (whole, resumed)]
+    assert all(array.tobytes() == states[1][name].tobytes() for name, array in states[0].items())
+
+
 def test_a_learner_whose_actors_do_not_answer_after_a_signal_gives_up() -> None:
     """It ends as after any signal, so that it writes its checkpoint, and tells nobody: who is left waits for the launcher."""
     wait = Patience(grace=0.0)
@@ -203,6 +249,15 @@ def test_a_signal_ends_the_wait_for_actors_that_do_not_start() -> None:
 def test_an_actor_waits_for_a_busy_learner_whatever_signal_came() -> None:
     answers = iter([False] * 200 + [True])
     Patience(lambda: True)(lambda: next(answers))
+    assert next(answers, None) is None
+
+
+def test_the_weights_have_left_when_the_updates_begin() -> None:
+    """MPI sends on only while it is called, and no update calls it: the actor would wait for them."""
+    answers = iter([False] * 200 + [True])
+    sent = SimpleNamespace(Test=lambda: next(answers))
+    world = SimpleNamespace(Isend=lambda buffer, dest, tag: sent)
+    PairLearner(Patience(), world, Block(SPACE, 1)).publish(WeightsMessage(1))
     assert next(answers, None) is None
 
 

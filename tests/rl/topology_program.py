@@ -132,6 +132,9 @@ def learner(
         if most_delay := case.get("delay"):
             late = delayed(most_delay, seed)
             loop._learn, loop._ports = late(loop._learn), Late(loop._ports, late)
+        if lasts := case.get("learning_lasts"):
+            learn = loop._learn
+            loop._learn = lambda: (time.sleep(lasts), learn())
     memory: Any = loop._updates.memory
     add = memory.add
     memory.add = lambda *given: (seen(*given), add(*given))[1]

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -359,12 +361,24 @@ def wait_for_progress(plan: Path) -> None:
     raise AssertionError("no progress")
 
 
-def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "stepping",
+    [
+        {},
+        {"environments": 4, "stepping": "processes"},
+        {"environments": 4, "stepping": "pipes", "workers": "environments"},
+    ],
+)
+def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path, stepping: dict[str, Any]) -> None:
     study = dqn_study()
     study["workload"]["hyperparameters"] |= {"total_steps": 40_000, "hidden": [128, 128], "evaluation_interval": 40_000}
+    study["workload"]["hyperparameters"] |= stepping
     plan = planned(tmp_path / "p", study)
     process = start(plan, JOB, HPCRL_ATTEMPT="local-1_0")
     wait_for_progress(plan)
+    if stepping:  # Slurm without control groups signals every process of a step
+        for other in psutil.Process(process.pid).children(recursive=True):
+            other.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 0
     first = only_record(plan)

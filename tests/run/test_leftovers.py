@@ -23,9 +23,9 @@ import psutil
 from hpcrl.run.leftovers import end_after_training
 from hpcrl.telemetry.processes import adopt_orphans
 adopt_orphans()
-keep = []
+keep, grace = [], 0.5
 {what}
-told = end_after_training(keep, 0.5)
+told = end_after_training(keep, grace)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 print(json.dumps({{"told": told, "left": len(children), "spent": used.ru_utime + used.ru_stime}}))
@@ -53,6 +53,14 @@ DAEMONIC = """
 context = multiprocessing.get_context("spawn")
 context.Process(target=time.sleep, args=(600,), daemon=True).start()
 """
+# As for the processes of environments: TERM does not end it.
+SERVER = """
+import signal
+resource_tracker.ensure_running()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(600,), daemon=True).start()
+grace = 600
+"""
 TRACKER = "resource_tracker.ensure_running()"
 KEPT = 'keep.append(subprocess.Popen(["sleep", "600"]).pid)'
 
@@ -72,10 +80,11 @@ def ended(what: str) -> dict[str, Any]:
         (FORK, f"1 process outlived the workload and had to be ended ({PYTHON})", 0),
         (STUBBORN, "2 processes outlived the workload and had to be ended (sh, sleep)", 0),
         (DAEMONIC, None, 1),  # the resource tracker
+        (SERVER, None, 1),
         (TRACKER, None, 1),
         (KEPT, None, 1),
     ],
-    ids=["nothing", "fork", "stubborn", "daemonic", "tracker", "kept"],
+    ids=["nothing", "fork", "stubborn", "daemonic", "server", "tracker", "kept"],
 )
 def test_all_but_the_libraries_own_processes_is_ended_and_told(what: str, told: str | None, left: int) -> None:
     found = ended(what)

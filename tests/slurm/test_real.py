@@ -139,9 +139,16 @@ def long_training(time: str = "00:10:00", **hyperparameters: Any) -> dict[str, A
     return study
 
 
-def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(sol: Cluster, tmp_path: Path) -> None:
-    """The test sends the warning that Slurm sends before a time limit, which is far away; the next test has Slurm's own."""
-    plan = sol.plan(tmp_path / "plan", long_training("01:00:00", hidden=[128, 128], total_steps=40_000))
+@pytest.mark.parametrize("stepping", [{}, {"environments": 4, "stepping": "processes"}], ids=["alone", "processes"])
+def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(
+    sol: Cluster, tmp_path: Path, stepping: dict[str, Any]
+) -> None:
+    """The test sends the warning that Slurm sends before a time limit, which is far away; the next test has Slurm's own.
+
+    Slurm sends it to the processes of the environments, too.
+    """
+    study = long_training("01:00:00", hidden=[128, 128], total_steps=40_000, **stepping)
+    plan = sol.plan(tmp_path / "plan", study)
     sol.submit(plan)
     sol.until(lambda: bool((status := plan_status(plan, sol.slurm)).cells[0].progress or not status.live()))
     key = plan_status(plan, sol.slurm).cells[0].status.key

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.rl.checkpoint import NamedArrays
+from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Algorithm, Arrays, Learner, Memory
 from hpcrl.rl.loops.acting import FrameworkActor
 from hpcrl.rl.loops.measures import Measures
@@ -44,7 +45,12 @@ class Updates:
             self._sync()
 
     def learn(self, step: int) -> None:
-        """Take the updates of one interval, which ends at an environment step."""
+        """Take the updates of one interval, which ends at an environment step; none if a rank has nothing to learn from yet.
+
+        That is so after a checkpoint that came before the first update: it has no windows that were not complete.
+        """
+        if self.taken == 0 and any_rank(self._run.collective, not self.memory.size):
+            return
         settings, learner, memory, switch = self._settings, self._learner, self.memory, self._clock.switch
         rates = {gradient_step.name: rate_of(gradient_step, settings, step) for gradient_step in self._algorithm.steps}
         if self._stacks:

@@ -210,9 +210,9 @@ class RoundLoop(LearnerLoop):
         self._granted = 0
 
     def _advance(self, until: int, stop: Callable[[], bool]) -> bool:
+        self._learn_what_is_due()  # after a checkpoint
         while self.step < until and not is_over(self._settings, self.step, self.episodes):
             if not self._outstanding:
-                self._learn_what_is_due()  # after a checkpoint
                 self._grant()
             self._stopping = self._stopping or stop()
             self._gather()
@@ -242,8 +242,6 @@ class RoundLoop(LearnerLoop):
             self._outstanding = True
 
     def _publish(self, end: int) -> None:
-        self._switch("send")
-        self._ports.flush()
         self._ports.publish(self._written(self._granted, end))
         self._switch("other")
 
@@ -259,7 +257,6 @@ class RoundLoop(LearnerLoop):
             self._gather()
         self._publish(PREEMPTED if self._stopping else COMPLETED)
         self._gather()
-        self._ports.flush()
 
 
 class AsynchronousLoop(LearnerLoop):

@@ -168,7 +168,6 @@ class PairLearner:
     def __init__(self, wait: Patience, world: Any, block: Block) -> None:
         self._wait = wait
         self._world, self._block = world, block
-        self._send: Any = None
 
     def gather(self) -> list[Block]:
         """Return the actor's block."""
@@ -176,13 +175,11 @@ class PairLearner:
         return [self._block]
 
     def publish(self, message: WeightsMessage) -> None:
-        """Send a message to the actor; it must not change before :meth:`flush`."""
-        self._send = self._world.Isend(message.buffer, dest=LEARNER + 1, tag=_TAG_WEIGHTS)
+        """Send a message to the actor, which waits for it, and return when it has left.
 
-    def flush(self) -> None:
-        """Wait until everything has been sent."""
-        if self._send is not None:
-            self._wait(self._send.Test)
+        Large ones leave only within calls of MPI, and the next one comes after the updates that the actor should not wait for.
+        """
+        self._wait(self._world.Isend(message.buffer, dest=LEARNER + 1, tag=_TAG_WEIGHTS).Test)
 
 
 class StarLearner:
@@ -213,9 +210,6 @@ class StarLearner:
     def publish(self, message: WeightsMessage) -> None:
         """Send a message to every actor."""
         self._wait(self._world.Ibcast(message.buffer, root=LEARNER).Test)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is on its way."""
 
 
 class StarActor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from multiprocessing import get_context
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import Any
@@ -26,11 +28,20 @@ _CONTEXTS: dict[str, SpawnContext | ForkServerContext] = {
 _NEEDED = ["hpcrl.rl.vector.processes", "hpcrl.rl.vector.pipes", "hpcrl.rl.envs.make", "gymnasium"]
 # Open files that this process keeps for each worker (a pipe, and two ends that tell of each other's death), and room for all others.
 _FILES, _OTHER_FILES = 3, 300
+# Slurm may send them to all processes of a step, but only the training answers them.
+_FOR_THE_TRAINING = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 
 
 def number_of(workers: str, count: int) -> int:
-    """Return how many processes there are for `count` environments: at most one for each core, or one for each environment."""
-    return count if workers == "environments" else min(count, len(os.sched_getaffinity(0)))
+    """Return how many processes there are for `count` environments: at most one for each core, or one for each environment.
+
+    The cores are those that this process may use, and of them no more than Slurm gave its task: without a plugin that binds tasks, a
+    process may use the whole node.
+    """
+    if workers == "environments":
+        return count
+    allowed = len(os.sched_getaffinity(0))
+    return min(count, allowed, int(os.environ.get("SLURM_CPUS_PER_TASK") or allowed))
 
 
 class Workers:
@@ -58,14 +69,17 @@ class Workers:
         self.shares = [
             slice(int(places[0]), int(places[-1]) + 1) for places in np.array_split(np.arange(count), number)
         ]
+        atexit.register(self.close)  # before Python's own exit, which sends them TERM and waits
         try:
             if workers == WORKERS[1]:
                 _allow_files(_FILES * number + _OTHER_FILES)
                 context.set_forkserver_preload([*_NEEDED, _module_of(make_environment)])
             for share in self.shares:
                 ours, theirs = context.Pipe()
-                process = context.Process(target=work, args=(make_environment, share, theirs, ours, *more), daemon=True)
-                process.start()
+                given = work, make_environment, share, theirs, ours, *more
+                process = context.Process(target=_begin, args=given, daemon=True)
+                with _signals_held():
+                    process.start()
                 theirs.close()
                 self._processes.append((process, ours))
         except (OSError, EOFError) as error:
@@ -101,6 +115,30 @@ class Workers:
             process.join(5)
             if process.is_alive():
                 process.kill()
+        atexit.unregister(self.close)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold the signals of the training back from processes that start here, from their first moment on: they inherit it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINING)
+    try:
+        resource_tracker.ensure_running()  # some versions of Python let TERM through again when they start it
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_TRAINING)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(work: Callable[..., None], *given: Any) -> None:
+    """Work, and do nothing at the signals of the training.
+
+    They are not ignored or still held back, because a simulator that an environment starts would inherit that, and TERM would not end it.
+    """
+    for number in _FOR_THE_TRAINING:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_TRAINING)
+    work(*given)
 
 
 def serve(connection: Connection, other: Connection, answer: Callable[[Any], Any]) -> None:
