@@ -170,7 +170,9 @@ def main(framework: str, execution: str, part: str) -> None:
         "probes with everything": learned(
             framework, execution, 5, double=True, dueling=True, optimizer="rmsprop", optimizer_epsilon=1e-4, loss="mse"
         ),
-        "identical": runs_twice(framework, execution, SETTINGS if part == "whole" else replace(SETTINGS, total_steps=200)),
+        "identical": runs_twice(
+            framework, execution, SETTINGS if part == "whole" else replace(SETTINGS, total_steps=200)
+        ),
         "diverged": diverges(framework, execution),
     }
     if execution != "fused":
