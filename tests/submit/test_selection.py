@@ -36,7 +36,7 @@ def test_a_part_is_chosen_by_configuration(tmp_path: Path, fake: FakeSlurm) -> N
 
 @pytest.mark.parametrize(
     ("values", "text", "cells"),
-    [([True, False], "true", 1), ([1, 2], "1.0", 1), ([0.001, 0.01], "1e-3", 1), (["1e-3", "x"], "0.001", 0)],
+    [([True, False], "true", 1), ([1, 2], "1.0", 1), ([0.001, 0.01], "1e-3", 1), (["b", "x"], "B", 0)],
 )
 def test_values_of_where_are_written_as_in_a_study(tmp_path: Path, values: list[Any], text: str, cells: int) -> None:
     plan = planned(tmp_path / "plan", study(axes={"variant": values}), "sol")
