@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
 from hpcrl.collect.parts import ACCOUNTING, SUMMARIES, read_part, write_part
+from hpcrl.formats.lease import check_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Plan, find_job, read_cells
 from hpcrl.formats.submission import ELSEWHERE
@@ -218,12 +219,13 @@ def as_table(plan_id: str, attempts: Mapping[AttemptKey, Accounted]) -> pa.Table
     return pa.Table.from_arrays(made, schema=_SCHEMA)
 
 
-def write_kept(dataset: Path, tables: Sequence[pa.Table]) -> None:
-    """Keep these answers, and no others."""
+def write_kept(dataset: Path, tables: Sequence[pa.Table], lease: Path) -> None:
+    """Keep these answers, and no others. The lease is that of :func:`hpcrl.collect.parts.write_part`."""
     path = dataset / SUMMARIES / ACCOUNTING
     table = pa.concat_tables(tables)
     if not len(table):
+        check_lease(lease)
         path.unlink(missing_ok=True)
     else:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in ("plan", "cell", "name")])
-        write_part(path, table.take(order).combine_chunks())
+        write_part(path, table.take(order).combine_chunks(), lease)
