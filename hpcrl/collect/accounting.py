@@ -18,7 +18,7 @@ from hpcrl.collect.arrays import column
 from hpcrl.collect.parts import ACCOUNTING, SUMMARIES, read_part, write_part
 from hpcrl.formats.lease import check_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Plan, find_job, read_cells
+from hpcrl.formats.plan import Plan, cell_ids, find_job
 from hpcrl.formats.submission import ELSEWHERE
 from hpcrl.schedulers.interface import look
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
@@ -125,15 +125,20 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
         ledger.close()
     ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
     usage = slurm.usage(sorted(ids, key=int))
-    jobs = {job.name: job for job in plan.cell_jobs()}
+    jobs = {job.name: (plan, job) for job in plan.jobs}
+    by_file: dict[str, list[str]] = {}
     since = 0.0
     for submission in submissions:
         answers.tokens.add(submission.token)
         since = max(since, submission.at)
-        job = jobs.get(submission.job) or find_job(directory, submission.job)[1]
+        if submission.job not in jobs:
+            jobs[submission.job] = find_job(directory, submission.job)
+        made, job = jobs[submission.job]
         if job.stage != "cells":
             continue
-        cells = list(read_cells(directory, job))
+        if made.cells_file not in by_file:
+            by_file[made.cells_file] = cell_ids(directory, made)
+        cells = by_file[made.cells_file][job.first : job.first + job.count]
         by_id = view.jobs.get(submission.name) or {job_id: {} for job_id in submission.job_ids}
         alone = submission.cells_per_task == 1  # else Slurm's figures are totals of several cells
         for index, task, attempt in submission.places():
@@ -141,7 +146,7 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
-                answers.attempts[cells[task].id, name] = Accounted(
+                answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,
                     token=submission.token,
                     number=submission.number,
