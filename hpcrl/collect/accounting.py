@@ -16,9 +16,12 @@ import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
 from hpcrl.collect.parts import ACCOUNTING, SUMMARIES, read_part, write_part
+from hpcrl.errors import HpcrlError
+from hpcrl.formats.attempts import Progress, read_attempts
+from hpcrl.formats.lease import check_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import Plan, find_job, read_cells
-from hpcrl.formats.submission import ELSEWHERE
+from hpcrl.formats.plan import Plan, cell_ids, find_job
+from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.schedulers.interface import look
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
@@ -33,7 +36,7 @@ _SCHEMA = pa.schema(
         ("ledger", _TEXT), ("token", _TEXT), ("number", _I64), ("at", _F64), ("since", _F64), ("elsewhere", pa.bool_()),
         ("memory", _I64), ("time", _I64), ("attempt", _I64), ("partition", _TEXT), ("qos", _TEXT), ("key", _TEXT),
         ("state", _TEXT), ("exit_code", _TEXT), ("elapsed", _F64), ("cpu_seconds", _F64), ("memory_peak", _F64),
-        ("energy", _F64), ("nodes", _TEXT),
+        ("energy", _F64), ("nodes", _TEXT), ("shared", pa.bool_()), ("unbegun", pa.bool_()),
     ]
 )  # fmt: skip
 # (cell, the attempt's name without its restart count)
@@ -52,8 +55,10 @@ class Accounted:
         elsewhere: its ledger belongs to a copy of the plan, which leaves the attempt to the original.
         attempt: the granted number.
         key: the Slurm job, as ``JOBID_INDEX``; None without Slurm.
-        state, exit_code, elapsed: the scheduler's answer.
-        cpu_seconds, memory_peak, energy, nodes: Slurm's accounting; None where it is of several cells.
+        state: the scheduler's answer.
+        exit_code, elapsed, cpu_seconds, memory_peak, energy, nodes: its accounting; None where it is of several cells.
+        shared: the array task runs several cells, and `state` is that of the whole task.
+        unbegun: this cell had not begun in a shared task that runs, or that other cells had begun.
     """
 
     ledger: str
@@ -75,6 +80,12 @@ class Accounted:
     memory_peak: float | None = None
     energy: float | None = None
     nodes: str | None = None
+    shared: bool = False
+    unbegun: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING or (self.unbegun and self.state in RUNNING)
 
     @property
     def has_ended(self) -> bool:
@@ -105,8 +116,8 @@ def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
     return every
 
 
-def _certainty(known: Accounted) -> tuple[bool, bool, bool]:
-    return not known.elsewhere, known.has_ended, known.state != UNKNOWN
+def _certainty(known: Accounted) -> tuple[bool, bool, bool, bool]:
+    return not known.elsewhere, known.has_ended, known.state != UNKNOWN, not known.unbegun
 
 
 def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
@@ -124,23 +135,30 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
         ledger.close()
     ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
     usage = slurm.usage(sorted(ids, key=int))
-    jobs = {job.name: job for job in plan.cell_jobs()}
+    jobs = {job.name: (plan, job) for job in plan.jobs}
+    by_file: dict[str, list[str]] = {}
+    progress = _progress(directory, submissions)
     since = 0.0
     for submission in submissions:
         answers.tokens.add(submission.token)
         since = max(since, submission.at)
-        job = jobs.get(submission.job) or find_job(directory, submission.job)[1]
+        if submission.job not in jobs:
+            jobs[submission.job] = find_job(directory, submission.job)
+        made, job = jobs[submission.job]
         if job.stage != "cells":
             continue
-        cells = list(read_cells(directory, job))
+        if made.cells_file not in by_file:
+            by_file[made.cells_file] = cell_ids(directory, made)
+        cells = by_file[made.cells_file][job.first : job.first + job.count]
         by_id = view.jobs.get(submission.name) or {job_id: {} for job_id in submission.job_ids}
         alone = submission.cells_per_task == 1  # else Slurm's figures are totals of several cells
+        unbegun = _unbegun(submission, cells, progress)
         for index, task, attempt in submission.places():
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
-                answers.attempts[cells[task].id, name] = Accounted(
+                answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,
                     token=submission.token,
                     number=submission.number,
@@ -154,14 +172,36 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                     qos=job.qos,
                     key=name if job_id else None,
                     state=state.state,
-                    exit_code=state.exit_code,
-                    elapsed=state.elapsed,
+                    exit_code=state.exit_code if alone else None,
+                    elapsed=state.elapsed if alone else None,
                     cpu_seconds=used.cpu_seconds,
                     memory_peak=used.memory_peak,
                     energy=used.energy,
                     nodes=used.nodes,
+                    shared=not alone,
+                    unbegun=task in unbegun and (unbegun[task] or state.state in RUNNING),
                 )
     return answers
+
+
+def _progress(directory: Path, submissions: Sequence[Submission]) -> Progress | None:
+    """Read the fence if array tasks run several cells; None if it is not needed, or cannot be read."""
+    if all(submission.cells_per_task == 1 for submission in submissions):
+        return None
+    try:
+        return read_attempts(directory)
+    except HpcrlError:
+        return None
+
+
+def _unbegun(submission: Submission, cells: Sequence[str], progress: Progress | None) -> dict[int, bool]:
+    """Return the cells that have not begun, and whether others of their array tasks have; none if each has a task of its own."""
+    if progress is None or submission.cells_per_task == 1:
+        return {}
+    places = list(submission.places())
+    unbegun = {task: index for index, task, attempt in places if not progress.has_begun(cells[task], attempt)}
+    begun = {index for index, task, _ in places if task not in unbegun}
+    return {task: index in begun for task, index in unbegun.items()}
 
 
 def read_kept(dataset: Path) -> pa.Table:
@@ -218,12 +258,13 @@ def as_table(plan_id: str, attempts: Mapping[AttemptKey, Accounted]) -> pa.Table
     return pa.Table.from_arrays(made, schema=_SCHEMA)
 
 
-def write_kept(dataset: Path, tables: Sequence[pa.Table]) -> None:
-    """Keep these answers, and no others."""
+def write_kept(dataset: Path, tables: Sequence[pa.Table], lease: Path) -> None:
+    """Keep these answers, and no others. The lease is that of :func:`hpcrl.collect.parts.write_part`."""
     path = dataset / SUMMARIES / ACCOUNTING
     table = pa.concat_tables(tables)
     if not len(table):
+        check_lease(lease)
         path.unlink(missing_ok=True)
     else:
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in ("plan", "cell", "name")])
-        write_part(path, table.take(order).combine_chunks())
+        write_part(path, table.take(order).combine_chunks(), lease)

@@ -11,13 +11,14 @@ from typing import Any
 
 from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.formats.facts import RETURNS, StudyFacts
-from hpcrl.formats.outcomes import RankEnd, cause
+from hpcrl.formats.outcomes import FAILURES, RankEnd, cause, place_of
 from hpcrl.formats.plan import Cell, Plan
 from hpcrl.profilers import KEY as PROFILE
+from hpcrl.schedulers.states import OF_ALL_CELLS
 from hpcrl.searches import ID as SEARCH_ID
 from hpcrl.slurm.client import RUNNING, WAITING
 
-# The outcome of an attempt when Slurm ended its job, whatever its record says.
+# The outcome of an attempt when Slurm ended its job before the attempt had completed.
 _OUTCOME = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "timeout",
@@ -28,6 +29,7 @@ _OUTCOME = {
     "PREEMPTED": "preempted",
 }
 _AT_A_SIGNAL = ("preempted", "timeout")
+_SUCCESSES = ("completed", "pruned")
 # Results of a calibration; a higher value means a faster machine.
 CALIBRATION = ("matrix", "memory", "python", "environment")
 EARLY_SECONDS = 2.0  # a record that began so many seconds before its submission was written with another clock
@@ -130,7 +132,7 @@ def rows_without_records(
         if (
             (name, base) not in newest
             and not known.elsewhere
-            and known.state not in WAITING
+            and not known.waits
             and (name, known.ledger, known.attempt) not in recorded
         ):
             rows.append(_row_without_record(plan, cells[name], base, charges, known))
@@ -168,7 +170,11 @@ def _row_of_records(
 ) -> dict[str, Any]:
     first = group[0]
     head, footer = first["header"], first["footer"] or {}
-    outcome, reason = _outcome(group, found, last)
+    asked = cell.asked
+    ends, missing = _ends(group), asked.tasks - len({record["header"]["rank"] for record in group})
+    own = cause(ends, len(group))
+    told = found if last and not (found and found.shared and _tells_all(own, missing)) else None
+    outcome, reason = _outcome(own, ends, missing, told, last)
     wall = max(record["wall_time"] for record in group)
     if plan.study.search:  # the cell drew hyperparameters when it started
         drawn = head.get("drawn") or {}
@@ -204,11 +210,11 @@ def _row_of_records(
         **_calibration(group),
     }
     if wall and (used := row.get("cpu_seconds")):
-        row["cpu_utilisation"] = used / (wall * cell.asked.cores)
+        row["cpu_utilisation"] = used / (wall * asked.cores)
     if found:
         row |= _requested(found)
-    if found and last:
-        row |= _accounting(found)
+    if told:
+        row |= _accounting(told)
     row["notes"] = "; ".join(_notes(group, found)) or None
     return row
 
@@ -290,6 +296,8 @@ def _row_without_record(plan: Plan, cell: Cell, attempt: str, charges: Charges, 
     reason = f"it left no record; the scheduler says {found.state}" + (
         f", exit code {found.exit_code}" if found.exit_code else ""
     )
+    if found.unbegun and found.has_ended and found.state not in OF_ALL_CELLS:
+        outcome, reason = "lost", f"its array task ended before it began; the scheduler says {found.state} of the task"
     row = _identity(plan, cell, attempt, charges)
     row |= {
         "outcome": outcome,
@@ -369,27 +377,56 @@ def _accounting(found: Accounted) -> dict[str, Any]:
     }
 
 
-def _outcome(group: list[Mapping[str, Any]], found: Accounted | None, last: bool) -> tuple[str, str | None]:
-    """Decide the outcome of an attempt. If Slurm ended the job, its state decides; otherwise the worst that any rank recorded."""
-    if last and found and found.state in _OUTCOME:
-        return _OUTCOME[found.state], f"the scheduler says {found.state}"
-    ended = [record for record in group if record["footer"]]
-    ends = [_rank_end(record) for record in ended]
-    if decided := cause(ends, len(group)):
-        return decided.outcome, decided.reason
+def _tells_all(own: RankEnd | None, missing: int) -> bool:
+    """Tell whether the records of an attempt say how it ended, so that the state of a task of several cells adds nothing.
+
+    An attempt that was ended by a signal does not know who sent it.
+    """
+    return own is not None and (own.outcome in FAILURES or (own.outcome != "preempted" and missing <= 0))
+
+
+def _outcome(
+    own: RankEnd | None, ends: list[RankEnd], missing: int, told: Accounted | None, last: bool
+) -> tuple[str, str | None]:
+    """Decide the outcome of an attempt, and why it did not complete.
+
+    If all ranks completed, it has. Else the state decides if Slurm ended the job, otherwise the worst that any rank recorded.
+
+    Args:
+        own: the end of the whole attempt, if the records say it. ends: of the ranks that have ended.
+        missing: number of ranks without a record.
+        told: what the scheduler says of this restart; None if nothing.
+        last: whether it is the newest restart.
+    """
+    if told and told.state in _OUTCOME and not (own and own.outcome in _SUCCESSES and missing <= 0):
+        return _OUTCOME[told.state], f"the scheduler says {told.state}"
+    exit_code = f"; exit code {told.exit_code}" if told and told.exit_code else ""
+    if told and told.state == "FAILED" and missing > 0 and not (own and own.outcome in FAILURES):
+        return "failed", f"{missing} of its ranks left no record{exit_code}"
+    if own:
+        return own.outcome, own.reason
     if not last:
         return "preempted", "it was requeued"
-    if found and found.state in RUNNING | WAITING:
+    if told and told.state in RUNNING | WAITING:
         return "running", None
-    for end in ends:
-        if end.outcome in _AT_A_SIGNAL:  # those without a footer waited for it, and were ended with it
-            return end.outcome, end.reason
-    if found and found.state == "FAILED":
-        return "failed", f"it ended without a footer; exit code {found.exit_code}"
+    # The ranks without a footer waited for one that a signal ended, and were ended with it.
+    if stopped := [end for end in ends if end.outcome in _AT_A_SIGNAL]:
+        worst = min(stopped, key=lambda end: place_of(end.outcome))
+        return worst.outcome, worst.reason
+    if told and told.state == "FAILED":
+        return "failed", f"it ended without a footer{exit_code}"
     return "lost", "it ended without a footer, and no scheduler says why"
 
 
-def _rank_end(record: Mapping[str, Any]) -> RankEnd:
+def _ends(group: list[Mapping[str, Any]]) -> list[RankEnd]:
+    """Return how the ranks ended that have, with the times of the first node's clock."""
+    heads = [record["header"] for record in group]
+    # Only the first rank of a node knows by how much the node's clock is ahead.
+    ahead = {head["node"]: offset for head in heads if (offset := head.get("clock_offset"))}
+    return [_rank_end(record, ahead.get(record["header"]["node"], 0.0)) for record in group if record["footer"]]
+
+
+def _rank_end(record: Mapping[str, Any], ahead: float) -> RankEnd:
     head, footer = record["header"], record["footer"]
-    time = head["started"] + record["wall_time"]
+    time = head["started"] - ahead + record["wall_time"]
     return RankEnd(head["rank"], footer["outcome"], footer.get("reason"), bool(footer.get("killed_by")), time)

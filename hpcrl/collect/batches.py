@@ -15,34 +15,42 @@ from hpcrl.collect.finding import Found
 from hpcrl.collect.parts import SUMMARIES, SUMMARY_SCHEMA, part_file, write_part
 from hpcrl.collect.reading import PROVENANCE, Reader, RecordData, provenance_text
 from hpcrl.collect.summaries import Samples, summaries
+from hpcrl.errors import HpcrlError
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.record import RecordError, record_name
 
 
 @without_gc()
-def merge_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
-    """Write one part of each table; return the records that were refused, with the reason."""
+def merge_batch(
+    dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]], lease: Path
+) -> dict[str, str]:
+    """Write one part of each table; return the records that were refused, with the reason.
+
+    The lease is that of :func:`hpcrl.collect.parts.write_part`.
+    """
     with np.errstate(all="ignore"):  # untrusted numbers may be of any size
         try:
-            return _write_batch(dataset, number, batch, cells)
-        except OSError:
+            return _write_batch(dataset, number, batch, cells, lease)
+        except (OSError, HpcrlError):
             raise
         except Exception:
             # A record has a fault that no check knows. Each record is tried alone, and only those that fail are left out.
             refused: dict[str, str] = {}
             for record in batch:
                 try:
-                    refused |= _write_batch(dataset, number, [record], cells)
-                except OSError:
+                    refused |= _write_batch(dataset, number, [record], cells, lease)
+                except (OSError, HpcrlError):
                     raise
                 except Exception as error:
                     refused[record.name] = unforeseen(error)
             return refused | _write_batch(
-                dataset, number, [record for record in batch if record.name not in refused], cells
+                dataset, number, [record for record in batch if record.name not in refused], cells, lease
             )
 
 
-def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> dict[str, str]:
+def _write_batch(
+    dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]], lease: Path
+) -> dict[str, str]:
     refused = {}
     reader = Reader()
     read = []
@@ -67,9 +75,9 @@ def _write_batch(dataset: Path, number: int, batch: list[Found], cells: dict[str
     words = {name: [row[place] for row in kept] for place, name in enumerate(named)}
     words["summary"] = [json.dumps(summary) for summary in summaries(read, samples)]
     for table, content in tables(read, samples):
-        write_part(part_file(dataset, table, number), content)
+        write_part(part_file(dataset, table, number), content, lease)
     columns = [column(words[field.name], field.type) for field in SUMMARY_SCHEMA]
-    write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA))
+    write_part(part_file(dataset, SUMMARIES, number), pa.Table.from_arrays(columns, schema=SUMMARY_SCHEMA), lease)
     return refused
 
 

@@ -45,11 +45,12 @@ def write_cells(
     opened: Sequence[tuple[Path, Plan]],
     cells: dict[str, dict[str, Cell]],
     slurm: Slurm,
+    lease: Path,
 ) -> pa.Table:
     """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows.
 
     One plan may have several directories. What the schedulers said of its attempts is kept, too, for a later call that does
-    not get all of them.
+    not get all of them. The lease is that of :func:`hpcrl.collect.parts.write_part`.
     """
     path = part_file(dataset, "cells", 0)
     pieces: dict[tuple[str, str, str], list[pa.Table]] = {}
@@ -81,11 +82,11 @@ def write_cells(
                     f"({type(error).__name__}: {error}): leave this plan out"
                 ) from None
             del accounted
-    write_kept(dataset, answers)
+    write_kept(dataset, answers, lease)
     del answers, kept, others
     ordered = [table for key in sorted(pieces) for table in pieces[key]] or [_empty(SCHEMAS["cells"])]
     table = pa.concat_tables(ordered).unify_dictionaries().combine_chunks()
-    write_part(path, table)
+    write_part(path, table, lease)
     return table
 
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.plan import RECORDS, Plan
-from hpcrl.formats.record import SUFFIX
+from hpcrl.formats.record import SUFFIX, read_frames
 
 
 class Found(NamedTuple):
-    """A record that is new or has grown. There may be 100,000, so it has only what cannot be computed."""
+    """A record that is new or has changed. There may be 100,000, so it has only what cannot be computed."""
 
     plan: str
     folder: str
@@ -66,11 +66,15 @@ class Refusal(NamedTuple):
 
 
 def find(opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]) -> tuple[list[Found], int, list[Refusal]]:
-    """Return the records that are new or have grown, the number of the others, and the files that cannot be records.
+    """Return the records that are new or have changed, the number of the others, and the files that cannot be records.
 
     The latter are not regular files, or conflicts between copies of a plan.
 
-    Copies of a plan directory have two files for one record. If one continues the other, the longer one counts.
+    Copies of a plan directory have two files for one record. If one continues the other, the longer one counts. So it does if the dataset has
+    it from an earlier call.
+
+    Args:
+        known: size, time of change and part of each record of the dataset; no part: it was refused.
     """
     records: dict[str, dict[str, Found]] = {}
     odd: list[Refusal] = []
@@ -101,8 +105,28 @@ def find(opened: Sequence[tuple[Path, Plan]], known: Mapping[str, list[Any]]) ->
                     reason = f"differs from {other.file}, which has the same name: one of them was changed by hand"
                     odd.append(Refusal(*record[:3], reason, "conflict"))
     every = [record for own in records.values() for record in own.values()]
-    fresh = [record for record in every if known.get(record.name, [None, None])[:2] != [record.size, record.time]]
+    fresh = [record for record in every if _has_changed(record, known.get(record.name))]
     return fresh, len(every) - len(fresh), odd
+
+
+def _has_changed(record: Found, before: Sequence[Any] | None) -> bool:
+    """Tell whether a record is not in the dataset as it is here. An older copy of one that the dataset has does not count.
+
+    A record grows. It gets shorter only if a footer replaces what was half-written when its writer was killed.
+    """
+    if before is None:
+        return True
+    size, time, part = before
+    if part is None or record.size >= size:
+        return [record.size, record.time] != [size, time]
+    return record.time > time and _has_footer(record)
+
+
+def _has_footer(record: Found) -> bool:
+    try:
+        return any(True for _ in read_frames(record.file, frozenset({"footer"})))
+    except Exception:
+        return True  # it was damaged since: reading it tells why
 
 
 def _goes_on(shorter: Found, longer: Found) -> bool:

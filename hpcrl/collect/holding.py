@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hpcrl.collect.parts import ACCOUNTING, SUMMARIES
+from hpcrl.collect.parts import SUMMARIES
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.lease import FOLDER, Say, held_lease
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, VERSION, read_index
@@ -18,8 +18,10 @@ _NAMES = {SUMMARIES, *SCHEMAS, FOLDER, QUARANTINE}
 
 
 @contextmanager
-def held_dataset(dataset: Path, say: Say) -> Iterator[dict[str, Any]]:
-    """Hold a dataset, which is created if it does not exist, and give its index. `say` gets a line if this one waits.
+def held_dataset(dataset: Path, say: Say) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Hold a dataset, which is created if it does not exist, and give its index and the file of the lease on it.
+
+    `say` gets a line if this one waits.
 
     Raises:
         UsageError: the directory is something else, or a dataset of another format.
@@ -33,16 +35,17 @@ def held_dataset(dataset: Path, say: Say) -> Iterator[dict[str, Any]]:
         raise HpcrlError(f"{dataset}: cannot be made: {error.strerror}") from None
     if not os.access(dataset / FOLDER, os.W_OK):
         raise HpcrlError(f"{dataset}: cannot be written by you: collect into a dataset of your own with -o")
-    with held_lease(dataset, "collect", say):
+    with held_lease(dataset, "collect", say) as lease:
         index = _index(dataset)
         try:
             _remove_unfinished(dataset, index["parts"])
         except OSError as error:
             raise HpcrlError(f"{error.filename}: cannot be removed: {error.strerror}") from None
         try:
-            yield index
+            yield index, lease.path
         except BaseException:  # a full disk, Ctrl-C: give back the space
             with suppress(OSError, HpcrlError):
+                lease.check()  # else they are those of another process
                 _remove_unfinished(dataset, _index(dataset)["parts"])
             raise
 
@@ -58,9 +61,14 @@ def _index(dataset: Path) -> dict[str, Any]:
 
 
 def _remove_unfinished(dataset: Path, parts: int) -> None:
-    """Remove parts that the index does not count: their records are read again."""
+    """Remove parts that the index does not count: their records are read again.
+
+    What is half-written goes first: a process that lost the lease may still rename it.
+    """
+    for pattern in (f".{INDEX}.*", f".{QUARANTINE}.*", *(f"{table}/.*.parquet" for table in (SUMMARIES, *SCHEMAS))):
+        for path in dataset.glob(pattern):
+            path.unlink(missing_ok=True)
     for table in _PARTS:
-        for path in (dataset / table).glob("*part-*.parquet"):  # a name that begins with a dot: half-written
+        for path in (dataset / table).glob("part-*.parquet"):
             if not (number := path.stem.removeprefix("part-")).isdecimal() or int(number) >= parts:
-                path.unlink()
-    (dataset / SUMMARIES / f".{ACCOUNTING}").unlink(missing_ok=True)  # half-written
+                path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hpcrl.collect.reading import PROVENANCE, Reader, provenance_text
 from hpcrl.collect.workers import workers
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger, write_atomically
-from hpcrl.formats.lease import Say
+from hpcrl.formats.lease import Say, check_lease
 from hpcrl.formats.memory import without_gc
 from hpcrl.formats.plan import Cell, Plan, check_cells, every_cell, read_plan
 from hpcrl.formats.record import UNMEASURED, RecordError
@@ -79,14 +80,15 @@ def collect(
         HpcrlError: the dataset cannot be written.
     """
     opened = _opened(plans)
-    with held_dataset(dataset, say) as index:
-        return _collect(opened, dataset, index, slurm, report, processes)
+    with held_dataset(dataset, say) as (index, lease):
+        return _collect(opened, dataset, index, lease, slurm, report, processes)
 
 
 def _collect(
     opened: Sequence[tuple[Path, Plan]],
     dataset: Path,
     index: dict[str, Any],
+    lease: Path,
     slurm: Slurm,
     report: Report,
     processes: int | None,
@@ -101,7 +103,7 @@ def _collect(
     bad: list[Refusal] = []
     reasons: dict[str, str] = {}  # one copy of each: most records of a kind have the same
     try:
-        _forget(dataset, index, {record.name for record in fresh})
+        _forget(dataset, index, {record.name for record in fresh}, lease)
         cells = _cells(opened)
         batches, total, seen = deque(_batches(fresh)), len(fresh), 0
         del fresh  # here and below: the memory of 100,000 records counts
@@ -110,7 +112,7 @@ def _collect(
         lines = []  # of the index, one for each batch
         at_once = min(processes or _cores(), len(batches))
         alone = at_once < 2 and len(batches) < MANY_BATCHES
-        with workers(0 if alone else at_once, dataset, _ids(cells)) as run:
+        with workers(0 if alone else at_once, dataset, _ids(cells), lease) as run:
             for number, refused in zip(numbers, run(list(zip(numbers, batches, strict=True))), strict=True):
                 batch = batches.popleft()
                 known = {}
@@ -130,15 +132,16 @@ def _collect(
         done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda each: each[1:3])
         del known_bad, bad, reasons, conflicts
         pa.default_memory_pool().release_unused()
-        rows = write_cells(dataset, opened, cells, slurm)
+        rows = write_cells(dataset, opened, cells, slurm, lease)
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
         done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())
         done.outcomes = {entry["values"]: entry["counts"] for entry in pc.value_counts(latest).to_pylist()}
         del rows, latest
         pa.default_memory_pool().release_unused()
-        write_atomically(dataset / QUARANTINE, _quarantine_text(done.quarantined))
-        write_atomically(dataset / INDEX, _index_text(index, lines))
+        mine = partial(check_lease, lease)
+        write_atomically(dataset / QUARANTINE, _quarantine_text(done.quarantined), check=mine)
+        write_atomically(dataset / INDEX, _index_text(index, lines), check=mine)
     except (OSError, pa.ArrowException) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise HpcrlError(
@@ -263,7 +266,7 @@ def _read_quarantine(dataset: Path) -> list[Refusal]:
     return [Refusal.of(entry) for entry in entries]
 
 
-def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
+def _forget(dataset: Path, index: dict[str, Any], names: set[str], lease: Path) -> None:
     """Remove the rows of records that have grown from the parts that contain them."""
     stale: dict[int, set[str]] = {}
     for name in names & set(index["records"]):
@@ -287,5 +290,6 @@ def _forget(dataset: Path, index: dict[str, Any], names: set[str]) -> None:
             write_part(
                 part_file(dataset, table, number),
                 rows.filter(column([key not in lost for key in keys], pa.bool_())),
+                lease,
             )
-        write_part(part_file(dataset, SUMMARIES, number), known.filter(column(keep, pa.bool_())))
+        write_part(part_file(dataset, SUMMARIES, number), known.filter(column(keep, pa.bool_())), lease)

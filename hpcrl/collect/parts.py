@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcrl.collect.reading import PROVENANCE
+from hpcrl.formats.lease import check_lease
 
 SUMMARIES = "records"
 ACCOUNTING = "accounting.parquet"  # beside the summaries: what the schedulers said of attempts
@@ -41,13 +43,31 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def write_part(path: Path, table: pa.Table) -> None:
-    """Write a whole part or nothing."""
-    temporary = path.with_name(f".{path.name}")
+def write_part(path: Path, table: pa.Table, lease: Path) -> None:
+    """Write a whole part or nothing.
+
+    Whoever takes over the dataset first takes the lease, then removes temporary files. So a process that was stopped does not write
+    afterwards, at whatever place it was stopped: either its check fails, or it has nothing left to rename.
+
+    Args:
+        lease: the file of the lease on the dataset that this process, or the one that started it, holds.
+
+    Raises:
+        HpcrlError: another process has taken over the dataset.
+    """
+    temporary = path.with_name(f".{path.stem}-{lease.name}.parquet")  # no other process has this name
     # Numbers hardly repeat, and a search for a dictionary of them takes half of the time of writing.
     words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
-    pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
-    temporary.replace(path)
+    try:
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
+        check_lease(lease)
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, FileNotFoundError):
+            check_lease(lease)
+        raise
 
 
 class Summaries:

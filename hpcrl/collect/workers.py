@@ -33,17 +33,18 @@ Merge: TypeAlias = Callable[[Sequence[Batch]], Iterable[Refused]]
 
 
 @contextmanager
-def workers(count: int, dataset: Path, cells: dict[str, set[str]]) -> Iterator[Merge]:
+def workers(count: int, dataset: Path, cells: dict[str, set[str]], lease: Path) -> Iterator[Merge]:
     """Give a function that merges batches, in their order, in so many other processes; 0: in this one.
 
     Args:
         cells: the ids of the cells of each plan.
+        lease: of the dataset, see :func:`hpcrl.collect.parts.write_part`.
 
     Raises:
         HpcrlError: a process was killed.
     """
     if not count:
-        yield lambda batches: (_merged(dataset, number, batch, cells) for number, batch in batches)
+        yield lambda batches: (_merged(dataset, number, batch, cells, lease) for number, batch in batches)
         return
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     processes: list[subprocess.Popen[bytes]] = []
@@ -59,7 +60,7 @@ def workers(count: int, dataset: Path, cells: dict[str, set[str]]) -> Iterator[M
     try:
         for _ in range(count):
             processes.append(process := _start())
-            _send(process, (dataset, cells))
+            _send(process, (dataset, cells, lease))
             idle.put(process)
         yield lambda batches: threads.map(merge, batches)
     finally:
@@ -77,11 +78,11 @@ def use_system_memory() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
 
 
-def _merged(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]]) -> Refused:
+def _merged(dataset: Path, number: int, batch: list[Found], cells: dict[str, set[str]], lease: Path) -> Refused:
     large = any(record.size > _LARGE for record in batch)
     if large:
         pa.default_memory_pool().release_unused()  # what the batches before it needed
-    refused = merge_batch(dataset, number, batch, cells)
+    refused = merge_batch(dataset, number, batch, cells, lease)
     if large:
         pa.default_memory_pool().release_unused()
     return refused
@@ -125,14 +126,14 @@ def main() -> None:
     use_system_memory()
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a library must not mix with the answers
-    dataset, cells = pickle.load(requests)
+    dataset, cells, lease = pickle.load(requests)
     while True:
         try:
             number, batch = pickle.load(requests)
         except EOFError:
             return
         try:
-            answer: tuple[Refused, Exception | None] = _merged(dataset, number, batch, cells), None
+            answer: tuple[Refused, Exception | None] = _merged(dataset, number, batch, cells, lease), None
         except Exception as error:
             answer = {}, error
         pickle.dump(answer, answers)

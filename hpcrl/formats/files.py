@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -38,8 +38,16 @@ def private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def write_atomically(path: Path, content: str | bytes | Iterable[bytes], executable: bool = False) -> None:
+def write_atomically(
+    path: Path,
+    content: str | bytes | Iterable[bytes],
+    executable: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Write a whole file or nothing: into a temporary neighbour first, then renamed. Large content may come in pieces.
+
+    Args:
+        check: called before the file is renamed; an error leaves the older file unchanged.
 
     Raises:
         HpcrlError: the directory cannot be written or the disk is full; an older file is unchanged.
@@ -52,6 +60,7 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes], executa
         try:
             with os.fdopen(handle, "wb") as file:
                 file.writelines(pieces)
+            check()
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The lease on a plan: at most one process changes it, over all hosts that share its file system.
+"""The lease on a plan or dataset: at most one process changes it, over all hosts that share its file system.
 
     PLAN/lease/000017     the lease, seventeenth in turn: who holds it, or that it was given back
 
@@ -37,7 +37,7 @@ class Lease:
     """A lease that this process holds."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -45,25 +45,30 @@ class Lease:
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):
-                os.utime(self._path)
+                os.utime(self.path)
 
     def check(self) -> None:
-        """Make sure that nobody has taken over the lease, for example while this process was suspended.
-
-        Raises:
-            HpcrlError: somebody has.
-        """
-        if _newest(self._path.parent) != self._path.name:
-            raise HpcrlError(
-                f"{self._path.parent.parent}: another hpcrl took over this plan while this one did not answer: run the command again"
-            )
+        """Make sure that nobody has taken over the lease (:func:`check_lease`)."""
+        check_lease(self.path)
 
     def give_back(self) -> None:
         self._stop.set()
         self._thread.join()
         with suppress(HpcrlError, OSError):
-            if _newest(self._path.parent) == self._path.name:
-                self._path.write_text(_RETURNED)
+            if _newest(self.path.parent) == self.path.name:
+                self.path.write_text(_RETURNED)
+
+
+def check_lease(path: Path) -> None:
+    """Make sure that nobody has taken over a lease, for example while its holder was suspended. It lists one small directory.
+
+    Raises:
+        HpcrlError: somebody has.
+    """
+    if _newest(path.parent) != path.name:
+        raise HpcrlError(
+            f"{path.parent.parent}: another hpcrl took it over while this one did not answer: run the command again"
+        )
 
 
 @contextmanager

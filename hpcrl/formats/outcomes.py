@@ -40,7 +40,8 @@ def place_of(outcome: str) -> int:
 def cause(ends: Sequence[RankEnd], ranks: int) -> RankEnd | None:
     """Return the end that decides for the whole attempt, None if the ranks that have not ended may still decide.
 
-    A rank that fails ends the others: the first failure is the cause, the others are its consequences. Its reason names the rank.
+    A rank that fails ends the others, and these often fail, too, with an error that says no more than that. So the worst outcome counts, as
+    among the files of :mod:`hpcrl.formats.attempts`, and of several ranks with that outcome the first that failed. Its reason names the rank.
 
     Args:
         ends: of the ranks that have ended. ranks: the number of ranks with a record.
@@ -48,7 +49,7 @@ def cause(ends: Sequence[RankEnd], ranks: int) -> RankEnd | None:
     failures = [end for end in ends if end.outcome in FAILURES]
     if failures:
         # The other ranks may notice that one was killed before its end is written.
-        first = min(failures, key=lambda end: (not end.killed, end.time))
+        first = min(failures, key=lambda end: (place_of(end.outcome), not end.killed, end.time))
         return first._replace(reason=f"rank {first.rank}: {first.reason}") if ranks > 1 else first
     if len(ends) < ranks:
         return None

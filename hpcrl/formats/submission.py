@@ -103,6 +103,10 @@ class Submission:
         """Give (index in the array, task, attempt) in the order of the tasks."""
         return ((place // self.cells_per_task, *entry) for place, entry in enumerate(self.entries))
 
+    def entries_at(self, index: int) -> list[tuple[int, int]]:
+        """Return (task, attempt) of the cells that one array task runs."""
+        return self.entries[index * self.cells_per_task : (index + 1) * self.cells_per_task]
+
     @property
     def array_size(self) -> int:
         return -(-len(self.entries) // self.cells_per_task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,13 +24,18 @@ BREATHES = "its job cannot be found, but its record was written a moment ago: it
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence about the attempts of a plan, with the answers of its schedulers (`view`)."""
+    """The evidence about the attempts of a plan, with the answers of its schedulers (`view`).
+
+    Args:
+        ids: the cell of each task, by job.
+    """
 
     directory: Path
     ledger: Ledger | None
     progress: Progress
     view: View
     slurm: Slurm
+    ids: Mapping[str, Sequence[str]]
 
     @cached_property
     def has_logs(self) -> bool:
@@ -71,6 +77,11 @@ class Evidence:
             return self.now - time_of_start(self.directory, unit, attempt) < LOST_SECONDS
         except OSError:
             return False
+
+    def has_begun_any(self, submission: Submission, index: int) -> bool:
+        """Tell whether an array task has begun any of its cells."""
+        names = self.ids[submission.job]
+        return any(self.progress.has_begun(names[task], attempt) for task, attempt in submission.entries_at(index))
 
     def has_footer(self, unit: str) -> bool:
         """Read the records of cells that have ended without a file in ``attempts/``, which is rare."""

@@ -27,6 +27,8 @@ OF_OUTCOME = {
     "timeout": "TIMEOUT",
     "preempted": "PREEMPTED",
 }
+# Ends of an array task that are also those of its cells that had not begun. Other ends have their cause in a cell that ran.
+OF_ALL_CELLS = frozenset({CANCELLED, "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"})
 
 
 class TaskStatus(NamedTuple):

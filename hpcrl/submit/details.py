@@ -115,6 +115,8 @@ def _read(records: Iterable[_Record]) -> Detail | None:
 
     progress: tuple[int, int] | None = None
     ends: dict[int, RankEnd | None] = {}
+    nodes: dict[int, str] = {}
+    ahead: dict[str, float] = {}  # only the first rank of a node knows by how much the node's clock is ahead
     for record in records:
         if record.rank in ends:  # an older one of the same rank
             continue
@@ -123,6 +125,9 @@ def _read(records: Iterable[_Record]) -> Detail | None:
             for frame in read_frames(Path(record.path), frozenset({"header", "progress", "footer"})):
                 if frame.kind == "header":
                     started = float(frame.payload["started"])
+                    node = nodes[record.rank] = str(frame.payload["node"])
+                    if offset := frame.payload.get("clock_offset"):
+                        ahead[node] = float(offset)
                 elif frame.kind == "progress":
                     step, total, _ = frame.payload["table"][-1]
                     steps = (int(step), int(total))
@@ -137,7 +142,7 @@ def _read(records: Iterable[_Record]) -> Detail | None:
         progress = steps if record.rank == 0 else progress
     if not ends:
         return None
-    known = [end for end in ends.values() if end]
+    known = [end._replace(time=end.time - ahead.get(nodes.get(end.rank, ""), 0.0)) for end in ends.values() if end]
     decided = cause(known, len(ends)) or ends.get(0)
     return Detail(progress, decided.reason if decided else None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import Cell, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.plan import Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
 from hpcrl.schedulers.interface import at_work, by_scheduler
 from hpcrl.schedulers.states import (
@@ -120,9 +121,14 @@ class PlanStatus:
 
     def _cell(self, cell: Cell, place: int) -> CellStatus:
         detail = self.details.get(cell.id)
-        job = next(job for job in self.plan.cell_jobs() if job.first <= place < job.first + job.count)
+        job = self._jobs[bisect_right(self._jobs, place, key=lambda job: job.first) - 1]
         progress = detail.progress if detail else None
         return CellStatus(cell, job.name, place - job.first, self.statuses[place], progress)
+
+    @cached_property
+    def _jobs(self) -> list[Job]:
+        """The jobs of cells, in the order of their cells."""
+        return sorted(self.plan.cell_jobs(), key=lambda job: job.first)
 
     @cached_property
     def cells(self) -> list[CellStatus]:

@@ -77,7 +77,7 @@ def survey(directory: Path, plan: Plan, ledger: Ledger | None, slurm: Slurm) -> 
         [submission for submission in ours if submission.token in asked],
         [submission for submission in ours if submission.token not in asked],
     )
-    judge = Judge(Evidence(directory, ledger, progress, view, slurm), list(asked.values()))
+    judge = Judge(Evidence(directory, ledger, progress, view, slurm, ids), list(asked.values()))
     units: dict[str, TaskStatus] = {}
     for (unit, candidate), outcome in zip(newest.items(), outcomes, strict=True):
         if outcome == OUTCOME_COMPLETED:
@@ -136,8 +136,7 @@ def _held(
             for index, state in tasks.items():
                 if state.state not in WAITING or not is_stuck(state.reason):
                     continue
-                entries = made.entries[index * made.cells_per_task : (index + 1) * made.cells_per_task]
-                cells = [units.get(ids[made.job][task]) for task, _ in entries]
+                cells = [units.get(ids[made.job][task]) for task, _ in made.entries_at(index)]
                 if all(cell is not None and cell.state == COMPLETED for cell in cells):
                     attempts.append(made.attempt(index, state.job_id))
     return attempts

@@ -17,9 +17,9 @@ from tests.builders import cells_of, dqn_study, granted, planned, ranks_study, w
 from tests.collect.gathering import gathered
 
 
-def submitted(directory: Path) -> tuple[Path, dict[str, Any], Submission]:
+def submitted(directory: Path, study: dict[str, Any] | None = None) -> tuple[Path, dict[str, Any], Submission]:
     """A plan of one cell, which Slurm knows as job 7."""
-    plan = planned(directory, dqn_study(), "sol")
+    plan = planned(directory, study or dqn_study(), "sol")
     (cell,) = cells_of(plan)
     ledger = Ledger(plan, create=True)
     claimed = ledger.intend(granted(plan, "0"))
@@ -120,6 +120,68 @@ def test_the_first_rank_that_failed_is_the_cause(tmp_path: Path) -> None:
     assert (row["outcome"], row["reason"]) == ("oom", "rank 1: out of memory")
 
 
+def test_the_first_failure_is_found_by_the_first_node_s_clock(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", ranks_study(3), "sol")
+    (cell,) = cells_of(plan)
+    write_record(plan, cell, rank=0, outcome="failed", reason="connection closed", wall_time=9.0)
+    ahead = {"started": 8.0, "clock_offset": 7.0}
+    write_record(
+        plan, cell, rank=1, node="n2", outcome="failed", reason="connection reset", wall_time=5.0, header=ahead
+    )
+    # Only the first rank of a node knows its clock.
+    last = {"started": 8.0}
+    write_record(plan, cell, rank=2, node="n2", outcome="failed", reason="a file was gone", wall_time=4.0, header=last)
+    gathered(tmp_path / "d", plan)
+    assert list(hpcrl.load(tmp_path / "d")["reason"]) == ["rank 2: a file was gone"]
+
+
+def one_answer(claimed: Submission, state: str, exit_code: str = "0:15") -> Slurm:
+    """Slurm that knows job 7 from its accounting."""
+
+    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
+        known = "sacct" in arguments and "--noconvert" not in arguments
+        return Completed(0, f"7_0|{state}|{exit_code}|9|htc|c1|{claimed.name}\n" if known else "", "")
+
+    return Slurm(answer)
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED by 0", "PREEMPTED", "FAILED"])
+def test_what_happens_to_a_job_after_its_cell_completed_changes_nothing(tmp_path: Path, state: str) -> None:
+    """Agents and TensorBoard's events are written after the footer."""
+    plan, cell, claimed = submitted(tmp_path / "p")
+    write_record(plan, cell, "7_0-0")
+    collect([plan], tmp_path / "d", one_answer(claimed, state))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["outcome"], row["slurm_elapsed"], row["slurm_exit_code"]) == ("completed", 9, "0:15")
+
+
+@pytest.mark.parametrize("own", ["completed", "preempted", None])
+@pytest.mark.parametrize(
+    ("state", "outcome", "reason"),
+    [
+        ("FAILED", "failed", "1 of its ranks left no record; exit code 3:0"),
+        ("OUT_OF_MEMORY", "oom", "the scheduler says OUT_OF_MEMORY"),
+    ],
+)
+def test_a_rank_that_left_no_record_is_missed(
+    tmp_path: Path, own: str | None, state: str, outcome: str, reason: str
+) -> None:
+    """As where its node lacks the environment. The other rank completes at once, or the launcher ends it."""
+    plan, cell, claimed = submitted(tmp_path / "p", ranks_study(2))
+    write_record(plan, cell, "7_0-0", outcome=own)
+    collect([plan], tmp_path / "d", one_answer(claimed, state, "3:0"))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["outcome"], row["reason"]) == (outcome, reason)
+
+
+def test_a_rank_that_says_why_it_failed_counts_more_than_one_without_a_record(tmp_path: Path) -> None:
+    plan, cell, claimed = submitted(tmp_path / "p", ranks_study(2))
+    write_record(plan, cell, "7_0-0", outcome="oom", reason="out of memory")
+    collect([plan], tmp_path / "d", one_answer(claimed, "FAILED"))
+    (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
+    assert (row["outcome"], row["reason"]) == ("oom", "out of memory")
+
+
 def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
     plan, cell, claimed = submitted(tmp_path / "p")
     write_record(plan, cell, "7_0-0")
@@ -143,12 +205,7 @@ def test_what_slurm_accounted_is_joined(tmp_path: Path) -> None:
 def test_who_ended_a_job_has_the_last_word(tmp_path: Path, state: str, outcome: str) -> None:
     plan, cell, claimed = submitted(tmp_path / "p")
     write_record(plan, cell, "7_0-0", outcome="failed", reason="a file was gone")
-
-    def answer(arguments: Any, cwd: Any, timeout: float) -> Completed:
-        known = "sacct" in arguments and "--noconvert" not in arguments
-        return Completed(0, f"7_0|{state}|0:15|9|htc|c1|{claimed.name}\n" if known else "", "")
-
-    collect([plan], tmp_path / "d", Slurm(answer))
+    collect([plan], tmp_path / "d", one_answer(claimed, state))
     (row,) = hpcrl.load(tmp_path / "d").to_dict("records")
     assert row["outcome"] == outcome
     assert row["reason"] == ("a file was gone" if state == "FAILED" else f"the scheduler says {state}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcrl.collect import merge
 from hpcrl.collect.merge import collect
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.record import SAMPLE_COLUMNS
+from hpcrl.formats.record import SAMPLE_COLUMNS, end_record
 from hpcrl.formats.tables import SCHEMAS
 from tests.builders import cells_of, dqn_study, granted, planned, ranks_study, write_record
 from tests.collect.gathering import gathered, no_slurm, raw_frame, rewritten
@@ -152,6 +153,40 @@ def test_copies_of_a_plan_are_one(tmp_path: Path) -> None:
     again = gathered(tmp_path / "d", copy, plan)
     assert (again.merged, again.unchanged, again.quarantined) == (0, 3, done.quarantined)
     assert gathered(tmp_path / "d", copy).quarantined == []
+
+
+@pytest.mark.parametrize("keeps_times", [True, False])
+def test_an_older_copy_of_a_plan_takes_nothing_back(tmp_path: Path, keeps_times: bool) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    whole, running = (write_record(plan, cell, outcome=None) for cell in cells_of(plan))
+    copy = tmp_path / "copy"
+    shutil.copytree(plan, copy)
+    now = running.stat().st_mtime
+    whole.write_bytes(whole.read_bytes() + raw_frame("footer", pickle.dumps({"facts": '{"outcome":"completed"}'}, 3)))
+    running.write_bytes(running.read_bytes() + raw_frame("event", pickle.dumps({"facts": '{"text":"on"}'}, 3)))
+    for path in (whole, running):
+        os.utime(path, (now + 10, now + 10))
+    if not keeps_times:
+        for path in copy.glob("records/*"):
+            os.utime(path, (now + 20, now + 20))
+    assert gathered(tmp_path / "d", plan).outcomes == {"completed": 1, "lost": 1}
+    for each in (copy, plan):
+        done = gathered(tmp_path / "d", each)
+        assert (done.merged, done.unchanged, done.noted) == (0, 2, 1)
+        assert done.outcomes == {"completed": 1, "lost": 1}
+
+
+def test_a_footer_in_place_of_a_half_frame_is_read(tmp_path: Path) -> None:
+    """The record gets shorter. A damaged one does not stay what it was, either."""
+    plan = planned(tmp_path / "p", dqn_study())
+    path = write_record(plan, cells_of(plan)[0], outcome=None)
+    path.write_bytes(path.read_bytes() + raw_frame("samples", bytes(9000))[:5000])
+    assert gathered(tmp_path / "d", plan).outcomes == {"lost": 1}
+    assert end_record(path, {"outcome": "oom", "reason": "killed by SIGKILL"})
+    assert gathered(tmp_path / "d", plan).outcomes == {"oom": 1}
+    path.write_bytes(path.read_bytes()[:10])
+    (entry,) = gathered(tmp_path / "d", plan).quarantined
+    assert "is not a record" in entry.reason
 
 
 def test_a_renamed_record_is_not_counted_twice(tmp_path: Path) -> None:

@@ -12,18 +12,23 @@ import pytest
 
 import hpcrl
 from hpcrl.collect.merge import collect
+from hpcrl.formats import plan as plan_format
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.submission import Submission
+from hpcrl.plan.before import read_before
+from hpcrl.plan.directory import write_plan
+from hpcrl.plan.make import UserChoices, make_plan
 from hpcrl.slurm.client import Completed, Slurm
-from tests.builders import cells_of, dqn_study, granted, planned, write_record
+from hpcrl.spec.library import Library
+from tests.builders import cells_of, dqn_study, granted, planned, write_record, write_yaml
 from tests.collect.gathering import gathered, no_slurm
 
 
-def submitted(plan: Path, job_id: str, attempt: int = 1) -> Submission:
-    """Note in the ledger of a directory that Slurm has its one cell as this job."""
+def submitted(plan: Path, job_id: str, attempt: int = 1, task: int = 0) -> Submission:
+    """Note in the ledger of a directory that Slurm has its one cell, or one of them, as this job."""
     ledger = Ledger(plan, create=True)
-    made = ledger.intend(granted(plan, "0", attempt))
+    made = ledger.intend(granted(plan, str(task), attempt))
     ledger.submitted(made.token, job_id)
     ledger.close()
     return made
@@ -119,6 +124,33 @@ def test_an_end_stays_known_when_slurm_forgets_it(tmp_path: Path, state: str, be
     rows = hpcrl.load(tmp_path / "d")
     assert list(rows["outcome"]) == [after]
     assert list(rows["submission"]) == [made.token]
+
+
+def test_cells_are_read_once_for_all_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of an older generation of the plan."""
+    opened: list[Path] = []
+    open_file = plan_format.open_of_stranger
+
+    def counting(path: Path, *rest: Any, **named: Any) -> Any:
+        opened.append(path)
+        return open_file(path, *rest, **named)
+
+    monkeypatch.setattr(plan_format, "open_of_stranger", counting)
+    times = []
+    for number in (1, 20):
+        directory = tmp_path / str(number)
+        plan = planned(directory, dqn_study(seeds=20), "sol")
+        jobs = [job.name for job in read_plan(plan).cell_jobs()]
+        for task in range(number):
+            submitted(plan, str(100 + task), task=task)
+        study = write_yaml(tmp_path / "fewer.yaml", dqn_study(seeds=[3]))
+        write_plan(make_plan(Library(), "sol", str(study), UserChoices(account="lab"), read_before(plan)), plan)
+        assert jobs != [job.name for job in read_plan(plan).cell_jobs()]
+        opened.clear()
+        collect([plan], tmp_path / f"d{number}", no_slurm())
+        times.append(len(opened))
+        assert len(hpcrl.load(tmp_path / f"d{number}")) == number
+    assert times[0] == times[1]
 
 
 def test_without_its_ledger_a_record_names_its_submission_and_the_start_is_its_age(tmp_path: Path) -> None:

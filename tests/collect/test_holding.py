@@ -9,16 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import hpcrl
+from hpcrl.collect import merge, parts
+from hpcrl.collect.holding import held_dataset
+from hpcrl.collect.merge import collect
+from hpcrl.collect.parts import part_file
 from hpcrl.errors import HpcrlError
+from hpcrl.formats import lease
 from hpcrl.report.query import query
 from tests.builders import cells_of, dqn_study, planned, write_record
-from tests.collect.gathering import gathered
+from tests.collect.gathering import gathered, no_slurm
 
 TABLES = ("cells", "episodes", "samples", "phases")
 
@@ -92,6 +98,63 @@ def test_parts_that_the_index_does_not_count_are_not_read(tmp_path: Path) -> Non
     assert contents(tmp_path / "d") == before
     _, ((number,),) = query(tmp_path / "d", "SELECT count(*) FROM samples")
     assert number == len(before["samples"])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_that_was_stopped_and_taken_over_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    plan, other = plan_with_records(tmp_path / "p", 3), plan_with_records(tmp_path / "q", 4, 0.002)
+    gathered(tmp_path / "other", other)
+    gathered(tmp_path / "both", plan, other)
+    monkeypatch.setattr(merge, "BATCH_RECORDS", 1)
+    monkeypatch.setattr(lease, "DEAD_SECONDS", 0.0)
+
+    def stopped(done: int, total: int) -> None:
+        if done == 1:
+            gathered(tmp_path / "d", other)
+
+    with pytest.raises(HpcrlError, match="d: another hpcrl took it over while this one did not answer"):
+        collect([plan], tmp_path / "d", no_slurm(), stopped, processes)
+    assert contents(tmp_path / "d") == contents(tmp_path / "other")
+    gathered(tmp_path / "d", plan)
+    assert contents(tmp_path / "d") == contents(tmp_path / "both")
+
+
+@pytest.mark.parametrize("module", [parts, merge])
+def test_one_that_is_stopped_where_it_renames_a_file_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """It has just looked whether the lease is its own, for its first part or, when all parts are written, for its lists."""
+    plan, other = plan_with_records(tmp_path / "p", 3), plan_with_records(tmp_path / "q", 4, 0.002)
+    gathered(tmp_path / "both", plan, other)
+    monkeypatch.setattr(lease, "DEAD_SECONDS", 0.0)
+    indexes: list[str] = []
+
+    def stopped(path: Path) -> None:
+        lease.check_lease(path)
+        monkeypatch.setattr(module, "check_lease", lease.check_lease)
+        gathered(tmp_path / "d", other)
+        indexes.append((tmp_path / "d/dataset.json").read_text())
+
+    monkeypatch.setattr(module, "check_lease", stopped)
+    with pytest.raises(HpcrlError, match=r"another hpcrl took it over|No such file or directory"):
+        gathered(tmp_path / "d", plan)
+    assert indexes == [(tmp_path / "d/dataset.json").read_text()]
+    assert not [*(tmp_path / "d").rglob(".*.parquet"), *(tmp_path / "d").glob(".*.json.*")]
+    gathered(tmp_path / "d", plan)
+    assert contents(tmp_path / "d") == contents(tmp_path / "both")
+
+
+def test_one_that_was_taken_over_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "DEAD_SECONDS", 0.0)
+    with ExitStack() as follower:
+        with pytest.raises(KeyboardInterrupt), held_dataset(tmp_path / "d", lambda line: None):
+            follower.enter_context(held_dataset(tmp_path / "d", lambda line: None))
+            part = part_file(tmp_path / "d", "samples", 0)
+            part.touch()
+            raise KeyboardInterrupt
+        assert part.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")

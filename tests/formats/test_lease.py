@@ -127,7 +127,7 @@ def test_one_that_was_suspended_and_replaced_notices(tmp_path: Path, monkeypatch
         held_lease(tmp_path, "cancel", lambda text: None) as second,
     ):
         second.check()
-        with pytest.raises(HpcrlError, match="another hpcrl took over this plan"):
+        with pytest.raises(HpcrlError, match="another hpcrl took it over"):
             first.check()
     # What the first gives back is not the second's.
     with held_lease(tmp_path, "submit", lambda text: None) as third:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hpcrl.formats.outcomes import RankEnd, cause
 
 
@@ -15,6 +17,14 @@ def test_the_first_failure_is_the_cause_and_a_killed_rank_comes_before_all() -> 
     assert cause([learner, actor], 3) == learner._replace(reason="rank 0: an actor is gone")
     killed = actor._replace(killed=True)
     assert cause([learner, killed], 3) == killed._replace(reason="rank 1: it broke")
+
+
+@pytest.mark.parametrize("outcome", ["oom", "diverged"])
+def test_a_failure_with_a_name_outweighs_an_earlier_one_without(outcome: str) -> None:
+    """The clocks of nodes differ, and a killed rank's end is written after the others have noticed it."""
+    named = end(1, outcome, "its own", time=9.0)
+    ends = [end(0, "failed", "the connection was closed", killed=True, time=4.0), named]
+    assert cause(ends, 2) == named._replace(reason="rank 1: its own")
 
 
 def test_a_single_rank_is_not_named() -> None:

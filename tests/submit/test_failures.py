@@ -144,6 +144,18 @@ def test_the_cause_is_that_of_the_rank_that_failed_and_not_the_signal_that_the_o
     assert (status.state, status.reason) == ("FAILED", "rank 1: killed by SIGKILL")
 
 
+def test_the_first_failure_is_found_by_the_first_node_s_clock(scene: Scene) -> None:
+    scene.begin(0, outcome="failed")
+    scene.accounting = "7_0|FAILED|1:0|3|htc|c1|NAME\n"
+    # Reason, node, start and offset of the clock, which only the first rank of a node knows. All run for 4 s.
+    ranks = [("closed", "n1", 3.0, 0.0), ("reset", "n2", 9.5, 7.0), ("it broke", "n2", 9.0, None)]
+    for rank, (reason, node, started, offset) in enumerate(ranks):
+        head = {"started": started, "clock_offset": offset}
+        cell = cells_of(scene.plan)[0]
+        write_record(scene.plan, cell, "7_0-0", rank=rank, node=node, outcome="failed", reason=reason, header=head)
+    assert plan_status(scene.plan, Slurm(scene.run)).statuses[0].reason == "rank 2: it broke"
+
+
 def test_a_running_cell_shows_the_progress_of_its_first_rank(scene: Scene) -> None:
     scene.begin(0)
     scene.queue = "7_0|RUNNING|None|NAME\n"

@@ -18,6 +18,7 @@ from hpcrl.schedulers.states import (
     FAILED,
     LIVE,
     LOST,
+    OF_ALL_CELLS,
     OF_OUTCOME,
     UNCONFIRMED,
     UNKNOWN,
@@ -76,6 +77,9 @@ class _Judge:
             if several and slurm.state in RUNNING and not taken:
                 return "PENDING", "other cells of its array task run before it"
             return slurm.state, explain(slurm.reason) if slurm.state in WAITING and slurm.reason else None
+        left_out = several and not taken and slurm.state not in OF_ALL_CELLS
+        if left_out and self._evidence.has_begun_any(submission, index):
+            return LOST, f"its array task ended before it began; Slurm says {slurm.state} of the task"
         if slurm.state == COMPLETED and is_cell:
             if own in OF_OUTCOME:
                 return OF_OUTCOME[own], None
@@ -88,7 +92,9 @@ class _Judge:
             ):
                 return "RUNNING", f"job {other} runs it"
             return FAILED, "Slurm says COMPLETED, but its record has no footer"
-        if own in OF_OUTCOME and (several or OF_OUTCOME[own] in _MORE_TELLING):
+        # The signal that ended a cell early came with the end of its array task, unless that end is the failure of another cell.
+        of_another = several and (own != "preempted" or slurm.state == FAILED)
+        if own in OF_OUTCOME and (of_another or OF_OUTCOME[own] in _MORE_TELLING):
             return OF_OUTCOME[own], None
         if slurm.state == FAILED and own is None and taken:
             if f"{slurm.job_id}_{index}" in self._starved:
