@@ -361,12 +361,16 @@ def wait_for_progress(plan: Path) -> None:
     raise AssertionError("no progress")
 
 
+# The training waits for its environments most of the time.
+TOGETHER = {"environments": 4, "step_latency": 0.002, "updates": 1, "total_steps": 8_000}
+
+
 @pytest.mark.parametrize(
     "stepping",
     [
         {},
-        {"environments": 4, "stepping": "processes"},
-        {"environments": 4, "stepping": "pipes", "workers": "environments"},
+        {**TOGETHER, "stepping": "processes"},
+        {**TOGETHER, "stepping": "pipes", "workers": "environments"},
     ],
 )
 def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path, stepping: dict[str, Any]) -> None:
@@ -384,7 +388,7 @@ def test_term_is_checkpointed_and_the_next_attempt_goes_on(tmp_path: Path, stepp
     first = only_record(plan)
     assert first.footer is not None
     assert first.footer["outcome"] == "preempted"
-    assert 0 < first.footer["steps"] < 40_000
+    assert 0 < first.footer["steps"] < study["workload"]["hyperparameters"]["total_steps"]
     (kept,) = (plan / "checkpoints").iterdir()
     assert kept.stem == first.header["cell"]  # other cells must not go on from it
     assert run_task(plan, JOB, HPCRL_ATTEMPT="local-2_0").returncode == 0

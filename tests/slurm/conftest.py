@@ -70,10 +70,10 @@ def cluster_of(name: str, virtual: VirtualSlurm) -> Cluster:
     return Cluster(name, virtual, Slurm(run))
 
 
-def _started(name: str) -> Iterator[Cluster]:
+def _started(name: str, control_groups: bool | None = None) -> Iterator[Cluster]:
     directory = Path(tempfile.mkdtemp(prefix="hv-", dir="/tmp"))
     virtual = VirtualSlurm(directory)
-    virtual.up(Library().cluster(name))
+    virtual.up(Library().cluster(name), control_groups=control_groups)
     try:
         yield cluster_of(name, virtual)
     finally:
@@ -97,6 +97,14 @@ def sol(sol_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The imitated Sol, as the Slurm at hand."""
     monkeypatch.setenv("SLURM_CONF", str(sol_cluster.virtual.conf))
     return sol_cluster
+
+
+@pytest.fixture
+def ungrouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The imitated Sol without control groups: Slurm then signals every process of a step."""
+    for cluster in _started("sol", control_groups=False):
+        monkeypatch.setenv("SLURM_CONF", str(cluster.virtual.conf))
+        yield cluster
 
 
 @pytest.fixture(scope="session")

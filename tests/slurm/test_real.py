@@ -139,22 +139,21 @@ def long_training(time: str = "00:10:00", **hyperparameters: Any) -> dict[str, A
     return study
 
 
-@pytest.mark.parametrize("stepping", [{}, {"environments": 4, "stepping": "processes"}], ids=["alone", "processes"])
-def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(
-    sol: Cluster, tmp_path: Path, stepping: dict[str, Any]
-) -> None:
-    """The test sends the warning that Slurm sends before a time limit, which is far away; the next test has Slurm's own.
-
-    Slurm sends it to the processes of the environments, too.
-    """
-    study = long_training("01:00:00", hidden=[128, 128], total_steps=40_000, **stepping)
-    plan = sol.plan(tmp_path / "plan", study)
-    sol.submit(plan)
-    sol.until(lambda: bool((status := plan_status(plan, sol.slurm)).cells[0].progress or not status.live()))
-    key = plan_status(plan, sol.slurm).cells[0].status.key
+def warned(cluster: Cluster, directory: Path, study: dict[str, Any]) -> Path:
+    """Run a study of one cell, which gets the warning that Slurm sends before a time limit, and return its plan."""
+    plan = cluster.plan(directory, study)
+    cluster.submit(plan)
+    cluster.until(lambda: bool((status := plan_status(plan, cluster.slurm)).cells[0].progress or not status.live()))
+    key = plan_status(plan, cluster.slurm).cells[0].status.key
     assert key is not None
-    assert sol.virtual.command("scancel", "--signal=USR2", key).returncode == 0
-    assert sol.wait(plan, 1200).counts() == {"COMPLETED": 1}
+    assert cluster.virtual.command("scancel", "--signal=USR2", key).returncode == 0
+    assert cluster.wait(plan, 1200).counts() == {"COMPLETED": 1}
+    return plan
+
+
+def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(sol: Cluster, tmp_path: Path) -> None:
+    """The time limit is far away; another test has Slurm's own warning."""
+    plan = warned(sol, tmp_path / "plan", long_training("01:00:00", hidden=[128, 128], total_steps=40_000))
     rows = sol.collected(plan)
     assert list(rows["outcome"]) == ["preempted", "completed"]
     last = rows.iloc[-1]
@@ -167,6 +166,17 @@ def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(
     assert after["steps"] > before["steps"]
     assert len(own)
     assert (own > before["steps"]).all()
+
+
+def test_a_warning_to_every_process_of_a_step_does_not_end_those_of_environments(
+    ungrouped: Cluster, tmp_path: Path
+) -> None:
+    """The cell waits for its environments most of the time."""
+    waiting = {"environments": 4, "stepping": "processes", "step_latency": 0.002, "updates": 1}
+    plan = warned(ungrouped, tmp_path / "plan", long_training("01:00:00", total_steps=20_000, **waiting))
+    rows = ungrouped.collected(plan)
+    assert list(rows["outcome"]) == ["preempted", "completed"]
+    assert list(rows["steps"] == 20_000) == [False, True]
 
 
 def test_without_requeues_it_is_a_timeout_with_its_partial_curve(sol: Cluster, tmp_path: Path) -> None:
