@@ -25,8 +25,8 @@ PRINTED: dict[str, dict[int, float]] = {
 }
 _HEADING = "Tables 1 to 3: speed-up by actors"
 _CAPTION = (
-    "The paper ran a fixed number of episodes, whose lengths depend on the policy, with other agents for the sequential and for the parallel "
-    "runs. Its 4.94 with four actors is therefore no speed-up at equal work: by its own figure for two processes, simulating is 74% of the "
+    "The paper ran a fixed number of episodes, whose lengths depend on the policy, on CartPole and LunarLander with other agents for the "
+    "sequential and for the parallel runs. Its 4.94 with four actors is therefore no speed-up at equal work: by its own figure for two processes, simulating is 74% of the "
     "sequential time, so that four actors give at most 3.83. Its runs on CartPole do not become faster beyond one actor, because learning is the longer "
     "part. Runs again as published have its agents: their speed-up in time holds what their agents and episodes differ in, too, and that of an environment "
     "step does not hold the episodes' lengths. All other measured runs take the same steps and updates with the same agent. Their times are those of training with its "
