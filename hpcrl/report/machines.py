@@ -11,6 +11,7 @@ ATTEMPT = ["plan", "cell", "attempt"]
 _TOGETHER = 0.02  # of a cell's time beside others; less is only the end of one cell and the start of the next
 # Of the run's own CPU time; less is that of the system and the sampler.
 _MOST_OF_OTHERS = 0.1
+UNEVEN = 1.25  # ratio of calibrations from which on the times of cells do not compare
 _CALIBRATION = {
     "calibration_matrix": "{:,.0f} GFLOP/s",
     "calibration_memory": "{:.1f} GB/s",
@@ -98,25 +99,65 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         trains: whether to include the speed and the version of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
-    machines = {}
+    software: dict[tuple[str, str, str], str] = {}
     idle: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    speeds: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     known = rows[rows["hardware"].notna()]
     for row in known.drop_duplicates(
-        ["cluster", "environment", "hardware", "versions", "idle_cpu_percent", "idle_memory_percent"]
+        ["cluster", "environment", "hardware", "versions", "idle_cpu_percent", "idle_memory_percent", *measured]
     ).to_dict("records"):
         hardware, versions = json.loads(row["hardware"]), json.loads(row["versions"])
         machine = f"{_brief(hardware)}, {_system(hardware)}"
         if driver := hardware.get("gpu_driver"):
             machine += f", GPU driver {driver}"
-        speed = ", ".join(form.format(row[name]) for name, form in measured.items() if not pd.isna(row[name]))
-        software = ", ".join(f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium")
         key = row["cluster"], row["environment"], machine
-        machines[key] = {"speed": speed, "software": software}
+        software[key] = ", ".join(
+            f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium"
+        )
         idle.setdefault(key, []).append((row["idle_cpu_percent"], row["idle_memory_percent"]))
+        speeds.setdefault(key, []).append({name: row[name] for name in measured if not pd.isna(row[name])})
     return [
-        {"cluster": key[0], "environment": key[1], "machine": key[2], "idle": _idle(idle[key]), **said}
-        for key, said in sorted(machines.items())
+        {
+            "cluster": key[0],
+            "environment": key[1],
+            "machine": key[2],
+            "idle": _idle(idle[key]),
+            "speed": _speed(speeds[key]),
+            "software": software[key],
+        }
+        for key in sorted(software)
     ]
+
+
+def _speed(measured: list[dict[str, float]]) -> str:
+    """Return the calibrations of the machines of one kind: lowest and highest, where their texts differ."""
+    texts = []
+    for name, form in _CALIBRATION.items():
+        if known := [values[name] for values in measured if name in values]:
+            low, high = form.format(min(known)), form.format(max(known))
+            texts.append(high if low == high else f"{low.partition(' ')[0]} to {high}")
+    return ", ".join(texts)
+
+
+def uneven(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each machine that the calibrations before the cells found more than :data:`UNEVEN` times as fast at one time as at another.
+
+    A machine that others share is slow at times, and two may have one name. Cells without a calibration are not judged.
+
+    Args:
+        rows: attempts with the columns of `with_groups`.
+    """
+    said = []
+    column = "calibration_python"
+    known = rows[(rows[column] > 0) & rows["hardware"].notna()]
+    for (cluster, machine), speeds in known.groupby(["cluster", "machine"], sort=True)[column]:
+        if (ratio := speeds.max() / speeds.min()) > UNEVEN:
+            low, high = (_CALIBRATION[column].format(value) for value in (speeds.min(), speeds.max()))
+            said.append(
+                f"{cluster}, {machine}: by the calibrations before its cells the machine was {ratio:.1f} times as fast at one time as at another "
+                f"({low.partition(' ')[0]} to {high}): times of cells from different times do not compare."
+            )
+    return said
 
 
 def _system(hardware: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from hpcrl.report.figures import Figures, figures
 from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines, with_groups
-from hpcrl.report.machines import in_one_line, measuring, provenance
+from hpcrl.report.machines import in_one_line, measuring, provenance, uneven
 from hpcrl.report.profiles import Profiled
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
@@ -234,7 +234,7 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
             f" {counted(len(small), 'cell')} had more cores to use than the machine has ({threads} threads), "
             "as on a simulated cluster: their times say nothing about so many cores."
         )
-    return text
+    return " ".join([text, *uneven(rows)])
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from hpcrl.collect.merge import collect
 from hpcrl.report.axes import axes
 from hpcrl.report.comparison import for_page, for_terminal
 from hpcrl.report.groups import lines
-from hpcrl.report.machines import in_one_line, provenance, side_by_side
+from hpcrl.report.machines import in_one_line, provenance, side_by_side, uneven
 from hpcrl.report.score import Score
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -120,3 +120,19 @@ def test_the_load_above_idle_is_of_cells_that_had_the_machine_alone(tmp_path: Pa
     assert not any("idle" in name for name in for_terminal(compared)[0])
     without = rows.assign(idle_cpu_percent=None, idle_memory_percent=None)
     assert not any("idle" in name for name in for_page(lines(without), without, axes(without), Score()).columns)
+
+
+def test_a_machine_that_was_slower_at_one_time_is_told(tmp_path: Path) -> None:
+    """A virtual machine of the same name may be another one: only the calibrations tell."""
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    rows = rows[rows["cluster"] == "workstation"].reset_index(drop=True)
+    quick = rows.assign(calibration_python=124.0)
+    slow = rows.assign(calibration_python=67.0, environment="other")
+    assert uneven(quick) == []
+    assert uneven(rows.assign(calibration_python=None)) == []
+    both = pd.concat([quick, slow], ignore_index=True)
+    (sentence,) = uneven(both)
+    assert "1.9 times as fast at one time as at another (67 to 124 M turns/s)" in sentence
+    assert uneven(both.assign(machine=["C"] * len(rows) + ["D"] * len(rows))) == []
+    (told,) = provenance(both.assign(environment="one"))
+    assert told["speed"].startswith("67 to 124 M turns/s")
