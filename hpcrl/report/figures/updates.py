@@ -34,7 +34,7 @@ def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
 
 def places_of(rows: pd.DataFrame) -> pd.Series[str]:
     """Return the cluster and the kind of machine of attempts with the columns of `with_groups`."""
-    return rows["cluster"].str.partition(" (")[0] + ", " + rows["machine"]
+    return rows["cluster"].str.split(" (", n=1, regex=False).str[0] + ", " + rows["machine"]
 
 
 def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame) -> Figure | None:
