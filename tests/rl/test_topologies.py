@@ -124,7 +124,8 @@ def test_an_actor_that_overlaps_does_not_wait_for_updates(worker: Path) -> None:
     case = {"topology": "pairwise", "actors": 1, "settings": settings, "learning_lasts": 0.1}
     (facts,) = run_cases(worker, 2, [case], OMPI_MCA_btl_vader_single_copy_mechanism="none")
     assert facts["updates"] == 10
-    assert facts["sent"]["0"]["seconds"]["wait"] < 0.5 * 10 * 0.1
+    # Of the whole run: a slow machine makes both longer. It was a half when the actor waited for all updates.
+    assert facts["sent"]["0"]["seconds"]["wait"] < 0.25 * sum(facts["seconds"].values())
 
 
 @pytest.mark.slow
