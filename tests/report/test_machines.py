@@ -134,5 +134,7 @@ def test_a_machine_that_was_slower_at_one_time_is_told(tmp_path: Path) -> None:
     (sentence,) = uneven(both)
     assert "1.9 times as fast at one time as at another (67 to 124 M turns/s)" in sentence
     assert uneven(both.assign(machine=["C"] * len(rows) + ["D"] * len(rows))) == []
+    versions = [json.dumps({"python": each}) for each in ("3.11.7", "3.7.9")]
+    assert uneven(both.assign(versions=[versions[0]] * len(rows) + [versions[1]] * len(rows))) == []
     (told,) = provenance(both.assign(environment="one"))
     assert told["speed"].startswith("67 to 124 M turns/s")
