@@ -44,7 +44,7 @@ TD3: dict[str, Any] = {
 RAINBOW: dict[str, Any] = {
     "total_steps": STEPS, "hidden": [128, 128], "learning_rate": 1e-3, "final_learning_rate": 1e-3, "optimizer_epsilon": 1e-8,
     "max_gradient_norm": 0.0, "environments": 8, "train_interval": 8, "updates": 1, "batch_size": 64, "buffer_size": 20_000,
-    "learning_starts": 512, "target_interval": 2_560, "gamma": 0.95, "n_step": 3, "priority_exponent": 0.6,
+    "learning_starts": 512, "target_interval": 2_560, "gamma": 0.9, "n_step": 3, "priority_exponent": 0.6,
     "initial_importance": 0.4, "noise_scale": 0.1, "atoms": 51, "value_minimum": -10.0, "value_maximum": 10.0,
     "evaluation_interval": WARM, "evaluation_episodes": 1,
 }  # fmt: skip

@@ -19,6 +19,8 @@ from hpcrl.formats.lease import check_lease
 SUMMARIES = "records"
 ACCOUNTING = "accounting.parquet"  # beside the summaries: what the schedulers said of attempts
 _WORD = pa.dictionary(pa.int32(), pa.string())
+# Numbers hardly repeat: without dictionaries they take a quarter of the time to write, and a table is a quarter smaller.
+_ENCODINGS = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int64(): "DELTA_BINARY_PACKED"}
 SUMMARY_SCHEMA = pa.schema(
     [("plan", _WORD), ("cell", pa.string()), ("record", pa.string()), ("summary", pa.string())]
     + [(name, _WORD) for name in PROVENANCE]
@@ -56,10 +58,10 @@ def write_part(path: Path, table: pa.Table, lease: Path) -> None:
         HpcrlError: another process has taken over the dataset.
     """
     temporary = path.with_name(f".{path.stem}-{lease.name}.parquet")  # no other process has this name
-    # Numbers hardly repeat, and a search for a dictionary of them takes half of the time of writing.
-    words = [column.name for column in table.schema if not pa.types.is_floating(column.type)]
+    numbers = {column.name: encoding for column in table.schema if (encoding := _ENCODINGS.get(column.type))}
+    words = [name for name in table.column_names if name not in numbers]
     try:
-        pq.write_table(table, temporary, compression="zstd", use_dictionary=words)
+        pq.write_table(table, temporary, compression="zstd", use_dictionary=words, column_encoding=numbers)
         check_lease(lease)
         temporary.replace(path)
     except BaseException as error:

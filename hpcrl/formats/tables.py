@@ -99,7 +99,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("submission", _WORD, "token of the submission that granted the attempt; empty for a start by hand"),
             _field("records", _I64, "records merged (one per rank)"),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
-            _field("wall_time", _F64, "from the start of the record to its last frame", "s"),
+            _field("wall_time", _F64, "from the start of the record, after hpcrl's own imports and the calibration and before the framework's import, to its last frame", "s"),
             _field(
                 "training_time",
                 _F64,

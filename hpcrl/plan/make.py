@@ -30,7 +30,7 @@ from hpcrl.plan.jobs import Made, UserChoices, write_jobs
 from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.needs import drawing_notes, mpi_notes
-from hpcrl.plan.notes import idle_notes, notes
+from hpcrl.plan.notes import capability_notes, idle_notes, notes
 from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
 from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.profilers import KEY as PROFILE
@@ -72,6 +72,7 @@ def make_plan(
         check_same(before, study.name, profile.name, search)
     renderer = Renderer(library)
     environments: dict[tuple[str, FlavourName, bool], Environment] = {}
+    capabilities: dict[str, tuple[str, float]] = {}
 
     surroundings = surroundings_of(study.environment)
 
@@ -83,6 +84,7 @@ def make_plan(
             spec.check_is_for_cells()
             hashes = library.hashes(name)
             environments[which] = render_environment(renderer, profile, spec, flavour, horovod, hashes)
+            capabilities[environments[which].key] = (name, spec.flavours[flavour].min_capability or 0)
         return environments[which].key
 
     groups, refusals = pack(profile, study, environment_key)
@@ -158,6 +160,7 @@ def make_plan(
                 *profiler_notes,
                 *notes(profile, [batch.placement for batch in batches]),
                 *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches]),
+                *capability_notes(profile, [(batch.placement, batch.environment) for batch in batches], capabilities),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
                 *drawing_notes(profile, study.workload),
             ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hpcrl.errors import count
 from hpcrl.plan.placement import Placement, cpu_models, idle_gpus
@@ -19,6 +19,27 @@ def idle_notes(profile: ClusterProfile, placed: Iterable[tuple[Placement, Resour
             nodes = f"a whole {kind} node" if asked.nodes == 1 else f"{asked.nodes} whole {kind} nodes"
             said.append(
                 f"cells with {count(asked.gpus, 'GPU')} have {nodes}: {idle} of the {asked.gpus + idle} GPUs there {are} idle"
+            )
+    return list(dict.fromkeys(said))
+
+
+def capability_notes(
+    profile: ClusterProfile, placed: Iterable[tuple[Placement, str]], needed: Mapping[str, tuple[str, float]]
+) -> list[str]:
+    """Return the notes of a plan on GPUs that are too old for the packages of their cells, one sentence each, without the full stop.
+
+    Args:
+        placed: the place of cells with the key of their software environment. needed: name of an environment, and least compute
+            capability, by key.
+    """
+    said = []
+    for placement, key in placed:
+        kind = profile.node_types[placement.node_type].gpus
+        name, least = needed.get(key, ("", 0.0))
+        if placement.gpus_per_node and kind and kind.capability and kind.capability < least:
+            said.append(
+                f"cells of environment {name} on {kind.type} would fail: these GPUs have compute capability {kind.capability:.1f}, "
+                f"and the packages have programs for {least:.1f} and newer only"
             )
     return list(dict.fromkeys(said))
 

@@ -28,28 +28,25 @@ _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the latest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
 
-    A cell that several plans have run is one seed, not several, and its latest run counts. Machines of two kinds are never
+    A cell that several plans have run is one seed, not several, and its latest run counts. The same holds for cells of a line
+    that have one seed: their software environments differ. Machines of two kinds are never
     one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
-    any subset of the rows. Also `repeats` (in how many plans it ran), `threads` (of the whole machine) and `memory`: the
+    any subset of the rows. Also `repeats` (how often it ran), `threads` (of the whole machine) and `memory`: the
     peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
     Scores are of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
     rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
-    keys = ["study", "cluster", "cell", "machine"]
-    rows = rows.assign(repeats=rows.groupby(keys)["plan"].transform("size"))
-    rows = (
-        rows.sort_values("started", kind="stable", na_position="first").drop_duplicates(keys, keep="last").sort_index()
-    )
     configs = [json.loads(text) for text in rows["config"]]
-    places_of_studies = [places for _, places in _places(rows["study"])]
-    given = {place: name for places in places_of_studies for place, name in _whats(configs, places)}
+    given = {place: name for _, places in _places(rows["study"]) for place, name in _whats(configs, places)}
     rows["what"] = [given[place] for place in range(len(rows))]
     rows["where"] = pd.Series(resources(rows), rows.index, dtype=str)
     rows["where"] += kinds(rows, ["study", "cluster", "where"])
+    rows = _newest(rows)
+    configs = [json.loads(text) for text in rows["config"]]
     named: dict[int, tuple[str, str]] = {}
-    for places in places_of_studies:
+    for _, places in _places(rows["study"]):
         whats = [str(rows["what"].iloc[place]) for place in places]
         names = _colour_names([configs[place] for place in places], whats)
         hues = colours(names)
@@ -65,6 +62,15 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
+
+
+def _newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the run of each seed of a line that started last, and in `repeats` the number of all; without a seed of each cell."""
+    keys = [*KEYS, "run"]
+    rows = rows.assign(run=rows["seed"].astype(object).where(rows["seed"].notna(), rows["cell"]))
+    rows = rows.assign(repeats=rows.groupby(keys, observed=True)["cell"].transform("size"))
+    ordered = rows.sort_values("started", kind="stable", na_position="first")
+    return ordered.drop_duplicates(keys, keep="last").sort_index().drop(columns="run")
 
 
 def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
@@ -155,16 +161,22 @@ def _settled(config: dict[str, Any]) -> tuple[Any, ...] | None:
 
 
 def resources(rows: pd.DataFrame) -> list[str]:
-    """Return the names of the resources of attempts, with the number of nodes where nothing else distinguishes them."""
+    """Return the names of the resources of attempts, with the number of nodes, and memory or time as axes, where these distinguish them."""
     asked = rows[list(_RESOURCES)].to_dict("records")
     told = [_where(row, "topology" in json.loads(text)) for row, text in zip(asked, rows["config"], strict=True)]
     names = pd.Series(told, rows.index, dtype=str)
     nodes = rows["nodes"].fillna(1).astype(int)
     several = nodes.groupby([rows["study"], rows["cluster"], names]).transform("nunique") > 1
-    return [
-        f"{name}, {counted(number, 'node')}" if differs else name
-        for name, number, differs in zip(names, nodes, several, strict=True)
-    ]
+    names += pd.Series([f", {counted(number, 'node')}" for number in nodes], rows.index).where(several, "")
+    alike = rows.groupby([rows["plan"], rows["config"], names], dropna=False, observed=True)
+    twins = alike["cell"].transform("nunique") > 1
+    limits = {
+        "memory_mib": [f", {size / 1024:g} GiB" for size in rows["memory_mib"].astype(float)],
+        "time_limit": [f", at most {seconds:g} s" for seconds in rows["time_limit"].astype(float)],
+    }
+    for column, words in limits.items():
+        names += pd.Series(words, rows.index).where(twins & (alike[column].transform("nunique") > 1), "")
+    return list(names)
 
 
 def _where(row: Mapping[Any, Any], has_topology: bool) -> str:

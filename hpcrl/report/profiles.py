@@ -117,7 +117,7 @@ def _named(under: pd.DataFrame) -> pd.DataFrame:
     """Return the keys of profiled attempts with the names of their configurations, resources and places."""
     alone = with_profiler(under).assign(latest=True)
     # Each attempt counts, not only the latest of its cell.
-    groups = with_groups(alone.assign(cell=alone["cell"].astype(str) + " " + alone["attempt"].astype(str)))
+    groups = with_groups(alone.assign(cell=alone["cell"].astype(str) + " " + alone["attempt"].astype(str), seed=None))
     named = under[[*_KEYS, "seed"]].copy()
     for name, column in (("what", groups["what"]), ("where", groups["where"]), ("place", places_of(groups))):
         named[name] = column.reindex(under.index)

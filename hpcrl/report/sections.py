@@ -242,7 +242,7 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     notes = rows["notes"].dropna().value_counts()
     told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
     if repeated := int((rows["repeats"] > 1).sum()):
-        told.append(f"run in several plans; the latest run counts ({counted(repeated, 'cell')})")
+        told.append(f"run in several plans or software environments; the latest run counts ({counted(repeated, 'cell')})")
     if shared := int(rows["shared"].sum()):
         told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
     return told

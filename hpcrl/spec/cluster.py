@@ -71,6 +71,7 @@ class Gpus(Model):
     type: Name = Field(description="the name that Slurm and studies use, such as a100")
     count: int = Field(ge=1, description="GPUs that a job sees on one node")
     memory: MiB | None = None
+    capability: float | None = Field(None, gt=0, description="CUDA compute capability, such as 8.0")
     request_counts: tuple[int, ...] | None = Field(None, description="the only numbers of GPUs that a job may request")
     cores_each: int | None = Field(None, ge=1, description="cores that a job gets for each GPU")
     whole_node_beyond_one: bool = Field(

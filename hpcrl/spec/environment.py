@@ -34,6 +34,9 @@ class Model(BaseModel):
 class Flavour(Model):
     packages: tuple[Pin, ...] = Field(description="exact pins of every package, including dependencies")
     conda: tuple[CondaPackage, ...] = Field((), description="further conda packages, such as cudatoolkit=11.6")
+    min_capability: float | None = Field(
+        None, gt=0, description="least CUDA compute capability of GPUs that the packages have programs for"
+    )
     find_links: tuple[str, ...] = Field((), description="pages with wheels that are not in the package index")
     libraries: dict[Directory, Directory] = Field(
         {},

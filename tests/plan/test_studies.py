@@ -48,6 +48,9 @@ def test_the_cirrus_study_is_nine_jobs_on_the_cluster_of_its_paper() -> None:
         f"cells with {gpus} have a whole gpu node: {idle} of the 4 GPUs there {are} idle"
         for gpus, idle, are in (("1 GPU", 3, "are"), ("2 GPUs", 2, "are"), ("3 GPUs", 1, "is"))
     ]
+    assert [note for note in plan.totals["notes"] if "capability" in note] == [
+        "cells of environment torch on v100 would fail: these GPUs have compute capability 7.0, and the packages have programs for 7.5 and newer only"
+    ]
 
 
 def test_a_cluster_without_gpus_runs_the_other_five_jobs_of_the_cirrus_study() -> None:

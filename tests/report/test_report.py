@@ -42,7 +42,34 @@ def test_a_cell_of_several_plans_is_one_seed(tmp_path: Path) -> None:
     assert line.final is not None
     assert (line.cells, line.final.value) == (2, 200.0)
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
-    assert "run in several plans; the latest run counts (2 cells)" in page
+    assert "run in several plans or software environments; the latest run counts (2 cells)" in page
+
+
+def test_a_seed_in_another_software_environment_is_no_further_seed(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d").assign(started=1.0, final_score=1.0)
+    other = cells.assign(
+        plan="other", cell="other " + cells["cell"], environment="newer", started=2.0, final_score=2.0
+    )
+    both = pd.concat([cells, other], ignore_index=True)
+    rows = with_groups(both)
+    assert rows[["seed", "final_score", "repeats"]].to_numpy().tolist() == [[1, 2, 2], [2, 2, 2]]
+    assert len(with_groups(both.assign(seed=None))) == 4  # nothing tells which of them are one
+
+
+def test_memory_and_time_as_axes_are_lines_of_their_own(tmp_path: Path) -> None:
+    axes = {"framework": ["numpy"], "memory": ["1G", "2560M"], "time": ["00:05:00", "00:10:00"]}
+    plan = planned(tmp_path / "p", dqn_study(axes=axes, seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    told = lines(with_groups(hpcrl.load(tmp_path / "d")))
+    assert [(line.where, line.cells) for line in told] == [
+        (f"1 core, {memory} GiB, at most {seconds} s", 2) for memory in ("1", "2.5") for seconds in (300, 600)
+    ]
 
 
 def hardware(cpu: str, host: str) -> str:

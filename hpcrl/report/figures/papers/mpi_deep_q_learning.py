@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import colours, display
+from hpcrl.report.design import colours, counted, display
 from hpcrl.report.figures.against import against
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.papers.data import Empty, PaperData
@@ -81,6 +81,8 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     keys = ["cluster", "framework", "execution", "machine"]
     differ = [name for name in keys if done[name].nunique() > 1]
+    done = done.assign(nodes=done["nodes"].fillna(1).astype(int))
+    spread = done.loc[done["topology"] != SEQUENTIAL, "nodes"].nunique() > 1
     for _, group in done.groupby(keys, sort=True):
         alone, others = group[group["topology"] == SEQUENTIAL], group[group["topology"] != SEQUENTIAL]
         if alone.empty or others.empty:
@@ -88,7 +90,8 @@ def _repeated(done: pd.DataFrame) -> pd.DataFrame:
         base = geometric_mean(np.asarray(alone["training_time"].to_numpy(float))).value
         step = geometric_mean(np.asarray((alone["training_time"] / alone["steps"]).to_numpy(float))).value
         for row in others.to_dict("records"):
-            place = _titled(*(display(row[name]) for name in differ))
+            on = counted(row["nodes"], "node") if spread else ""
+            place = _titled(*(display(row[name]) for name in differ), on)
             facts = {"what": row["topology"], "x": row["actors"], "seed": row["seed"], "place": place}
             times = {"speed_up": base / row["training_time"], "per_step": step * row["steps"] / row["training_time"]}
             rows.append(facts | times)
