@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table, say
 from hpcrl.cli.completion import library_names
 from hpcrl.errors import HpcrlError, UsageError, count, printable
 
@@ -254,7 +254,8 @@ def measure_(
     """Measure what built environments cost their users, in each execution mode.
 
     Size, time to build and to import, first update with compiling, memory, lines of code, and the traceback of a typical
-    mistake: hpcrl report --usability FILE shows them. A mode that fails is named in the file, with exit code 1.
+    mistake: hpcrl report --usability FILE shows them. A mode that fails is named in the file, with exit code 1. An environment of a
+    plan that is not built is named, and the others are measured, with exit code 1.
     """
     from hpcrl import __version__
     from hpcrl.environments.measure import check_measurable, measure
@@ -272,12 +273,17 @@ def measure_(
     else:
         rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
         asked = [(*pair, _words(name, flavour, horovod)) for name, pair in rendered.items()]
-    built = [
-        (environment, _built_at(environment, site, words), tuple(site.get("setup", ())))
-        for environment, site, words in asked
-    ]
-    for environment, _, _ in built:
-        check_measurable(environment)
+    built: list[tuple[Environment, Path, tuple[str, ...]]] = []
+    left_out = 0
+    for environment, site, words in asked:
+        try:
+            check_measurable(environment)
+            built.append((environment, _built_at(environment, site, words), tuple(site.get("setup", ()))))
+        except HpcrlError as error:
+            if plan is None or (environment is asked[-1][0] and not built):
+                raise
+            left_out += 1
+            say(str(error))
     check_writable(output)
     results = [
         run
@@ -293,4 +299,4 @@ def measure_(
     else:
         failed = f" and {count(len(failures), 'failed mode')}" if failures else ""
         echo(f"{output}: {count(len(runs), 'run')}{failed}: hpcrl report DATASET --usability {output} shows them")
-    return int(bool(failures))
+    return int(bool(failures or left_out))
