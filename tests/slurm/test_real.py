@@ -20,6 +20,7 @@ from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.submit import submission
+from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.status import cancel, plan_status
 from tests.builders import (
     ENVIRONMENTS,
@@ -236,6 +237,19 @@ def test_a_broken_environment_stage_stops_the_chain(sol: Cluster, tmp_path: Path
     assert status.stages["environments"].reason is not None
     assert "/proc/nowhere" in status.stages["environments"].reason
     assert status.counts() == {"CANCELLED": 1}
+
+
+def test_the_stage_builds_nothing_for_cells_that_are_not_submitted(sol: Cluster, tmp_path: Path) -> None:
+    """Horovod for CUDA cannot be built here; the other cell does not need it."""
+    size = [{"framework": "numpy"}, {"framework": "torch", "gpus": 2, "gpu_type": "a100", "parallelism": "horovod"}]
+    plan = sol.plan(tmp_path / "plan", dqn_study(axes={"size": size}, chain="staged"))
+    assert len(read_plan(plan).environments) == 2
+    submission.submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None, Choice(where=("framework=numpy",)))
+    status = sol.wait(plan)
+    assert status.counts() == {"COMPLETED": 1, "NOT SUBMITTED": 1}
+    assert {stage: each.state for stage, each in status.stages.items()} == dict.fromkeys(
+        ("environments", "collect", "report"), "COMPLETED"
+    )
 
 
 def test_ten_thousand_cells_are_one_submission(sol: Cluster, tmp_path: Path) -> None:
