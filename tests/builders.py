@@ -207,9 +207,8 @@ def granted(plan: Path, tasks: str, attempt: int = 1, **changes: Any) -> Submiss
     """What `hpcrl submit` intends: some tasks of the plan's first job of cells, for Slurm."""
     opened = read_plan(plan)
     job = opened.cell_jobs()[0]
-    return Submission(
-        "", 0, opened.id, job.name, **{"executor": "slurm", "granted": {attempt: tasks}, "host": "elsewhere"} | changes
-    )
+    given: dict[str, Any] = {"job": job.name, "executor": "slurm", "granted": {attempt: tasks}, "host": "elsewhere"}
+    return Submission("", 0, opened.id, **given | changes)
 
 
 def cells_of(plan: Path) -> list[dict[str, Any]]:

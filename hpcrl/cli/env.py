@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table, say
 from hpcrl.cli.completion import library_names
 from hpcrl.errors import HpcrlError, UsageError, count, printable
 
 if TYPE_CHECKING:
-    from hpcrl.formats.plan import Environment
+    from hpcrl.formats.plan import Environment, Plan
     from hpcrl.plan.environments import FlavourName
 
 
@@ -62,17 +62,22 @@ def _options(function: Any) -> Any:
     type=click.Choice(["uv", "venv", "conda", "mamba", "micromamba"]),
     help="Environment manager, instead of the cluster's.",
 )
+@click.option("--submission", hidden=True, help="Only what the cells of this submission of the plan need.")
 @_options
 def create(
     name: str | None,
     plan: Path | None,
     manager: str | None,
+    submission: str | None,
     flavour: FlavourName,
     horovod: bool,
     cluster: str,
     paths: tuple[Path, ...],
 ) -> None:
-    """Build an environment, or all of a plan, and check that it imports and trains. Existing environments are kept."""
+    """Build an environment, or all of a plan, and check that it imports and trains. Existing environments are kept.
+
+    If some of a plan's cannot be built, the others are built, with exit code 1.
+    """
     from hpcrl.environments.build import build_all
     from hpcrl.formats.plan import read_plan
     from hpcrl.spec.library import Library
@@ -81,7 +86,8 @@ def create(
         raise UsageError("expected the name of an environment, or --plan PLAN")
     if plan is not None:
         opened = read_plan(plan)
-        environments, site = opened.environments, opened.cluster.environments
+        environments = _needed(plan, opened, submission) if submission else opened.environments
+        site = opened.cluster.environments
     else:
         Library(paths).environment(str(name)).check_is_for_cells()
         environment, site = _rendered(paths, cluster, str(name), flavour, horovod)
@@ -104,6 +110,18 @@ def create(
             build_all(environments, site, show)
     else:
         build_all(environments, site, lambda key, text: echo(f"{key}: {text}", err=True))
+
+
+def _needed(directory: Path, plan: Plan, token: str) -> list[Environment]:
+    """Return the environments that a submission asks for, of all generations of the plan."""
+    from hpcrl.formats.plan import every_generation
+    from hpcrl.formats.submission import read_submission
+
+    wanted = read_submission(directory, token).environments
+    if wanted is None:
+        return plan.environments
+    known = {one.key: one for made in every_generation(directory, plan) for one in made.environments}
+    return [known[key] for key in wanted if key in known]
 
 
 @command.command("list", epilog="Example: hpcrl env list")
@@ -254,7 +272,8 @@ def measure_(
     """Measure what built environments cost their users, in each execution mode.
 
     Size, time to build and to import, first update with compiling, memory, lines of code, and the traceback of a typical
-    mistake: hpcrl report --usability FILE shows them. A mode that fails is named in the file, with exit code 1.
+    mistake: hpcrl report --usability FILE shows them. A mode that fails is named in the file, with exit code 1. An environment of a
+    plan that is not built is named, and the others are measured, with exit code 1.
     """
     from hpcrl import __version__
     from hpcrl.environments.measure import check_measurable, measure
@@ -272,12 +291,17 @@ def measure_(
     else:
         rendered = {name: _rendered(paths, cluster, name, flavour, horovod) for name in names}
         asked = [(*pair, _words(name, flavour, horovod)) for name, pair in rendered.items()]
-    built = [
-        (environment, _built_at(environment, site, words), tuple(site.get("setup", ())))
-        for environment, site, words in asked
-    ]
-    for environment, _, _ in built:
-        check_measurable(environment)
+    built: list[tuple[Environment, Path, tuple[str, ...]]] = []
+    left_out = 0
+    for environment, site, words in asked:
+        try:
+            check_measurable(environment)
+            built.append((environment, _built_at(environment, site, words), tuple(site.get("setup", ()))))
+        except HpcrlError as error:
+            if plan is None or (environment is asked[-1][0] and not built):
+                raise
+            left_out += 1
+            say(str(error))
     check_writable(output)
     results = [
         run
@@ -293,4 +317,4 @@ def measure_(
     else:
         failed = f" and {count(len(failures), 'failed mode')}" if failures else ""
         echo(f"{output}: {count(len(runs), 'run')}{failed}: hpcrl report DATASET --usability {output} shows them")
-    return int(bool(failures))
+    return int(bool(failures or left_out))

@@ -13,6 +13,7 @@ from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.formats.facts import RETURNS, StudyFacts
 from hpcrl.formats.outcomes import FAILURES, RankEnd, cause, place_of
 from hpcrl.formats.plan import Cell, Plan
+from hpcrl.formats.runs import host_of
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.schedulers.states import OF_ALL_CELLS
 from hpcrl.searches import ID as SEARCH_ID
@@ -193,6 +194,7 @@ def _row_of_records(
         "job_id": head.get("job_id"),
         "submission": head.get("submission"),
         "records": len(group),
+        "hosts": _hosts(group),
         "started": head["started"],
         "tensorboard": head.get("tensorboard"),
         "profile": head.get("profile"),
@@ -274,6 +276,12 @@ def _calibration(group: list[Mapping[str, Any]]) -> dict[str, Any]:
     known = [facts for facts in (_facts(record["calibration"]) for record in group) if facts]
     names = [name for name in CALIBRATION if any(name in facts for facts in known)]
     return {f"calibration_{name}": min(facts[name] for facts in known if name in facts) for name in names}
+
+
+def _hosts(group: list[Mapping[str, Any]]) -> int | None:
+    """Return on how many hosts the ranks ran; None if a record does not name its host."""
+    names = {host_of(_facts(record["hardware"])) for record in group}
+    return None if None in names else len(names)
 
 
 def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]:

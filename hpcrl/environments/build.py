@@ -26,7 +26,7 @@ from hpcrl.environments.check import Checked, check, import_modules
 from hpcrl.environments.commands import HashMismatch, call
 from hpcrl.environments.links import configured_links, find_links_options
 from hpcrl.environments.trust import check_owner
-from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.files import write_atomically
 from hpcrl.formats.plan import Environment
 from hpcrl.pins import unchecked, without_hashes
@@ -94,12 +94,14 @@ def not_built(environments: Sequence[Environment], site: Mapping[str, Any]) -> l
 def build_all(environments: Sequence[Environment], site: Mapping[str, Any], report: Report) -> list[Built]:
     """Build the missing environments, two at a time, and check that they import and train.
 
+    One that cannot be built does not stop the others.
+
     Args:
         site: the profile's `environments`: manager, root, setup lines.
         report: called with an environment's key and the present step.
 
     Raises:
-        HpcrlError: an environment cannot be built; the message has the last lines of the tool's output.
+        HpcrlError: some environments cannot be built; the message names them, with the last lines of the tool's output.
     """
     root = root_of(site)
     try:
@@ -111,7 +113,18 @@ def build_all(environments: Sequence[Environment], site: Mapping[str, Any], repo
     sysconfig.get_config_vars()  # filled at its first use, which is not thread-safe
     with ThreadPoolExecutor(max_workers=2) as pool:
         futures = [pool.submit(_build, environment, root, site, report) for environment in environments]
-        return [future.result() for future in futures]
+    wrong = {
+        environment.key: failure
+        for environment, future in zip(environments, futures, strict=True)
+        if (failure := future.exception())
+    }
+    for failure in wrong.values():
+        if len(environments) == 1 or not isinstance(failure, HpcrlError):
+            raise failure
+    if wrong:
+        reasons = "; ".join(f"{key}: {str(failure).removeprefix(f'{key}: ')}" for key, failure in wrong.items())
+        raise HpcrlError(f"{count(len(wrong), 'environment')} of {len(environments)} cannot be built: {reasons}")
+    return [future.result() for future in futures]
 
 
 def _build(environment: Environment, root: Path, site: Mapping[str, Any], report: Report) -> Built:

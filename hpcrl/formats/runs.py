@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas
@@ -55,6 +56,18 @@ def cores(cells: pandas.DataFrame) -> pandas.Series[float]:
     """Return how many cores each attempt asked for; with `overcommit` the ranks of a node share its cores."""
     sharing = cells["overcommit"].fillna(value=False).astype(bool)
     return cells["cpus"] * cells["tasks"].fillna(1).where(~sharing, cells["nodes"].fillna(1))
+
+
+def host_of(hardware: Mapping[str, Any]) -> str | None:
+    """Return what distinguishes a host from those of other sites with its name; None for records without a host."""
+    if not hardware.get("host"):
+        return None
+    return json.dumps([hardware.get(name) for name in ("host", "cpu", "threads", "memory", "kernel")])
+
+
+def hosts(cells: pandas.DataFrame) -> pandas.Series[float]:
+    """Return on how many machines each attempt ran: as many as it has nodes, if that is not known."""
+    return cells["hosts"].fillna(cells["nodes"]).fillna(1).astype(float)
 
 
 def machines(cells: pandas.DataFrame) -> pandas.Series[str]:

@@ -43,6 +43,7 @@ class Submission:
         time, memory: what each cell asks for where that differs from the plan (seconds; MiB for each rank).
         exclude: nodes that it must not run on.
         cause: why the attempts were granted: ``first``, ``again``, or how the ones before had ended.
+        environments: keys of those that the stage `environments` builds; None: all of the plan, as older versions of hpcrl did, or another job.
         state: ``intent`` (sbatch has not answered), ``submitted``, ``refused``, ``gone`` (it never reached Slurm) or
             ``elsewhere`` (this plan is a copy, and the original continues with it).
         job_ids: under which ids Slurm has it; more than one where a client asked twice.
@@ -64,6 +65,7 @@ class Submission:
     memory: int | None = None
     exclude: tuple[str, ...] = ()
     cause: str = "first"
+    environments: tuple[str, ...] | None = None
     state: str = "intent"
     job_ids: tuple[str, ...] = field(default=())
     message: str | None = None
@@ -171,6 +173,20 @@ def read_entry(directory: Path, token: str, index: int, slot: int = 0) -> tuple[
         raise UsageError(f"{path}: is damaged: run `hpcrl submit` again: it writes a new one") from None
 
 
+def read_submission(directory: Path, token: str) -> Submission:
+    """Read one submission by its token.
+
+    Raises:
+        UsageError: there is no such submission, or it is damaged.
+    """
+    path = _path(directory, token)
+    try:
+        with open_of_stranger(path, "rb") as file:
+            return from_facts(file.readline().decode(errors="replace"), path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}: was the plan directory moved?") from None
+
+
 def _path(directory: Path, token: str) -> Path:
     if not _TOKEN.fullmatch(token):
         raise UsageError(f"{token!r} is not a submission's token")
@@ -223,6 +239,8 @@ def from_facts(text: str, where: object) -> Submission:
             raise UsageError(f"{where}: this hpcrl does not know the scheduler {shown(content['executor'])!r}")
         content["granted"] = {int(attempt): str(tasks) for attempt, tasks in content["granted"].items()}
         content["exclude"] = tuple(content["exclude"])
+        built = content.get("environments")  # older versions of hpcrl do not write it
+        content["environments"] = None if built is None else tuple(map(str, built))
         return Submission(
             **{
                 attribute.name: content[attribute.name]

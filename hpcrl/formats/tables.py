@@ -98,6 +98,12 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field("job_id", _TEXT, "Slurm job id, with the array index"),
             _field("submission", _WORD, "token of the submission that granted the attempt; empty for a start by hand"),
             _field("records", _I64, "records merged (one per rank)"),
+            _field(
+                "hosts",
+                _I64,
+                "machines that the attempt ran on: fewer than its nodes on a simulated cluster, which has several nodes on one machine; missing in "
+                "older datasets, and if a record does not name its host",
+            ),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
             _field("wall_time", _F64, "from the start of the record, after hpcrl's own imports and the calibration and before the framework's import, to its last frame", "s"),
             _field(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hpcrl.formats.runs import cores
+from hpcrl.formats.runs import cores, hosts
 
 CPU_LOW = 0.5  # of the requested cores
 GPU_LOW = 0.15  # utilisation
@@ -23,7 +23,7 @@ OTHERS_BUSY = 0.15  # of the whole machine, used by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
 _USED = (
-    "cpus", "nodes", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
+    "cpus", "nodes", "hosts", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
     "threads", "machine_cpu_percent", "setup_time", "compile_time",
 )  # fmt: skip
 
@@ -102,7 +102,7 @@ def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     limit, longest = float(first["time_limit"]) / 60, float(group["wall_time"].max()) / 60
     if limit > TIME_SHORT and longest < TIME_LOW * limit:
         yield _Waste("time", longest, limit)
-    own = group["cpu_seconds"] / (group["wall_time"] * group["threads"] * group["nodes"])
+    own = group["cpu_seconds"] / (group["wall_time"] * group["threads"] * hosts(group))
     if (others := float((group["machine_cpu_percent"] / 100 - own).mean())) > OTHERS_BUSY:
         yield _Waste("others", others)
     before = (group["setup_time"].fillna(0) + group["compile_time"].fillna(0)) / group["wall_time"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from hpcrl.formats.runs import host_of, hosts
+
 ATTEMPT = ["plan", "cell", "attempt"]
 _TOGETHER = 0.02  # of a cell's time beside others; less is only the end of one cell and the start of the next
 # Of the run's own CPU time; less is that of the system and the sampler.
@@ -35,9 +37,9 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     nodes = samples[[*ATTEMPT, "node"]].dropna().drop_duplicates()
     spans = known.reset_index()[["index", "cluster", *ATTEMPT, "started", "wall_time", "hardware"]]
     spans = spans.assign(end=spans["started"] + spans["wall_time"]).sort_values("started", kind="stable")
-    hosts = {text: _host(json.loads(text)) for text in spans["hardware"].dropna().unique()}
+    names = {text: host_of(json.loads(text)) for text in spans["hardware"].dropna().unique()}
     by_node = spans.merge(nodes, on=ATTEMPT).groupby(["cluster", "node"], sort=False)
-    by_host = spans.assign(host=spans["hardware"].map(hosts)).groupby("host", sort=False)
+    by_host = spans.assign(host=spans["hardware"].map(names)).groupby("host", sort=False)
     for _, host in (*by_node, *by_host):
         # The last end among those that began before is enough to know whether any of them still ran.
         last_end, last_index = float("-inf"), None
@@ -53,13 +55,6 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     return shared
 
 
-def _host(hardware: dict[str, Any]) -> str | None:
-    """Return what tells a host from those of other sites with its name; None for records without a host."""
-    if not hardware.get("host"):
-        return None
-    return json.dumps([hardware.get(name) for name in ("host", "cpu", "threads", "memory", "kernel")])
-
-
 def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
     """Return for each attempt which other work ran on its machine, or an empty text.
 
@@ -69,7 +64,7 @@ def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
         rows: attempts with the columns of `with_groups`, and `shared` (:func:`side_by_side`).
     """
     notes = pd.Series("", index=rows.index, dtype=object)
-    own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * rows["nodes"].fillna(1))
+    own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * hosts(rows))
     others = rows["machine_cpu_percent"] / 100 - own
     notes[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
     notes[rows["shared"]] = "two cells ran on one machine at the same time"

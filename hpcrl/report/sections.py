@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpcrl.formats.runs import cores
+from hpcrl.formats.runs import cores, hosts
 from hpcrl.report import core_uses, energy
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
@@ -227,7 +227,7 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
         text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
     if not_run := [title.partition(":")[0] for title, why in drawn.empty if "run" in why]:
         text += f" No runs for these parts of the paper: {', '.join(not_run)}."
-    small = rows[cores(rows) > rows["threads"] * rows["nodes"].fillna(1)]
+    small = rows[cores(rows) > rows["threads"] * hosts(rows)]
     if len(small):
         threads = " or ".join(f"{int(number):,}" for number in sorted(small["threads"].unique()))
         text += (

@@ -6,6 +6,7 @@ It imports NumPy, which reads the number of threads at its import: :mod:`hpcrl.r
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 import traceback
@@ -94,7 +95,8 @@ class RankOfAttempt:
         self._interrupt = Interrupt(allocation.ranks)
         self._first_on_node = allocation.local_rank == 0
         self._clock_offset = _clock_offset(directory, cell, allocation) if self._first_on_node else None
-        idle_file = directory / idle.DIRECTORY / f"{allocation.node}.json"
+        # By the host: nodes of a private Slurm may share one, and a further node would only find this cell's own mark there.
+        idle_file = directory / idle.DIRECTORY / f"{platform.node()}.json"
         # The mark stays as long as this object: no other cell then measures an idle machine.
         self._baseline, self._mark = idle.begin_cell(idle_file, plan.study.idle_seconds)
         self._calibration = Calibration(directory, allocation.node)

@@ -19,11 +19,15 @@ class Ask:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Tasks of one job with equal requests, each with the number of its attempt."""
+    """Tasks of one job with equal requests, each with the number of its attempt.
+
+    `environments` are the keys of those that the stage `environments` builds; None for other jobs.
+    """
 
     job: Job
     ask: Ask
     tasks: list[tuple[int, int]]
+    environments: tuple[str, ...] | None = None
 
     @property
     def array_size(self) -> int:

@@ -6,7 +6,7 @@ import getpass
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.mlflow import ADDRESS
-from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, check_cells, has_digest, read_plan
+from hpcrl.formats.plan import LOGS, RECORDS, Job, Plan, cells_at, check_cells, has_digest, read_plan
 from hpcrl.formats.queues import FOLDER as QUEUES
 from hpcrl.formats.queues import QUEUE_LOGS
 from hpcrl.formats.submission import SUBMISSIONS, Submission, grant
@@ -164,7 +164,7 @@ class _Submitting:
         selected = Selection(self._directory, self._plan, self._ledger, known, choice)
         cells = [part for job in self._plan.cell_jobs() for part in selected.of(job)]
         check_budget(self._directory, self._plan, self._ledger, cells, budget)
-        before, after = self._stages(known, bool(cells), before=True), self._stages(known, bool(cells))
+        before, after = self._builds(known, cells), self._stages(known, bool(cells))
         done, waiting = at_work(self._executor).hand_over(self._desk, known.units, before, cells, after)
         tasks = sum(len(part.tasks) for part in cells) - waiting
         return Submitted(tasks, done, selected.already, waiting, dict(selected.left))
@@ -186,18 +186,35 @@ class _Submitting:
             self._say(f"removed {count(len(known.held), 'task')} that Slurm held although the cells have completed")
             self._slurm.cancel(known.held)
 
-    def _stages(self, known: Survey, cells: bool, before: bool = False) -> Iterator[Wanted]:
-        """Give the stages before or after the cells that must run: those that never ran, and those that follow new cells."""
+    def _builds(self, known: Survey, cells: Sequence[Wanted]) -> Iterator[Wanted]:
+        """Give the stage that builds the environments of some cells, unless its last run builds or has built all of them."""
+        stage = next((job for job in self._plan.jobs if job.stage == "environments"), None)
+        if stage is None or not cells:
+            return
+        needed = self._environments_of(cells)
+        status = known.units.get(stage.name, NOT_SUBMITTED)
+        made = status.submission
+        if made and status.state in (COMPLETED, *LIVE, *UNSETTLED):
+            if made.environments is None or needed <= {*made.environments}:
+                return
+            if status.state == COMPLETED:
+                needed |= {*made.environments}  # so that the last run always names all that is built
+        yield Wanted(stage, Ask(), [(0, status.attempt + 1)], tuple(sorted(needed)))
+
+    def _environments_of(self, cells: Sequence[Wanted]) -> set[str]:
+        """Return the keys of the environments of some cells. Those of one job may have several."""
+        places = {part.job.first + task for part in cells if not part.job.environment for task, _ in part.tasks}
+        several = cells_at(self._directory, self._plan, places).values() if places else ()
+        return {part.job.environment for part in cells if part.job.environment} | {cell.environment for cell in several}
+
+    def _stages(self, known: Survey, cells: bool) -> Iterator[Wanted]:
+        """Give the stages after the cells that must run: those that never ran, and those that follow new cells."""
         again = cells
         for job in self._plan.jobs:
-            if job.stage in ("cells", "feed") or (job.stage == "environments") != before:
-                continue
-            if not self._plan.is_wanted(job):
+            if job.stage in ("environments", "cells", "feed") or not self._plan.is_wanted(job):
                 continue
             status = known.units.get(job.name, NOT_SUBMITTED)
-            if status.state in UNSETTLED or (status.state in LIVE and (before or not again)):
-                continue
-            if status.state == COMPLETED and (before or not again):
+            if status.state in UNSETTLED or (status.state in (COMPLETED, *LIVE) and not again):
                 continue
             if status.state in WAITING:
                 # It waits only for earlier cells, and must also wait for the new ones.
@@ -234,6 +251,7 @@ class _Submitting:
                 memory=wanted.ask.memory,
                 exclude=wanted.ask.exclude,
                 cause=wanted.ask.cause,
+                environments=wanted.environments,
             )
         )
 

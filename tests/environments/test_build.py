@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from hpcrl.environments import build, check, horovod
 from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import Environment
+from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.plan import Environment, read_plan
 from hpcrl.pins import name_of
 from hpcrl.spec.library import Library
-from tests.builders import built_environment
+from tests.builders import built_environment, dqn_study, granted, planned
+from tests.conftest import Shown
 
 
 def environment(**changes: Any) -> Environment:
@@ -230,3 +233,36 @@ def test_what_the_packaged_environments_pin_for_box2d() -> None:
     for name in library.files("envs", ".yaml"):
         pins = {name_of(pin).partition("=")[0] for pin in library.environment(name).pins("cpu", horovod=False)}
         assert "box2d" not in pins or "pygame" in pins, name
+
+
+def test_what_cannot_be_built_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def manager(wanted: Environment, path: Path, *more: object) -> None:
+        if wanted.key != "good-1":
+            raise HpcrlError(f"{wanted.key}: uv failed: no such pin")
+        path.mkdir()
+
+    monkeypatch.setitem(build._MANAGERS, "uv", manager)
+    monkeypatch.setattr(build, "check", lambda *given: check.Checked({}, {}))
+    wanted = [environment(key=key) for key in ("bad-1", "good-1", "worse-1")]
+    told = r"^2 environments of 3 cannot be built: bad-1: uv failed: no such pin; worse-1: uv failed: no such pin$"
+    with pytest.raises(HpcrlError, match=told):
+        build.build_all(wanted, {"manager": "uv", "root": str(tmp_path)}, lambda key, text: None)
+    assert build.is_built(tmp_path / "good-1")
+
+
+def test_a_submission_builds_what_its_cells_need(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy", "torch"]}, chain="staged"))
+    numpy, torch = (one.key for one in read_plan(plan).environments)
+    ledger = Ledger(plan, create=True)
+    some = ledger.intend(granted(plan, "0", environments=(torch,))).token
+    every = ledger.intend(granted(plan, "0")).token  # as older versions of hpcrl wrote it
+    ledger.close()
+    built: list[str] = []
+    monkeypatch.setattr(build, "build_all", lambda wanted, site, say: built.extend(one.key for one in wanted))
+    assert hpcrl("env", "create", "--plan", plan, "--submission", some).code == 0
+    assert built == [torch]
+    assert hpcrl("env", "create", "--plan", plan, "--submission", every).code == 0
+    assert built == [torch, numpy, torch]
+    assert hpcrl("env", "create", "--plan", plan, "--submission", "hpcrl-00000000-1-000000").code == 2

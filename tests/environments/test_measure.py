@@ -13,8 +13,9 @@ import pytest
 from hpcrl.environments.build import Built
 from hpcrl.environments.measure import check_measurable, measure, size_of
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.formats.plan import read_plan
 from hpcrl.formats.usability import Failure, Measurement, read_usability
-from tests.builders import ENVIRONMENTS, built_environment
+from tests.builders import ENVIRONMENTS, built_environment, dqn_study, planned
 from tests.conftest import Shown
 from tests.environments.test_build import built, environment
 
@@ -163,6 +164,29 @@ def test_the_command_keeps_what_it_measured(
     for place, why in (("", "Is a directory"), ("file/u.json", "File exists")):
         shown = hpcrl("env", "measure", "torch", "-o", tmp_path / place)
         assert (shown.code, shown.err) == (1, f"hpcrl: {tmp_path / place}: cannot be written: {why}\n")
+
+
+def test_a_plan_s_environments_that_are_built_are_measured_and_the_others_named(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCRL_ENVIRONMENTS", str(tmp_path / "e"))
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy", "torch"]}))
+    numpy, torch = (one.key for one in read_plan(plan).environments)
+    words = ("env", "measure", "--plan", plan, "--repeats", 1, "-o", tmp_path / "u.json")
+    shown = hpcrl(*words)
+    assert shown.code == 1
+    assert [f"{key}: not built: run hpcrl env create --plan {plan}" in shown.err for key in (numpy, torch)] == [
+        True
+    ] * 2
+    assert not (tmp_path / "u.json").exists()
+    pretended(tmp_path / "e" / torch, f"echo '{json.dumps(FACTS)}'")
+    shown = hpcrl(*words)
+    assert shown.code == 1
+    assert f"{numpy}: not built: run hpcrl env create --plan {plan}" in shown.err
+    measured = read_usability(tmp_path / "u.json")
+    assert [(run.environment, run.execution) for run in measured.runs] == [(torch, "eager"), (torch, "lazy")]
+    pretended(tmp_path / "e" / numpy, "")
+    assert hpcrl(*words).code == 0
 
 
 def test_a_file_with_two_names_counts_once_and_a_link_is_not_followed(tmp_path: Path) -> None:

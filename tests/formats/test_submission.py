@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hpcrl.formats.submission import (
     Submission,
     grant,
     read_entry,
+    read_submission,
     read_submissions,
     token_of,
     write_submission,
@@ -78,3 +81,14 @@ def test_a_damaged_one_says_so(tmp_path: Path, content: bytes) -> None:
 def test_a_moved_plan(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="was the plan directory moved"):
         read_entry(tmp_path, TOKEN, 0)
+
+
+def test_what_a_stage_builds_is_kept_and_older_files_do_not_say_it(tmp_path: Path) -> None:
+    write_submission(tmp_path, replace(made([(0, 1)]), environments=("a", "b")))
+    assert read_submission(tmp_path, TOKEN).environments == ("a", "b")
+    path = tmp_path / SUBMISSIONS / TOKEN
+    first, _, rest = path.read_text().partition("\n")
+    facts = json.loads(first)
+    del facts["environments"]
+    path.write_text(f"{json.dumps(facts)}\n{rest}")
+    assert read_submission(tmp_path, TOKEN) == made([(0, 1)])

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcrl.collect.merge import collect
-from hpcrl.formats.tables import SCHEMAS
-from tests.builders import cells_of, dqn_study, planned, write_record
+from hpcrl.formats.runs import hosts
+from hpcrl.formats.tables import SCHEMAS, load_table
+from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
 from tests.collect.gathering import no_slurm
 from tests.conftest import Shown
 
@@ -22,6 +23,23 @@ def test_the_data_dictionary_is_complete_and_true() -> None:
             kind = "string" if pa.types.is_dictionary(column.type) else column.type
             row = f"| `{column.name}` | {kind} | {metadata.get('unit', '')} | {metadata['description']} |"
             assert row in text
+
+
+def test_a_dataset_of_an_older_hpcrl_does_not_say_on_how_many_hosts_a_cell_ran(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", ranks_study(2, nodes=2), "sol")
+    (cell,) = cells_of(plan)
+    for rank in range(2):
+        write_record(
+            plan, cell, "7_0-0", rank=rank, ranks=2, node="n", header={"hardware": {"host": "lab", "threads": 2}}
+        )
+    collect([plan], tmp_path / "d", no_slurm())
+    assert list(hosts(load_table(tmp_path / "d"))) == [1]
+    (part,) = (tmp_path / "d/cells").glob("*.parquet")
+    pq.write_table(pq.read_table(part).drop_columns("hosts"), part)
+    assert list(hosts(load_table(tmp_path / "d"))) == [2]  # as many as nodes
+    other = planned(tmp_path / "q", dqn_study())
+    collect([other], tmp_path / "d", no_slurm())
+    assert list(load_table(tmp_path / "d")["hosts"].isna()) == [True]
 
 
 @pytest.mark.parametrize("column", ["study", "cluster", "cell", "attempt"])

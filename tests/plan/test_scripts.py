@@ -107,3 +107,15 @@ def test_on_slurm_the_script_leaves_signals_to_slurm_and_waits(base: Path) -> No
     assert process.wait(timeout=60) == 0
     # The cell got Slurm's signal alone; the script heard TERM, so it starts no other.
     assert log_of(base) == ["-m hpcrl.run . --job mine-numpy-cpu-1 --index 1 --submission T --slot 0 SIGUSR2"]
+
+
+def test_the_stage_of_environments_is_told_its_submission(base: Path) -> None:
+    directory = planned(base / "p", command_study(["true"], chain="staged"))
+    launcher = directory / "launchers" / str(os.getuid())
+    launcher.parent.mkdir()
+    launcher.write_text('#!/bin/sh\nprintf "%s|" "$@"')
+    launcher.chmod(0o755)
+    script = ["bash", "scripts/mine-environments.sbatch"]
+    for given, told in (([], ""), (["hpcrl-1 2", "/root of"], "--submission|hpcrl-1 2|")):
+        done = subprocess.run([*script, *given], cwd=directory, check=True, capture_output=True, text=True)
+        assert done.stdout == f"env|create|--plan|.|{told}"

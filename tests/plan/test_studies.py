@@ -60,6 +60,15 @@ def test_a_cluster_without_gpus_runs_the_other_five_jobs_of_the_cirrus_study() -
     assert all(group.reason.endswith("but EPCC, Cirrus EX4000 has no GPU") for group in plan.unplaced)
 
 
+@pytest.mark.parametrize("cluster", ["cirrus", "sol", "cirrus-legacy"])
+def test_uses_of_equal_cores_get_equal_cores(cluster: str) -> None:
+    """Where memory comes with the cores, ranks of one core would get more of them than threads do."""
+    files = make_plan(Library([]), cluster, "cirrus-cores", LEGACY)
+    assert files.plan.unplaced == []
+    for job in files.plan.cell_jobs():
+        assert f"#SBATCH --cpus-per-task={job.asked.cpus}\n" in str(files.files[job.script])
+
+
 @pytest.mark.parametrize("name", ["ppo-cartpole", "ppo-cartpole-100", "rainbow-cartpole"])
 def test_a_study_of_all_frameworks_has_each_of_their_modes(name: str) -> None:
     study = Library([]).study(name)

@@ -42,7 +42,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
     """Return one completed run for each training time, as the report sees them, one after another on one machine."""
     rows = [
         {
-            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "workload": "dqn", "nodes": 1,
+            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "workload": "dqn", "nodes": 1, "hosts": 1,
             "parallelism": "none", "what": f"{framework} {execution}", "where": "1 core", "outcome": "completed", "seed": seed,
             "training_time": time, "wall_time": time + 1, "final_score": 100.0 + seed, "best_score": 200.0, "goal_step": 10.0,
             "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "goal_wall_time": float("nan"),

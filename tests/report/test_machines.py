@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from hpcrl.collect.merge import collect
 from hpcrl.report.axes import axes
 from hpcrl.report.comparison import for_page, for_terminal
 from hpcrl.report.groups import lines
-from hpcrl.report.machines import in_one_line, provenance, side_by_side, uneven
+from hpcrl.report.machines import in_one_line, not_alone, provenance, side_by_side, uneven
 from hpcrl.report.score import Score
 from hpcrl.report.write import read_cells
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
 from tests.collect.gathering import no_slurm
 
 
@@ -62,6 +63,35 @@ def test_nodes_of_one_host_are_one_machine() -> None:
     for other in others:
         cells["hardware"] = [json.dumps(machine), json.dumps(other), json.dumps(machine), json.dumps(other)]
         assert not side_by_side(cells, samples).any()
+
+
+@pytest.mark.parametrize(
+    ("names", "hosts", "note"),
+    [
+        (("lab", "lab"), 1, ""),
+        (("a", "b"), 2, "other programs ran on the machine at that time"),
+        (("a", None), None, "other programs ran on the machine at that time"),
+    ],
+)
+def test_two_nodes_of_one_host_are_not_two_machines(
+    tmp_path: Path, names: tuple[str | None, ...], hosts: int | None, note: str
+) -> None:
+    """Both ranks of a cell keep a core busy: of one machine with two threads that is all, of two such machines it is a half."""
+    plan = planned(tmp_path / "p", ranks_study(2, nodes=2), "sol")
+    (cell,) = cells_of(plan)
+    machine = {"cpu": "C", "threads": 2, "memory": 1024**3, "gpus": [], "kernel": "6.1"}
+    for rank, name in enumerate(names):
+        header = {"hardware": machine | ({"host": name} if name else {})}
+        busy = {"machine_cpu_percent": 100.0}
+        write_record(
+            plan, cell, "7_0-0", rank=rank, ranks=2, node=f"n{rank}", samples=busy, header=header, own_cpu_seconds=4.0
+        )
+    collect([plan], tmp_path / "d", no_slurm())
+    rows = read_cells(tmp_path / "d", None)
+    (row,) = rows.to_dict("records")
+    assert (row["nodes"], row["wall_time"], row["cpu_seconds"]) == (2, 4.0, 8.0)
+    assert row["hosts"] == hosts or (hosts is None and pd.isna(row["hosts"]))
+    assert not_alone(rows).tolist() == [note]
 
 
 def test_the_machines_in_one_line() -> None:

@@ -92,6 +92,11 @@ def cirrus_cluster() -> Iterator[Cluster]:
     yield from _started("cirrus")
 
 
+@pytest.fixture(scope="session")
+def legacy_cluster() -> Iterator[Cluster]:
+    yield from _started("cirrus-legacy")
+
+
 @pytest.fixture
 def sol(sol_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The imitated Sol, as the Slurm at hand."""

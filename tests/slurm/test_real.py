@@ -20,6 +20,7 @@ from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.submit import submission
+from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.status import cancel, plan_status
 from tests.builders import (
     ENVIRONMENTS,
@@ -47,6 +48,14 @@ def test_every_script_of_sol_dqn_is_taken(sol: Cluster, tmp_path: Path) -> None:
 def test_every_script_for_cirrus_is_taken(cirrus_cluster: Cluster, tmp_path: Path) -> None:
     plan = cirrus_cluster.plan(tmp_path / "p", "sol-dqn")
     assert set(submission.test_only(plan, cirrus_cluster.slurm).values()) == {None}
+
+
+def test_every_script_of_the_cirrus_study_is_taken(legacy_cluster: Cluster, tmp_path: Path) -> None:
+    """By the imitated cluster of the paper: whole nodes, two of them, and up to four GPUs."""
+    plan = planned(tmp_path / "p", "cirrus-ppo-rainbow", "cirrus-legacy", allow_retired=True)
+    objections = submission.test_only(plan, legacy_cluster.slurm)
+    assert len([script for script in objections if "-cells-" in script]) == 9
+    assert set(objections.values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -230,6 +239,19 @@ def test_a_broken_environment_stage_stops_the_chain(sol: Cluster, tmp_path: Path
     assert status.counts() == {"CANCELLED": 1}
 
 
+def test_the_stage_builds_nothing_for_cells_that_are_not_submitted(sol: Cluster, tmp_path: Path) -> None:
+    """Horovod for CUDA cannot be built here; the other cell does not need it."""
+    size = [{"framework": "numpy"}, {"framework": "torch", "gpus": 2, "gpu_type": "a100", "parallelism": "horovod"}]
+    plan = sol.plan(tmp_path / "plan", dqn_study(axes={"size": size}, chain="staged"))
+    assert len(read_plan(plan).environments) == 2
+    submission.submit(plan, "slurm", sol.slurm, Budget(), lambda *progress: None, Choice(where=("framework=numpy",)))
+    status = sol.wait(plan)
+    assert status.counts() == {"COMPLETED": 1, "NOT SUBMITTED": 1}
+    assert {stage: each.state for stage, each in status.stages.items()} == dict.fromkeys(
+        ("environments", "collect", "report"), "COMPLETED"
+    )
+
+
 def test_ten_thousand_cells_are_one_submission(sol: Cluster, tmp_path: Path) -> None:
     plan = sol.plan(tmp_path / "plan", command_study(["true"], seeds=10_000, max_parallel=1))
     assert sol.submit(plan) == 10_000
@@ -354,11 +376,11 @@ def test_directive_values_reach_slurm_unchanged(sol: Cluster, tmp_path: Path, va
     assert shown.stdout.removesuffix("\n") == value
 
 
-def horovod_study(framework: str) -> dict[str, Any]:
-    """Two ranks on one node, with faults on demand."""
+def horovod_study(framework: str, nodes: int = 1) -> dict[str, Any]:
+    """Two ranks, with faults on demand."""
     study = dqn_study(
         axes={"framework": [framework], "execution": ["lazy"], "parallelism": ["horovod"]},
-        resources={"cpus": 1, "tasks": 2, "memory": "1G", "time": "00:10:00"},
+        resources={"nodes": nodes, "cpus": 1, "tasks": 2, "memory": "1G", "time": "00:10:00"},
     )
     study["workload"] |= {"environment": "faulty:Faulty-v0"}
     return study
@@ -366,17 +388,31 @@ def horovod_study(framework: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "collective"), [("mxnet", "Horovod 0.28.1 over MPI"), ("jax", "mpi4py over Open MPI v")]
+    ("framework", "collective", "nodes"),
+    [
+        ("mxnet", "Horovod 0.28.1 over MPI", 1),
+        ("jax", "mpi4py over Open MPI v", 1),
+        ("mxnet", "Horovod 0.28.1 over MPI", 2),
+    ],
 )
-def test_srun_starts_the_ranks_and_they_average(sol: Cluster, tmp_path: Path, framework: str, collective: str) -> None:
+def test_srun_starts_the_ranks_and_they_average(
+    sol: Cluster, tmp_path: Path, framework: str, collective: str, nodes: int
+) -> None:
     built_environment(framework, horovod=True)
-    plan = sol.plan(tmp_path / "plan", horovod_study(framework))
+    plan = sol.plan(tmp_path / "plan", horovod_study(framework, nodes))
     shutil.copy(FAULTY, plan)
     sol.submit(plan)
     assert sol.wait(plan).counts() == {"COMPLETED": 1}
     (row,) = sol.collected(plan).to_dict("records")
-    assert (row["outcome"], row["records"], row["tasks"]) == ("completed", 2, 2)
+    assert (row["outcome"], row["records"], row["tasks"], row["hosts"]) == ("completed", 2, 2, 1)
     assert collective in row["collective"]
+    records = [read_record(path) for path in (plan / "records").iterdir()]
+    assert len({record.header["node"] for record in records}) == nodes
+    # Every rank works: on nodes of its own, too.
+    footers = [record.footer or {} for record in records]
+    assert all(footer["own_cpu_seconds"] > 0 for footer in footers)
+    assert len({footer["updates"] for footer in footers}) == 1
+    assert footers[0]["updates"] > 0
 
 
 @pytest.mark.slow

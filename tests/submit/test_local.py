@@ -19,8 +19,9 @@ from hpcrl.environments.build import MARKER
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
 from hpcrl.plan import machine
+from hpcrl.schedulers.local import queue
 from hpcrl.spec.cluster import Gpus
-from tests.builders import cells_of, command_study, planned, planned_script
+from tests.builders import cells_of, command_study, granted, planned, planned_script
 from tests.conftest import Shown
 
 Call = Callable[..., Shown]
@@ -277,3 +278,21 @@ def test_the_best_of_a_search_runs_after_all_trials(hpcrl: Call, ready: Callable
     ran = [line.split() for line in (plan.parent / "plan-study" / "ran").read_text().splitlines()]
     assert [role for role, _ in ran] == ["trial"] * 4 + ["best"] * 2
     assert {x for _, x in ran[4:]} == {min((x for _, x in ran[:4]), key=float)}
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_a_queue_depends_on_another_s_environments_only_without_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_own: bool
+) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"], chain="staged"))
+    ledger = Ledger(plan, create=True)
+    made = [ledger.intend(granted(plan, "0", executor="local"))]
+    if has_own:
+        made.append(ledger.intend(granted(plan, "0", executor="local", job="mine-environments", array=False)))
+    ledger.close()
+    monkeypatch.setattr(queue._Draining, "_run_all", lambda self, some: ["COMPLETED" for _ in some])
+    monkeypatch.setattr(queue._Draining, "_wait_for_others", lambda self, stage: ["FAILED"])
+    given_up: list[str] = []
+    monkeypatch.setattr(queue._Draining, "_give_up", lambda self, stages: given_up.extend(stages))
+    queue._Draining(plan, [one.token for one in made], queue._Machine([0], []), "log").run()
+    assert ("cells" in given_up) != has_own

@@ -67,6 +67,21 @@ def test_a_host_is_measured_once_for_the_cells_that_start_together_and_later(tmp
     assert json.loads(file.read_text())["cpu_percent"] == cpu
 
 
+def test_nodes_of_one_host_share_its_measurement(tmp_path: Path, alone: list[str]) -> None:
+    """As those of a private Slurm: otherwise the second would find the cell of the first running."""
+    plan = planned(tmp_path / "p", dqn_study(idle_seconds=0.5, seeds=2))
+    each = f'"$0" -m hpcrl.run "$1" --job {JOB} --index'
+    on_both = f"SLURM_JOB_ID=7 SLURMD_NODENAME=n1 {each} 0 & SLURM_JOB_ID=8 SLURMD_NODENAME=n2 {each} 1 & wait"
+    done = subprocess.run(
+        [*alone, "bash", "-c", on_both, sys.executable, str(plan)], capture_output=True, text=True, timeout=120
+    )
+    found = list(records(plan).values())
+    assert {data.header["node"] for data in found} == {"n1", "n2"}, done.stderr
+    ((cpu, memory),) = {baseline(data) for data in found}
+    assert None not in (cpu, memory)
+    assert not any("idle" in text for data in found for text in data.events)
+
+
 def test_nothing_is_measured_beside_another_cell_and_a_killed_cell_is_gone(tmp_path: Path, alone: list[str]) -> None:
     plan = planned(tmp_path / "p", dqn_study(idle_seconds=0.5, seeds=2))
     script = """

@@ -166,8 +166,8 @@ class _Draining:
     def run(self) -> None:
         for stage in STAGES:
             states = self._run_stage(stage)
-            if stage == "environments":
-                states += self._wait_for_others(stage)
+            if stage == "environments" and not states:  # else it has built all that this queue's cells need
+                states = self._wait_for_others(stage)
             elif stage == "cells" and any(
                 self._jobs[submission.job].stage != "cells" for submission in self._submissions
             ):

@@ -66,6 +66,7 @@ class _Sending:
             done.append((wanted.job.name, job_id))
 
         for stage in before:
+            ids.pop(stage.job.name, None)  # it builds all that these cells need, whatever an earlier one builds
             send(stage)
         for part in room.parts(cells, reserved=[wanted.job for wanted in later]):
             send(part)
