@@ -18,10 +18,10 @@ from hpcrl.formats.usability import MOST_CHARACTERS, Failure, Measurement, check
 
 _MOST_SECONDS = 1800.0  # of one process; a first update with compiling takes a minute
 _IMPORT = """\
-import time
+import importlib, sys, time
 start = time.perf_counter()
-import {0}
-print(time.perf_counter() - start, {0}.__version__)
+first, *_ = [importlib.import_module(name) for name in sys.argv[1:]]
+print(time.perf_counter() - start, first.__version__)
 """
 
 
@@ -51,6 +51,7 @@ def measure(
     """
     framework = frameworks()[str(environment.framework)]
     size, build_seconds = size_of(path), _build_seconds(path)
+    modules = list(dict.fromkeys([framework.name, *environment.imports]))  # what its cells import
     given = {name: "1" for name in framework.threads} | framework.variables(1, os.environ)
     warm = False
     failed: set[str] = set()
@@ -61,9 +62,9 @@ def measure(
             say(f"{environment.key}: measuring {execution}, {number + 1} of {repeats}")
             try:
                 if not warm:  # the first import reads the files from the disk
-                    _import(path, framework.name, setup)
+                    _import(path, modules, setup)
                     warm = True
-                import_seconds, version = _import(path, framework.name, setup)
+                import_seconds, version = _import(path, modules, setup)
                 wrong = f"{execution} mode cannot be measured"
                 arguments = (framework.name, execution, environment.flavour)
                 result = run_inside(path, setup, "hpcrl.rl.usability", arguments, given, wrong, _MOST_SECONDS)
@@ -107,10 +108,10 @@ def _build_seconds(path: Path) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
-def _import(path: Path, module: str, setup: Sequence[str]) -> tuple[float, str]:
-    """Import a module in a new process, and return the seconds that it took, and its version."""
-    failed = f"import {module} fails"
-    words: list[str | Path] = [path / "bin/python", "-c", _IMPORT.format(module)]
+def _import(path: Path, modules: Sequence[str], setup: Sequence[str]) -> tuple[float, str]:
+    """Import modules in a new process, and return the seconds that they took together, and the version of the first."""
+    failed = f"import {', '.join(modules)} fails"
+    words: list[str | Path] = [path / "bin/python", "-c", _IMPORT, *modules]
     out = call(words, setup, variables(path), failed=failed, most_seconds=_MOST_SECONDS)
     try:
         seconds, version = out.splitlines()[-1].split()

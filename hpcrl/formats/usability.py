@@ -24,8 +24,9 @@ class Measurement:
     """One run of one execution mode in one environment. Times are seconds, memory and sizes bytes.
 
     `size` is that of the environment's files, `build_seconds` the time to install it (None: not recorded). `import_seconds`
-    is the time of ``import FRAMEWORK`` in a new process. `first_update_seconds` begins after it and includes compiling;
-    `update_seconds` is the median of later updates. `peak_memory` is the resident memory of the process after these.
+    is the time of all that a cell imports, such as JAX, Flax, Optax and Gymnasium, in a new process. `first_update_seconds`
+    begins after it and includes compiling; `update_seconds` is the median of later updates. `peak_memory` is the resident
+    memory of the process after these.
     `lines` are the non-empty lines of each of hpcrl's files for the framework. The traceback is that of observations that
     have one value less than the network expects; `names_page` tells whether it names hpcrl's page of the algorithm.
     """

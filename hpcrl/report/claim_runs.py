@@ -25,6 +25,7 @@ MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "final_score": ("final_score", "last policy's score", False),
     "last_return": ("last_return", "return of the training episodes in the last tenth of the steps", False),
     "cpu": ("own_cores", "the job's own cores in use in training", False),
+    "cpu_share": ("own_share", "share of the cell's cores that the job uses in training", False),
     "memory": ("memory", "the job's own RAM", False),
     "machine_cpu": ("machine_cpu_mean", "CPU use of the machine in training", True),
     "machine_memory": ("machine_memory_mean", "RAM use of the machine in training", True),

@@ -18,7 +18,7 @@ import pandas as pd
 from hpcrl.report.claim_parts import LEVEL, Part, compared, counted, inside, same
 from hpcrl.report.claim_runs import MEASURES, Runs, listed
 from hpcrl.report.design import capitalised
-from hpcrl.report.integrals import with_integrals, with_last_returns, with_updates
+from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_updates
 from hpcrl.report.machines import not_alone
 from hpcrl.report.statistics import holm
 from hpcrl.spec.claim_tests import (
@@ -114,7 +114,8 @@ def verdicts(
     paper = study.get("paper")
     if paper not in library.files("jobs/claims", ".yaml"):
         return []
-    measured = with_updates(with_last_returns(with_integrals(rows, episodes, samples), episodes), phases)
+    measured = with_shares(with_integrals(rows, episodes, samples))
+    measured = with_updates(with_last_returns(measured, episodes), phases)
     return judge(library.claims(str(paper)), measured, name, study.get("goal"))
 
 
@@ -122,8 +123,8 @@ def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) ->
     """Judge each claim of a paper on each cluster.
 
     Args:
-        rows: attempts of one study with the columns of `with_groups`, `with_integrals`, `with_last_returns` and `with_updates`, and
-            `shared`.
+        rows: attempts of one study with the columns of `with_groups`, `with_integrals`, `with_shares`, `with_last_returns` and
+            `with_updates`, and `shared`.
         goal: the study's goal; evaluations that reach it are recorded as such.
     """
     judged = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcrl.formats.runs import cores
 from hpcrl.report.machines import ATTEMPT
 from hpcrl.report.statistics import Values
 from hpcrl.report.training_clock import Clocks, Key, TrainingClock, clocks, places_of
@@ -49,6 +50,11 @@ def with_integrals(rows: pd.DataFrame, episodes: pd.DataFrame, samples: pd.DataF
         **{f"{name}_integral": time * rows[f"{name}_mean"] for name in ("return", "machine_cpu", "machine_memory")},
         **{f"{name}_per_step": step * rows[f"{name}_mean"] for name in ("machine_cpu", "machine_memory")},
     )
+
+
+def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add `own_share` to attempts with `own_cores`: the share of the cell's cores that the job uses in training."""
+    return rows.assign(own_share=rows["own_cores"] / cores(rows).astype(float))
 
 
 def with_last_returns(rows: pd.DataFrame, episodes: pd.DataFrame) -> pd.DataFrame:

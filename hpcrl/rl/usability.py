@@ -66,6 +66,14 @@ def updates(framework: str, execution: str, device: str = "cpu", inputs: int = _
     return update
 
 
+def load(framework: str, execution: str) -> None:
+    """Import what the updates need, so that no import is in their times: it is measured elsewhere, in a process that has imported nothing."""
+    importlib.import_module("gymnasium")
+    _page(framework)  # with the framework, and what its files import
+    for name in ("runtime", *(("fused_off_policy", "fused_dqn") if execution == "fused" else ())):
+        importlib.import_module(f"hpcrl.rl.frameworks.{framework}.{name}")
+
+
 def _batch(count: int) -> Arrays:
     draw = np.random.default_rng(0)
     observations, following = draw.normal(size=(2, count, _INPUTS)).astype(np.float32)
@@ -74,7 +82,7 @@ def _batch(count: int) -> Arrays:
 
 
 def times(framework: str, execution: str, device: str) -> dict[str, float]:
-    """Return the seconds from an imported framework to the end of the first update, and the median of later updates."""
+    """Return the seconds to the end of the first update, from when all is imported (:func:`load`), and the median of later updates."""
     start = time.perf_counter()
     update = updates(framework, execution, device)
     update()
@@ -139,7 +147,7 @@ def main(framework: str, execution: str, flavour: str) -> None:
     """Print the measurements of one mode. Its updates come before everything that would make the process larger."""
     gpus = list(visible_gpus().values()) if flavour == "cuda" else []
     device = "cuda" if gpus else "cpu"
-    importlib.import_module(framework)  # its time is measured elsewhere, in a process that has imported nothing
+    load(framework, execution)
     facts: dict[str, Any] = dict(times(framework, execution, device))
     facts |= {"peak_memory": own_peak(), "device": gpus[0] if gpus else "cpu"}
     facts |= {"lines": lines_of_files(framework, execution), **mistake(framework, execution, device)}

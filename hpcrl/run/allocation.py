@@ -7,10 +7,11 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.formats.attempts import Start
-from hpcrl.formats.plan import Cell
+from hpcrl.formats.plan import RECORDS, Cell
 from hpcrl.slurm.client import Slurm, array_key, tasks_per_node
 
 # Variables for the number of threads of numeric libraries; those of a framework are in the catalogue.
@@ -93,6 +94,14 @@ def start_of(
         name, restart, key = allocation.attempt, 0, allocation.attempt
     granted = name if attempt is None else str(attempt)
     return Start(cell.id, granted, restart, key, mark or allocation.attempt, submission)
+
+
+def record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:
+    """Return the file of this rank's record in the plan at `directory`."""
+    # Imported here, because it imports NumPy, which reads the number of threads at its import.
+    from hpcrl.formats.record import record_name
+
+    return directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
 
 
 def _addresses(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:

@@ -25,8 +25,7 @@ from hpcrl.formats.plan import CHECKPOINTS, CLOCKS, Cell, Job, Plan
 from hpcrl.formats.record import UNMEASURED
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run.agents import save_agents
-from hpcrl.run.allocation import Allocation, limit_gpus
-from hpcrl.run.cell import record_of
+from hpcrl.run.allocation import Allocation, limit_gpus, record_of
 from hpcrl.run.command import Places, run_command_cell, unsafe
 from hpcrl.run.events import DURING, LiveEvents, write_events
 from hpcrl.run.header import header_of

@@ -12,10 +12,10 @@ from typing import Any
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start, end_attempt
-from hpcrl.formats.plan import RECORDS, Cell, Job, Plan, read_cells
+from hpcrl.formats.plan import Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
 from hpcrl.profilers import KEY, NONE
-from hpcrl.run.allocation import Allocation, limit_threads
+from hpcrl.run.allocation import Allocation, limit_threads, record_of
 from hpcrl.run.search import Trial, begin
 from hpcrl.run.standing import lacks
 
@@ -106,12 +106,6 @@ def is_extra(cell: Cell, profiler: str | None) -> bool:
 
 def _own_profiler(cell: Cell) -> str | None:
     return None if cell.config.get(KEY) in (None, NONE) else str(cell.config[KEY])
-
-
-def record_of(directory: Path, cell: Cell, allocation: Allocation) -> Path:
-    from hpcrl.formats.record import record_name
-
-    return directory / RECORDS / record_name(cell.id, allocation.attempt, allocation.node, allocation.rank)
 
 
 def _check_environment(job: Job, cell: Cell, needed: Sequence[str] | None) -> None:

@@ -18,6 +18,7 @@ Measure = Literal[
     "final_score",
     "last_return",
     "cpu",
+    "cpu_share",
     "memory",
     "machine_cpu",
     "machine_memory",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcrl.catalogue.registry import frameworks
 from hpcrl.environments.build import Built
 from hpcrl.environments.measure import check_measurable, measure, size_of
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.plan import read_plan
 from hpcrl.formats.usability import Failure, Measurement, read_usability
+from hpcrl.spec.library import Library
 from tests.builders import ENVIRONMENTS, built_environment, dqn_study, planned
 from tests.conftest import Shown
 from tests.environments.test_build import built, environment
@@ -144,7 +149,70 @@ def test_a_framework_that_does_not_import_fails_in_each_mode(tmp_path: Path, imp
         measure(environment(framework="torch"), pretended(tmp_path / "e", "", imports), 2, say=lambda text: None)
     )
     assert [type(each) for each in runs] == [Failure, Failure]
-    assert all(isinstance(each, Failure) and each.reason.startswith("import torch fails: ") for each in runs)
+    assert all(isinstance(each, Failure) and each.reason.startswith("import torch, six fails: ") for each in runs)
+
+
+def test_the_import_time_is_of_all_that_a_cell_imports(tmp_path: Path) -> None:
+    modules = ["gymnasium", "jax", "flax", "optax"]
+    path = pretended(tmp_path / "e", "exit 1", f"shift 2; echo $@ >> '{tmp_path}/asked'; echo 0.5 2.0")
+    next(iter(measure(environment(framework="jax", imports=modules), path, 1, say=lambda text: None)))
+    # Once to read the files, and once to measure.
+    assert (tmp_path / "asked").read_text().splitlines() == 2 * ["jax gymnasium flax optax"]
+
+
+def third_parties(tree: ast.Module) -> set[str]:
+    """Return the packages that a file imports when it is imported, but for Python's own and hpcrl."""
+    names = [
+        name
+        for node in tree.body
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        )
+    ]  # fmt: skip
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"hpcrl"}
+
+
+@pytest.mark.parametrize("framework", list(frameworks()))
+def test_an_environment_names_what_the_files_of_its_framework_import(framework: str) -> None:
+    files = (ROOT / "hpcrl/rl/frameworks" / framework).glob("*.py")
+    needed = set().union(*(third_parties(ast.parse(file.read_text())) for file in files))
+    assert framework in needed
+    assert needed <= {*Library().environment(framework).imports, "numpy"}
+
+
+# Prints the modules that the updates import, although all should be there.
+LATE = """\
+import sys
+from hpcrl.rl import usability
+framework, execution = sys.argv[1:]
+usability.load(framework, execution)
+before = set(sys.modules)
+usability.times(framework, execution, "cpu")
+print(*(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "execution"),
+    [
+        ("numpy", "eager"),
+        ("torch", "eager"),
+        ("tensorflow", "eager"),
+        ("jax", "eager"),
+        ("jax", "fused"),
+        ("mxnet", "eager"),
+    ],
+)
+def test_the_time_of_the_first_update_has_no_import(framework: str, execution: str) -> None:
+    place = built_environment(framework)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [place.path / "bin/python", "-c", LATE, framework, execution]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=600)
+    late = set(done.stdout.splitlines()[-1].split())
+    assert not late & set(place.environment.imports)
+    assert not [name for name in late if name.startswith("hpcrl.rl.frameworks.")]
 
 
 def test_the_command_keeps_what_it_measured(

@@ -82,6 +82,34 @@ def test_a_study_of_all_frameworks_has_each_of_their_modes(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", PACKAGED)
+def test_all_modes_of_a_packaged_study_are_evaluated_at_the_same_steps(name: str) -> None:
+    """The environments of an on-policy algorithm step together, and a fused mode stops after whole rollouts only."""
+    study = Library([]).study(name)
+    points = expand(study)
+    fused = any(point.config.get("execution") == "fused" for point in points)
+    for point in points:
+        algorithm = study.algorithm_of(point.config)
+        if algorithm is None or algorithm.family != "on_policy":
+            continue
+        values = study.known_hyperparameters(algorithm) | point.config
+        rollout = values["environments"] * values["rollout_steps"]
+        assert values["total_steps"] % rollout == 0, values  # the last steps are learnt from, too
+        assert values["evaluation_interval"] % (rollout if fused else values["environments"]) == 0, values
+
+
+@pytest.mark.parametrize(("name", "most"), [("ppo-cartpole", 100_000), ("ppo-mountaincar", 1_000_000)])
+def test_the_last_evaluation_is_within_the_steps_of_the_goal(name: str, most: int) -> None:
+    steps = Library([]).study(name).workload.hyperparameters["total_steps"]
+    assert isinstance(steps, int) and 0.99 * most < steps <= most
+
+
+def test_any_number_of_ranks_of_the_cirrus_study_is_evaluated_at_the_same_steps() -> None:
+    for values in values_of("cirrus-ppo-rainbow"):
+        for name in ("total_steps", "evaluation_interval"):
+            assert values[name] % 12 == 0, values  # 1, 2, 3 or 4 ranks
+
+
 def test_the_ablation_leaves_out_each_part_of_rainbow_alone() -> None:
     study = Library([]).study("rainbow-ablation")
     parts = ("double", "dueling", "prioritized", "n_step", "noisy", "distributional")

@@ -158,6 +158,8 @@ def test_the_captions_say_what_misleads(drawn: PaperFigures) -> None:
     text = {figure.name: figure.text for figure in drawn.drawn}
     assert "From the runs on cirrus. With 2 cores, where the paper has 32." in text["cirrus-5-01"]
     assert "With 2 cores, as in the paper." in text["cirrus-5-09"]
+    for name in ("cirrus-5-09", "cirrus-5-13", "cirrus-5-17", "cirrus-5-21"):
+        assert "Not run: Windows 10, the first row of Table 3.6, because hpcrl does not run on Windows." in text[name]
     assert "one line covers the other" in text["cirrus-5-09"] and "covers the other" not in text["cirrus-5-13"]
     assert "5.13 and 5.14 are of PyTorch, 5.15 and 5.16 of TensorFlow" in text["cirrus-5-13"]
     assert "What the paper calls virtual memory" in text["cirrus-5-21"]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcrl.report.integrals import with_integrals, with_last_returns, with_updates
+from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_updates
 from hpcrl.report.training_clock import clocks, in_training, of_clocks
 
 KEYS = {"plan": "p", "attempt": "a"}
@@ -141,6 +141,13 @@ def test_the_job_s_cpu_time_is_that_of_all_nodes(later: float) -> None:
     alone = with_integrals(*tables(one={"samples": [(3.0, 50.0, 10.0), (13.0, 50.0, 10.0)]}))
     assert found["cpu_per_step"].tolist() == pytest.approx([2 * alone["cpu_per_step"][0]])
     assert found["machine_cpu_mean"].tolist() == [50.0]  # the machine is that of the first rank
+
+
+def test_the_share_of_the_cores_is_of_those_of_all_ranks() -> None:
+    rows = on_two_nodes().assign(cpus=2, nodes=2, overcommit=False)
+    assert with_shares(rows)["own_share"].tolist() == pytest.approx([1.0 / 4])
+    # The ranks of one node share its two cores.
+    assert with_shares(rows.assign(nodes=1, overcommit=True))["own_share"].tolist() == pytest.approx([1.0 / 2])
 
 
 def test_a_node_that_was_not_measured_is_not_one_that_used_nothing() -> None:

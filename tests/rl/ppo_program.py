@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.ppo import Settings
 from hpcrl.rl.envs.make import gymnasium_environment
@@ -26,6 +29,18 @@ SETTINGS = Settings(
     total_steps=720, hidden=(16,), learning_rate=1e-2, environments=4, rollout_steps=12, minibatch_size=16, epochs=3,
     gamma=0.5, gae_lambda=0.95, evaluation_interval=720, evaluation_episodes=2,
 )  # fmt: skip
+
+
+class TwoSteps(Probe):
+    """Two steps in each episode, with a good action in each. After an even number of steps no episode has begun: a run can be resumed to the bit."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+    def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        reward = 1.0 if action == int(self._shown) else -1.0
+        self._shown += 1.0
+        return self._observation(), reward, self._shown == 2.0, False, {}
 
 
 def trained(
@@ -50,7 +65,29 @@ def values(weights: Weights, observations: list[list[float]]) -> list[float]:
     return found
 
 
+def resumed(framework: str, execution: str) -> dict[str, bool]:
+    """Tell whether a run that is stopped after four of six rollouts has other weights and moments, and the same when it is resumed."""
+    # The compiled loop has the environments in its checkpoint.
+    make: Callable[[], Any] = partial(Probe, 5) if execution == "fused" else TwoSteps
+    scaled = replace(SETTINGS, total_steps=288, evaluation_interval=144, normalize_observations=True, normalize_rewards=True)  # fmt: skip
+
+    def end(**given: Any) -> list[bytes]:
+        training = make_training("ppo", scaled, framework, execution, make, Run(3, Silent(), PhaseClock()))
+        train(training, **given)
+        arrays = [*training.learner.weights("both").values(), *(training.loop.moments() or ())]
+        return [np.asarray(array).tobytes() for array in arrays]
+
+    whole, asked = end(), iter([*[False] * 4, *[True] * 10])
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place, "checkpoint.npz")
+        stopped = end(stop=lambda: next(asked), checkpoint_file=file)
+        return {"stopped": stopped != whole, "resumed": end(checkpoint_file=file) == whole}
+
+
 def main(framework: str, execution: str, part: str) -> None:
+    if part == "resumed":
+        print(json.dumps(resumed(framework, execution)))
+        return
     first, second = (trained(framework, execution, partial(Probe, 5)) for _ in range(2))
     cut = trained(framework, execution, partial(gymnasium_environment, "CartPole-v1", 5))[0]
     facts: dict[str, Any] = {

@@ -165,6 +165,14 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
         assert facts["score by scaled observations"] == 1.0
 
 
+@pytest.mark.parametrize(("framework", "execution"), [("torch", "eager"), ("jax", "fused")])
+def test_a_resumed_run_of_ppo_is_the_run_that_was_not_stopped(worker: Path, framework: str, execution: str) -> None:
+    """To the bit, with normalised observations and rewards. tests/rl/test_on_policy.py has it for NumPy."""
+    built, program = built_environment(framework), "tests.rl.ppo_program"
+    out = run_program(built, worker, program, framework, execution, "resumed", JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    assert json.loads(out.splitlines()[-1]) == {"stopped": True, "resumed": True}
+
+
 @pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
 def test_known_answers_of_rainbow(worker: Path, framework: str, execution: str) -> None:
     part, facts = known_answers(worker, "rainbow", framework, execution)

@@ -146,6 +146,7 @@ def _platforms(first: int, quantity: Quantity, rows: pd.DataFrame, data: PaperDa
     hues = rows["cluster"].map(colours(platforms))
     rows = rows.assign(what=rows["cluster"], colour=rows["cluster"], hex=hues, dash="", panel=panel)
     text += " The platforms are the clusters of this dataset, in place of Cirrus and Ubuntu 20.04."
+    text += " Not run: Windows 10, the first row of Table 3.6, because hpcrl does not run on Windows."
     if quantity.by_episode:
         text += " A seed can give the same returns on every platform; then one line covers the other."
     slip = _TWICE if first < 21 else _VIRTUAL
