@@ -111,7 +111,7 @@ def false_findings(seeds: int, trials: int, generator: np.random.Generator, conf
     alarms = 0
     for _ in range(trials):
         rows = _dataset(generator, configurations, seeds, 0.05).assign(dash="", colour="")
-        rows = rows.assign(wall_time=rows["training_time"] + 1, steps=1000, hex="")
+        rows = rows.assign(wall_time=rows["training_time"] + 1, steps=1000, evaluation_time=0.0, hex="")
         speed, *others = findings(rows)
         in_full, *_ = sentences(rows)
         alarms += (

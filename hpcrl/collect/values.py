@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from typing import Any
 
@@ -21,7 +22,7 @@ class Values:
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.last_step = 0  # the maximum; 0 if no entry has a step
-        # name -> its last, minimum and maximum value, for the first names
+        # name -> its last, minimum and maximum value that is finite, for the first names
         self.reported: dict[str, list[float]] = {}
         self._times, self._steps, self._sizes = array("d"), array("d"), array("q")
         self._places, self._numbers = array("i"), array("d")
@@ -55,11 +56,12 @@ class Values:
         self._sizes.append(len(entry["values"]))
 
     def _note(self, name: str, value: float) -> None:
+        if not math.isfinite(value):
+            return
         known = self.reported.get(name)
         if known:
-            if value == value:
-                known[:] = value, min(known[1], value), max(known[2], value)
-        elif value == value and len(self.reported) < _MOST_REPORTED:
+            known[:] = value, min(known[1], value), max(known[2], value)
+        elif len(self.reported) < _MOST_REPORTED:
             self.reported[name] = [value, value, value]
 
     def rows(self) -> NDArray[np.float64]:

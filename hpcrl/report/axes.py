@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpcrl.report.design import natural
+from hpcrl.report.design import digits_of, natural
 from hpcrl.report.groups import kinds
 
 _RESOURCES = ("cluster", "cpus", "gpus", "gpu_type", "nodes", "tasks", "parallelism")
@@ -57,12 +57,18 @@ def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:
 
 def values(column: pd.Series[Any]) -> list[str]:
     """Return the values of an axis as text, in natural order."""
-    return sorted({text_of(value) for value in column}, key=natural)
+    return sorted(set(texts_of(column)), key=natural)
 
 
-def text_of(value: object) -> str:
+def texts_of(column: pd.Series[Any]) -> list[str]:
+    """Return the text of each row's value of an axis. Numbers have six digits, and more only if they distinguish values."""
+    digits = digits_of(column.unique())
+    return [_text_of(value, digits) for value in column]
+
+
+def _text_of(value: object, digits: int) -> str:
     if value is None or value != value:
         return "–"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.{digits}g}"
     return str(value)

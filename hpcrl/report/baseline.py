@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hpcrl.errors import count
+from hpcrl.report.design import in_short
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import (
     CONFIDENCE,
@@ -34,6 +38,8 @@ MEASURES = {
 }
 SMALL = 0.02  # smaller changes are not reported, even if they are significant
 LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
+_NEAR_ZERO = 0.1  # of the range of all scores: from an old score below it a change is not told in percent
+_Key = tuple[str, ...]  # a line's values of KEYS
 _HOST = re.compile(r", host .*$")  # in the name of a machine without Slurm
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
     "regression",
@@ -53,6 +59,7 @@ class Change:
         new, old: the values of the runs.
         verdict: one of the words above; set when all changes of a report are judged together.
         why: the reason why it cannot be judged, if there is one.
+        text: both values, where the old one is 0 or so near to it that a percentage would say nothing.
     """
 
     study: str
@@ -65,12 +72,18 @@ class Change:
     old: Values
     verdict: str = NOT_JUDGED
     why: str = ""
+    text: str = ""
 
     def __str__(self) -> str:
-        value, p = self.estimate.value, self.estimate.p
-        return f"{self.line}: {self.measure} {100 * value:+.1f} %" + (
+        p = self.estimate.p
+        return f"{self.line}: {self.measure} {self.size}" + (
             f" ({self.interval()})" if self.estimate.low is not None else f" (p = {p:.2g})" if p is not None else ""
         )
+
+    @property
+    def size(self) -> str:
+        """The change in words."""
+        return self.text or f"{100 * self.estimate.value:+.1f} %"
 
     def interval(self) -> str:
         low, high = self.estimate.low, self.estimate.high
@@ -81,30 +94,65 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
     Times and memory on two kinds of machines cannot be judged: their difference may be that of the machines. Hosts of one kind are equal here.
+    A line of the older dataset without a counterpart is a change that cannot be judged.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
         more_is_better: whether a higher score is better.
     """
-    changes = []
-    before = dict(list(_completed(old).groupby(list(KEYS), sort=True)))
-    for key, group in _completed(new).groupby(list(KEYS), sort=True):
-        if key not in before:
+    before = _lines(old)
+    alike: dict[_Key, list[_Key]] = {}
+    for key in before:
+        alike.setdefault(_unplaced(key), []).append(key)
+    changes: list[Change] = []
+    seen = set()
+    for key, rows in _lines(new).items():
+        here = _machines(rows)
+        if by_name := alike.get(_unplaced(key)):
+            other = min(by_name, key=lambda other: (_machines(before[other]) != here, other != key))
+            seen.add(other)
+            changes += _changes(key, rows, before[other], more_is_better)
+    failed = new.loc[new["outcome"] != "completed", list(KEYS)].astype(str)
+    tried = Counter(_unplaced(key) for key in failed.itertuples(index=False, name=None))
+    gone = [_gone(key, len(rows), tried[_unplaced(key)]) for key, rows in before.items() if key not in seen]
+    return [*changes, *gone]
+
+
+def _lines(rows: pd.DataFrame) -> dict[_Key, pd.DataFrame]:
+    """Return the completed runs of each line."""
+    groups = rows[rows["outcome"] == "completed"].groupby(list(KEYS), sort=True)
+    return {tuple(map(str, key)): group for key, group in groups}
+
+
+def _unplaced(key: _Key) -> _Key:
+    """Return the name of a line without its machine, which names have if cells ran on several kinds or hosts."""
+    study, cluster, what, where = key
+    return study, cluster.partition(" (")[0], what, where.partition(" (")[0]
+
+
+def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool) -> Iterator[Change]:
+    here, there = (_machines(rows) for rows in (new, old))
+    elsewhere = "" if here == there else f"it ran on another kind of machine (before: {there}; now: {here})"
+    for column, name in MEASURES.items():
+        over, under = (_values(rows, column) for rows in (new, old))
+        if len(over) == 0 or len(under) == 0 or not (over.any() or under.any()):
             continue
-        here, there = (_machines(rows) for rows in (group, before[key]))
-        elsewhere = "" if here == there else f"it ran on another kind of machine (before: {there}; now: {here})"
-        for column, name in MEASURES.items():
-            over, under = (_values(rows, column) for rows in (group, before[key]))
-            if len(over) == 0 or len(under) == 0 or not (over.any() and under.any()):
-                continue
-            estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
-            why = elsewhere if column != SCORE else ""
-            if why:
-                estimate = Estimate(estimate.value, None, None)
-            better = more_is_better and column == SCORE
-            line = ", ".join(map(str, key))
-            changes.append(Change(str(key[0]), line, column, name, estimate, better, over, under, why=why))
-    return changes
+        estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
+        why = elsewhere if column != SCORE else ""
+        if why:
+            estimate = Estimate(estimate.value, None, None)
+        better = more_is_better and column == SCORE
+        text = _from_zero(column, over, under)
+        yield Change(key[0], ", ".join(key), column, name, estimate, better, over, under, why=why, text=text)
+
+
+def _gone(key: _Key, before: int, failed: int) -> Change:
+    """Return the change of a line that has no completed run any more."""
+    why = f"none of {count(failed, 'run')} completed" if failed else "the new dataset has no run of this name"
+    return Change(
+        study=key[0], line=", ".join(key), column="outcome", measure="completed runs", estimate=Estimate(-1.0, None, None),
+        more_is_better=True, new=np.array([]), old=np.array([]), why=why, text=f"from {before} to 0",
+    )  # fmt: skip
 
 
 def judge(changes: Sequence[Change]) -> list[Change]:
@@ -113,8 +161,9 @@ def judge(changes: Sequence[Change]) -> list[Change]:
     stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
     judged = [replace(change, why=change.why or _untested(change)) for change in changes if change.estimate.p is None]
     for change, stand in zip(tested, stands, strict=True):
-        if stand and abs(change.estimate.value) >= SMALL:
-            better = (change.estimate.value > 0) == change.more_is_better
+        value = change.estimate.value
+        if stand and (abs(value) >= SMALL or (change.text and value)):
+            better = (value > 0) == change.more_is_better
             judged.append(replace(change, verdict=IMPROVEMENT if better else REGRESSION))
         elif not stand and (why := _missed(change, len(tested))):
             judged.append(replace(change, why=why))
@@ -144,10 +193,6 @@ def _missed(change: Change, comparisons: int) -> str:
     return f"about {needed} seeds are needed to show {large} {among}" if needed else f"too noisy to show {large}"
 
 
-def _completed(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["outcome"] == "completed"]
-
-
 def _machines(rows: pd.DataFrame) -> str:
     return "; ".join(sorted({_HOST.sub("", name) or "unknown" for name in rows["machine"]}))
 
@@ -157,13 +202,24 @@ def _values(rows: pd.DataFrame, column: str) -> Values:
 
 
 def _relative(over: Values, under: Values) -> Estimate:
-    """Return the relative change of positive values."""
+    """Return the relative change of positive values. From nothing it is infinite."""
     if min(over.min(), under.min()) <= 0:  # such as compile times of cells without compiling
-        return Estimate(float(over.mean() / under.mean()) - 1, None, None)
+        before = float(under.mean())
+        return Estimate(float(over.mean()) / before - 1 if before else math.inf, None, None)
     estimate = ratio(over, under)
     if estimate.low is None or estimate.high is None:
         return replace(estimate, value=estimate.value - 1)
     return replace(estimate, value=estimate.value - 1, low=estimate.low - 1, high=estimate.high - 1)
+
+
+def _from_zero(column: str, over: Values, under: Values) -> str:
+    """Return both values in words if the old one is 0, or a score near to it; otherwise nothing."""
+    centre: Callable[[Values], Any] = np.median if column == SCORE else np.mean
+    after, before = float(centre(over)), float(centre(under))
+    near = _NEAR_ZERO * float(np.ptp(np.concatenate([over, under]))) if column == SCORE else 0.0
+    if before and abs(before) >= near:
+        return ""
+    return f"from {in_short(before)} to {in_short(after)}" + (" s" if column.endswith("_time") else "")
 
 
 def _score_change(over: Values, under: Values) -> Estimate:

@@ -11,6 +11,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 
+from hpcrl.report.design import in_short
 from hpcrl.report.statistics import difference
 
 _WORTH_SAYING = 0.05  # of a run's wall time, and of the time per step
@@ -21,8 +22,8 @@ class Cost:
     """Times of a configuration, in seconds.
 
     Args:
-        before_and_after: of each completed seed, the time outside of training.
-        per_step: of each completed seed, the time of a step.
+        before_and_after: of each completed seed, the time outside of training and its evaluations.
+        per_step: of each completed seed, the time of a step with its share of the evaluations, whose number grows with the steps.
         wall, steps: means over the seeds.
     """
 
@@ -70,7 +71,7 @@ class BreakEven:
         )
         return (
             f"{self.late.what} takes less time than {self.early.what} from about {_rounded(self.steps)} steps ({interval}): outside of "
-            f"training it takes {self.late.outside - self.early.outside:.1f} s more, and "
+            f"training and its evaluations it takes {in_short(self.late.outside - self.early.outside)} s more, and "
             f"{1e3 * (self.early.step - self.late.step):.3g} ms less per step."
         )
 
@@ -82,14 +83,15 @@ def costs(part: pd.DataFrame) -> list[Cost]:
         part: completed cells with the columns of `with_groups`.
     """
     known = part[(part["steps"] > 0) & part["wall_time"].notna() & part["training_time"].notna()]
+    known = known.assign(spent=known["training_time"] + known["evaluation_time"].fillna(0.0))
     return [
         Cost(
             framework=str(framework),
             what=str(what),
             hex=str(group["hex"].iloc[0]) if "hex" in group else "",
             dash=str(group["dash"].iloc[0]) if "dash" in group else "",
-            before_and_after=tuple((group["wall_time"] - group["training_time"]).astype(float)),
-            per_step=tuple((group["training_time"] / group["steps"]).astype(float)),
+            before_and_after=tuple((group["wall_time"] - group["spent"]).astype(float)),
+            per_step=tuple((group["spent"] / group["steps"]).astype(float)),
             wall=float(group["wall_time"].mean()),
             steps=float(group["steps"].mean()),
         )

@@ -47,12 +47,10 @@ def chosen(
         f"the {len(names)} {words}"
         for names, words in (
             (best, "with the best median scores"),
-            (fastest, f"others that {verb} fastest"),
+            (fastest, f"{'others ' if best else ''}that {verb} fastest"),
             (slowest, f"that {verb} slowest"),
         )
         if names
     ]
-    if not scores.size:
-        parts = [text.replace("next that", "that") for text in parts]
     rule = f"{len(kept)} of {total:,} configurations are drawn: {', '.join(parts) or 'the first by name'}. The table has all."
     return rows[rows["line"].isin(kept)], rule

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from hpcrl.report import spreadsheet
-from hpcrl.report.axes import text_of, values
+from hpcrl.report.axes import texts_of, values
 from hpcrl.report.design import in_short
 from hpcrl.report.groups import KEYS, Line
 from hpcrl.report.score import Score
@@ -59,7 +59,7 @@ def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score
     first = [places[line.study, line.cluster, line.what, line.where] for line in compared]
     for name in axes.columns:
         if 1 < len(values(axes[name])) <= _MOST_VALUES:
-            axis_values[str(name)] = [text_of(value) for value in axes.loc[first, name]]
+            axis_values[str(name)] = texts_of(axes.loc[first, name])
     return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], axis_values)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hpcrl.formats.runs import cores
 from hpcrl.report.design import counted, display, natural
-from hpcrl.report.scaling import with_interval
+from hpcrl.report.intervals import with_interval
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 _THREADS = "threads of the framework"

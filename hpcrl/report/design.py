@@ -39,16 +39,29 @@ PHASES = {
     "profile": ("profiler", "#332288"),
 }
 _WORDS = {"horovod": "Horovod"}
-_DIGITS = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+# A minus after another character than a space is a hyphen.
+_DIGITS = re.compile(r"((?:(?<!\S)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
 
-def display(value: object) -> str:
-    """Return the display name of a framework, of a kind of parallelism, or of any other value."""
+def display(value: object, digits: int = 6) -> str:
+    """Return the display name of a framework, of a kind of parallelism, or of any other value.
+
+    Args:
+        digits: significant digits of a floating-point number (:func:`digits_of`).
+    """
     text = str(value)
     for catalogue in (frameworks(), algorithms()):
         if text in catalogue:
             return catalogue[text].title
-    return f"{value:g}" if isinstance(value, float) else _WORDS.get(text, text)
+    return f"{value:.{digits}g}" if isinstance(value, float) else _WORDS.get(text, text)
+
+
+def digits_of(values: Iterable[object]) -> int:
+    """Return six significant digits, or as many as give the floating-point numbers among some values in full if six do not distinguish them."""
+    numbers = {value for value in values if isinstance(value, float) and value == value}
+    if len({f"{value:.6g}" for value in numbers}) == len(numbers):
+        return 6
+    return next(digits for digits in range(7, 18) if all(float(f"{value:.{digits}g}") == value for value in numbers))
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -67,7 +80,7 @@ def dash(mode: str) -> list[int]:
 
 
 def natural(name: object) -> tuple[tuple[bool, float, str], ...]:
-    """Return a key that sorts `2 cores` before `10 cores`."""
+    """Return a key that sorts `2 cores` before `10 cores`, and `-2` before `-1`."""
     parts = _DIGITS.split(str(name).lower())
     return tuple((place % 2 == 0, float(part) if place % 2 else 0.0, part) for place, part in enumerate(parts) if part)
 

@@ -28,9 +28,9 @@ def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
     slurm = rows["slurm_energy"].where((rows["slurm_energy"] > 0) & ~rows["shared"] & packages.isna())
     gpus = rows["energy"].where((rows["energy"] > 0) & slurm.isna())
     joules = pd.concat([packages, slurm, gpus], axis=1).sum(axis=1, min_count=1)
+    measured = (rows["cpu_energy"] > 0) | (rows["slurm_energy"] > 0)
     if joules.isna().all():
-        known = (rows["cpu_energy"] > 0) | (rows["slurm_energy"] > 0)
-        shared = " Cells shared their machines." if bool(known.any()) else ""
+        shared = " Cells shared their machines." if bool(measured.any()) else ""
         return _UNKNOWN if not shared else f"Energy of single cells is not known.{shared}"
     sources = {
         "processor packages of whole nodes (RAPL)": packages,
@@ -45,6 +45,8 @@ def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
     text = f"Energy: {', '.join(told)}."
     if unknown := int(joules.isna().sum()):
         text += f" The energy of {counted(unknown, 'cell')} is not known."
+    if partly := int((rows["shared"] & measured & gpus.notna()).sum()):
+        text += f" Of cells that shared their machines only the GPUs are counted ({counted(partly, 'cell')})."
     if grid_intensity is not None:
         grams = joules.sum() / _KWH * grid_intensity
         text += f" At {in_short(grid_intensity)} g CO2e/kWh this is about {in_short(grams / 1000)} kg CO2e (an estimate, without cooling and manufacture)."

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from hpcrl.report.design import in_short
+from hpcrl.report.intervals import INTERVAL, span, with_interval
 from hpcrl.report.scaling import Series, in_words
 from hpcrl.report.score import Score
-from hpcrl.report.statistics import Estimate, Values, geometric_mean, median, ratio
+from hpcrl.report.statistics import Values, geometric_mean, median, ratio
 from hpcrl.report.summary import score_differences
 
 MOST = 4
+_MOST_BY_PAIRS = 100  # configurations that are all compared with one another, which takes half a second
+_MOST_SCORES = 12  # configurations whose scores are compared
 _MODE = "eager"  # the other modes are compared with it
-_INTERVAL = "95 % interval"
 
 
 def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
@@ -37,7 +40,8 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     cluster, where = places.index[0]
     part = done[(done["cluster"] == cluster) & (done["where"] == where)]
     place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
-    scaled = [] if score.trains else in_words(_first_of_each_kind(series))
+    several = len({curve.cluster for curve in series}) > 1
+    scaled = [] if score.trains else in_words(_first_of_each_kind(series), several=several)
     texts = [
         *(scaled or [_speed(part, place, column, score.trains)]),
         _modes(part, place) if score.trains else "",
@@ -63,17 +67,31 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
     ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)
     first, last = ordered[0], ordered[-1]
     verb = "ends" if column != "training_time" else "trains" if trains else "runs"
-    text = f"{first} {verb} in {_with(geometric_mean(times[first]), ' s', 'its own 95 % interval')}"
+    text = f"{first} {verb} in {with_interval(geometric_mean(times[first]), ' s', 'its own 95 % interval')}"
     if first == last:
         return f"Fastest{place}: {text}."
     pairs = math.comb(len(ordered), 2)
     longest = ratio(times[last], times[first], pairs)
     if longest.low is not None and longest.low <= 1:
-        text += f", and {last} takes {_with(longest, ' times')} as long"
-        return f"No configuration is shown to be faster than another{place}: {text}.{_at_once(pairs, text)}"
-    text += f"; slowest is {last}, which takes {_with(longest, ' times')} as long"
+        text += f", and {last} takes {with_interval(longest, ' times')} as long"
+        head = "No configuration is shown to be faster than another"
+        if _differ(times, ordered, pairs):
+            head = "The configuration with the longest time is not shown to be slower than the one with the shortest"
+            text += _second(times, ordered, pairs)
+        elif len(ordered) > _MOST_BY_PAIRS:
+            head = f"No configuration is shown to be slower than {first}"
+        return f"{head}{place}: {text}.{_at_once(pairs, text)}"
+    text += f"; slowest is {last}, which takes {with_interval(longest, ' times')} as long"
     text += _second(times, ordered, pairs)
     return f"Fastest{place}: {text}.{_at_once(pairs, text)}"
+
+
+def _differ(times: dict[str, Values], ordered: Sequence[str], pairs: int) -> bool:
+    """Tell whether any two configurations are shown to differ: of very many, the fastest and another one."""
+    whole = len(ordered) <= _MOST_BY_PAIRS
+    some = combinations(ordered, 2) if whole else ((ordered[0], other) for other in ordered[1:])
+    found = (ratio(times[slower], times[faster], pairs).low for faster, slower in some)
+    return any(low is not None and low > 1 for low in found)
 
 
 def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int) -> str:
@@ -83,8 +101,8 @@ def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int) -> st
         return ""
     beside = ratio(values[second], values[first], pairs)
     if beside.low is not None and beside.low > 1:
-        return f". Next is {second}, with {_with(beside, ' times')}"
-    return f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
+        return f". Next is {second}, with {with_interval(beside, ' times')}"
+    return f". A difference between {first} and {second} is not shown ({with_interval(beside, ' times')})"
 
 
 def _modes(part: pd.DataFrame, place: str) -> str:
@@ -92,8 +110,13 @@ def _modes(part: pd.DataFrame, place: str) -> str:
     if not (part["dash"] == _MODE).any():
         return ""
     pairs = []
+    column, told = "training_time", "Speed in training"
+    if "steps" in part and bool((part["steps"] > 0).all()) and part["steps"].nunique() > 1:
+        # Runs that stop at a goal, or after so many episodes, have other numbers of steps.
+        part = part.assign(time_per_step=part["training_time"] / part["steps"])
+        column, told = "time_per_step", "Speed of a step in training"
     for framework, own in part.groupby("colour", sort=True):
-        times = {str(mode): _groups(group, "training_time") for mode, group in own.groupby("dash")}
+        times = {str(mode): _groups(group, column) for mode, group in own.groupby("dash")}
         eager = times.get(_MODE, {})
         for mode, others in times.items():
             if mode == _MODE or len(eager) != 1 or len(others) != 1:
@@ -104,8 +127,8 @@ def _modes(part: pd.DataFrame, place: str) -> str:
             pairs.append((f"{framework} {mode}", before, after))
     if not pairs:
         return ""
-    told = "; ".join(f"{name} {_with(ratio(before, after, len(pairs)), '')}" for name, before, after in pairs)
-    return f"Speed in training, relative to eager{place}: {told}.{_at_once(len(pairs), told)}"
+    speeds = "; ".join(f"{name} {with_interval(ratio(before, after, len(pairs)), '')}" for name, before, after in pairs)
+    return f"{told}, relative to eager{place}: {speeds}.{_at_once(len(pairs), speeds)}"
 
 
 def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
@@ -116,11 +139,12 @@ def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     best = sorted(values, key=lambda what: sign * float(np.median(values[what])))
     top = median(values[best[0]])
     equal = [what for what in best if in_short(float(np.median(values[what]))) == in_short(top.value)]
-    interval = "" if top.low is None or top.high is None else f", its own {100 * top.level:.0f} % interval {_span(top)}"
+    interval = "" if top.low is None or top.high is None else f", its own {100 * top.level:.0f} % interval {span(top)}"
     who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations have it"
     text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
-    differences = score_differences({what: values[what] for what in best[:12]}, score.trains)
-    return text + (f"; {differences}" if differences else ".")
+    differences = score_differences({what: values[what] for what in best[:_MOST_SCORES]}, score.trains)
+    some = f"of the {_MOST_SCORES} best, " if len(best) > _MOST_SCORES else ""
+    return text + (f"; {some}{differences}" if differences else ".")
 
 
 def _memory(part: pd.DataFrame, place: str) -> str:
@@ -135,24 +159,12 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""  # no difference shown
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {_with(more, ' times')} as much{_second(peaks, ordered, pairs)}.{_at_once(pairs, f'({_INTERVAL}')}"
+        f"Most memory: {most}, {with_interval(more, ' times')} as much{_second(peaks, ordered, pairs)}.{_at_once(pairs, f'({INTERVAL}')}"
     )
-
-
-def _with(estimate: Estimate, unit: str, interval: str = _INTERVAL) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{in_short(estimate.value)}{unit} (one run)"
-    if estimate.is_open:
-        return f"{in_short(estimate.value)}{unit} (too few runs for an interval)"
-    return f"{in_short(estimate.value)}{unit} ({interval} {_span(estimate)})"
 
 
 def _at_once(comparisons: int, text: str) -> str:
     """Say that the intervals of ratios in a text are wide enough for the choice of a pair among so many."""
-    if comparisons < 2 or f"({_INTERVAL}" not in text:
+    if comparisons < 2 or f"({INTERVAL}" not in text:
         return ""
     return f" The intervals of the ratios hold for all {comparisons:,} pairs at once."
-
-
-def _span(estimate: Estimate) -> str:
-    return f"{in_short(estimate.low or 0.0)} to {in_short(estimate.high or 0.0)}"

@@ -13,7 +13,7 @@ import pandas as pd
 from hpcrl.formats.labels import SETTLING
 from hpcrl.formats.runs import goal_wall_time, machines
 from hpcrl.profilers import KEY as PROFILE
-from hpcrl.report.design import colours, counted, display, natural
+from hpcrl.report.design import colours, counted, digits_of, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
 from hpcrl.searches import ROLE
 
@@ -34,7 +34,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. Also `repeats` (how often it ran), `threads` (of the whole machine) and `memory`: the
     peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
-    Scores are of completed cells.
+    Scores are finite and of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
     rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
@@ -57,8 +57,9 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["threads"] = rows["hardware"].map(threads).astype(float)
     # The last attempt's record of a requeued cell has only the rest of these.
     rows[list(_OF_ONE_ATTEMPT)] = rows[list(_OF_ONE_ATTEMPT)].mask(rows["resumed_step"].notna())
-    # A value that a cell reported before it failed is not a score.
-    rows["final_score"] = rows["final_score"].mask(rows["outcome"] != "completed")
+    # A value that a cell reported before it failed is not a score, and neither is an infinite one.
+    score = rows["final_score"].astype(float)
+    rows["final_score"] = score.where((rows["outcome"] == "completed") & np.isfinite(score))
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
@@ -130,22 +131,29 @@ def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
     for axis in dict.fromkeys(key for config in configs for key in config if key != "seed"):
         values = {str(config.get(axis)) for config in configs}
         if 1 < len(values) <= _MOST_COLOURS:
-            return [f"{axis} {display(config.get(axis))}" for config in configs]
+            digits = digits_of(config.get(axis) for config in configs)
+            return [f"{axis} {display(config.get(axis), digits)}" for config in configs]
     return ["all"] * len(configs)
 
 
 def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[int, str]]:
-    """Yield the names of the configurations of one study. What has one value for an algorithm or topology is left out."""
+    """Yield the names of the configurations of one study: two configurations have two names.
+
+    What has one value for an algorithm or topology is left out. To lack a setting is a value, too.
+    """
+    own = [configs[place] for place in places]
+    keys = dict.fromkeys(key for config in own for key in config)
     values: dict[tuple[Any, str], set[str]] = {}
-    for place in places:
-        for key, value in configs[place].items():
-            values.setdefault((_settled(configs[place]), key), set()).add(str(value))
-    for place in places:
-        config = configs[place]
+    for config in own:
+        settled = _settled(config)
+        for key in keys:
+            values.setdefault((settled, key), set()).add(str(config.get(key)))
+    digits = {key: digits_of(config.get(key) for config in own) for key in keys}
+    for place, config in zip(places, own, strict=True):
         first = [display(config[key]) for key in _FIRST if config.get(key) is not None]
         settled = _settled(config)
         others = [
-            f"{key} {display(value)}"
+            f"{key} {display(value, digits[key])}"
             for key, value in config.items()
             if key not in (*_FIRST, "seed")
             and value is not None

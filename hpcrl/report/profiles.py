@@ -21,6 +21,7 @@ from hpcrl.report.design import counted, in_short
 from hpcrl.report.figures.updates import dispatched, places_of
 from hpcrl.report.flame import flame_graph
 from hpcrl.report.groups import with_groups
+from hpcrl.report.intervals import INTERVAL, span
 from hpcrl.report.statistics import geometric_mean
 
 # What two cells must have in common, besides their configuration, to differ only in the profiler.
@@ -222,7 +223,7 @@ def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
         factor = geometric_mean(np.array(values))
         interval = ""
         if factor.low is not None and factor.high is not None:
-            interval = f" (95 % interval {in_short(factor.low)} to {in_short(factor.high)})"
+            interval = f" ({INTERVAL} {span(factor)})"
         told.append(f"{in_short(factor.value)} times{interval} with {what}, from {counted(len(values), 'pair')}")
     more = f"; and {len(known) - _MOST_COSTS} more configurations" if len(known) > _MOST_COSTS else ""
     return (

@@ -15,6 +15,7 @@ import pandas as pd
 from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, counted, display, in_short, natural
 from hpcrl.report.groups import kinds
+from hpcrl.report.intervals import with_interval
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 Kind = Literal["strong", "weak"]
@@ -33,7 +34,7 @@ class Point:
         time: time of the command, or of training alone; geometric mean in seconds.
         speed_up: rate of work relative to the minimum number; in weak scaling the work per unit is constant.
         efficiency: speed-up over the ratio of the numbers of units; 1 is ideal.
-        cost: cost of one run, in the unit of the series.
+        cost: cost of one run from its start to its end, in the unit of the series.
     """
 
     count: int
@@ -51,6 +52,7 @@ class Series:
     Args:
         unit: what is counted: core or GPU.
         cost_unit: the site's unit, or core-hours.
+        whole: whether costs are of whole runs. Those of requeued cells are not known: then costs are of `time` alone.
     """
 
     kind: Kind
@@ -62,6 +64,7 @@ class Series:
     hex: str
     dash: str
     points: tuple[Point, ...]
+    whole: bool = True
 
 
 def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
@@ -111,9 +114,13 @@ def sizes(study: Mapping[str, object]) -> tuple[str, ...]:
     return ()
 
 
-def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
-    """Return gain and cost of the maximum number of cores in words, for some series."""
-    several = len({curve.cluster for curve in series}) > 1
+def in_words(series: Sequence[Series], most: int = 4, several: bool = False) -> list[str]:
+    """Return gain and cost of the maximum number of cores in words, for some series.
+
+    Args:
+        several: whether the study has series on other clusters, too.
+    """
+    several = several or len({curve.cluster for curve in series}) > 1
     sentences = []
     for curve in series[:most]:
         first, last = curve.points[0], curve.points[-1]
@@ -125,10 +132,13 @@ def in_words(series: Sequence[Series], most: int = 4) -> list[str]:
         else:
             text += f"do {with_interval(last.speed_up)} times the work of {first.count} in the same time"
         more = Estimate(last.cost.value / first.cost.value, None, None) if first.cost.value else None
-        cost = f"; a run costs {in_short(last.cost.value)} {curve.cost_unit}" if more else ""
+        costs = "a run costs" if curve.whole else "a run costs at least"
+        cost = f"; {costs} {in_short(last.cost.value)} {curve.cost_unit}" if more else ""
         if more and curve.kind == "strong":
             cost += f", {in_short(more.value)} times as much"
         sentences.append(f"{text}, an efficiency of {100 * last.efficiency.value:.0f} %{cost}.")
+    if more_series := len(series) - len(sentences):
+        sentences.append(f"{more_series:,} more {'is' if more_series == 1 else 'are'} in scaling.csv.")
     return sentences
 
 
@@ -253,20 +263,22 @@ def _series(kind: Kind, label: str, cells: pd.DataFrame) -> Series:
     groups = {int(group["count"].iloc[0]): group for _, group in cells.groupby("count", sort=True)}
     fewest = min(groups)
     base = _times(groups[fewest])
+    whole = bool((cells["wall_time"] > 0).all())
     points = []
     for count, group in groups.items():
         times, scale = _times(group), count / fewest
         beside = ratio(base, times) if count != fewest else Estimate(1.0, None, None)
         time, rate = geometric_mean(times), float(group["rate"].iloc[0]) / 3600
+        charged = geometric_mean(np.asarray(group["wall_time"].to_numpy(float))) if whole else time
         work = scale if kind == "weak" else 1.0
         points.append(
-            Point(count, len(times), time, _scaled(beside, work), _scaled(beside, work / scale), _scaled(time, rate))
+            Point(count, len(times), time, _scaled(beside, work), _scaled(beside, work / scale), _scaled(charged, rate))
         )
     first = cells.iloc[0]
     return Series(
         kind=kind, cluster=str(first["cluster"]), label=label, unit=str(first["unit"]), cost_unit=str(first["cost_unit"]),
         colour=str(first["colour"]) if first["framework"] else "", hex=str(first["hex"]), dash=str(first["dash"]),
-        points=tuple(points),
+        points=tuple(points), whole=whole,
     )  # fmt: skip
 
 
@@ -289,10 +301,3 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(
         estimate.value * factor, None if low is None else low * factor, None if high is None else high * factor
     )
-
-
-def with_interval(estimate: Estimate) -> str:
-    """Write a ratio with its interval."""
-    if estimate.low is None or estimate.high is None:
-        return f"{in_short(estimate.value)} (one run, not enough for an interval)"
-    return f"{in_short(estimate.value)} (95 % interval {in_short(estimate.low)} to {in_short(estimate.high)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
 from hpcrl.report.design import counted, display, spread
 from hpcrl.report.figures import Figures, figures
+from hpcrl.report.figures.papers.data import asked_of
 from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines, with_groups
@@ -35,6 +36,7 @@ MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has t
 MOST_SERIES = 20  # of scaling that have a sentence
 _MOST_NAMES = 8
 _MOST_VALUES = 6
+_NOT_RUN = ("not run", "no part of it was run", "no run ")  # the beginnings of why a part of a paper has no runs
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def make_section(
     study: dict[str, Any],
     library: Library,
     grid_intensity: float | None = None,
-    trials: pd.DataFrame | None = None,
+    attempts: pd.DataFrame | None = None,
     profiled: Profiled | None = None,
 ) -> Section:
     """Sum up one study.
@@ -100,10 +102,11 @@ def make_section(
         study: its entry in the dataset's index.
         library: the search path for claims of papers.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
-        trials: attempts of the study as the dataset has them, for its search.
+        attempts: all of the study as the dataset has them: also the trials of its search, and what ran under a profiler.
         profiled: its attempts under a profiler.
     """
-    searched = None if trials is None else search_of(trials, tables["episodes"], study)
+    attempts = rows if attempts is None else attempts
+    searched = search_of(attempts, tables["episodes"], study) if study.get("search") else None
     score = score_of(study, rows, tables["episodes"])
     series = scaling(rows, sizes(study))
     compared = lines(rows)
@@ -124,7 +127,7 @@ def make_section(
         title=str(study.get("title") or name),
         compared=_compared(rows, axes, compared, score.runs),
         ran_on=in_one_line(rows),
-        failed=_failed(rows, bad, drawn),
+        failed=failed(rows, attempts, study, drawn.empty),
         findings=findings(rows, score, series),
         lines=compared,
         table=for_page(compared, rows, axes, score),
@@ -216,7 +219,17 @@ def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line], runs
     return f"{text}: {'; '.join(parts)}." if parts else f"{text}."
 
 
-def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
+def failed(
+    rows: pd.DataFrame, attempts: pd.DataFrame, study: Mapping[str, Any], empty: Sequence[tuple[str, str]]
+) -> str:
+    """Say which cells did not complete, and what was not run.
+
+    Args:
+        rows: attempts of one study with the columns of `with_groups`; attempts: all of its attempts.
+        study: its entry in the dataset's index.
+        empty: title and reason of each figure of its paper that has no values.
+    """
+    bad = rows[rows["outcome"] != "completed"]
     if bad.empty:
         text = f"All {len(rows):,} cells completed." if len(rows) > 1 else "The cell completed."
     else:
@@ -225,8 +238,12 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
         more = f" and {len(names) - _MOST_NAMES:,} more configurations" if len(names) > _MOST_NAMES else ""
         outcomes = spread({str(name): int(number) for name, number in bad["outcome"].value_counts().items()})
         text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
-    if not_run := [title.partition(":")[0] for title, why in drawn.empty if "run" in why]:
-        text += f" No runs for these parts of the paper: {', '.join(not_run)}."
+    if sizes := _not_run(attempts, study):
+        text += f" Not run: cells of {', '.join(sizes)}."
+    missing = [(title.partition(":")[0], why.startswith(_NOT_RUN)) for title, why in empty]
+    for what, is_not_run in (("runs", True), ("values", False)):
+        if parts := [title for title, each in missing if each == is_not_run]:
+            text += f" No {what} for these parts of the paper: {', '.join(parts)}."
     small = rows[cores(rows) > rows["threads"] * hosts(rows)]
     if len(small):
         threads = " or ".join(f"{int(number):,}" for number in sorted(small["threads"].unique()))
@@ -237,12 +254,23 @@ def _failed(rows: pd.DataFrame, bad: pd.DataFrame, drawn: Figures) -> str:
     return " ".join([text, *uneven(rows)])
 
 
+def _not_run(attempts: pd.DataFrame, study: Mapping[str, Any]) -> list[str]:
+    """Name the cores and GPUs of the cells of which not one was run."""
+    ran = set(zip(cores(attempts), attempts["gpus"].fillna(0), strict=True))
+    missing = [size for size in asked_of(study) if size not in ran]
+    told = [counted(number, "core") + (f" with {counted(gpus, 'GPU')}" if gpus else "") for number, gpus in missing]
+    more = [f"{len(told) - _MOST_NAMES:,} more sizes"] if len(told) > _MOST_NAMES else []
+    return told[:_MOST_NAMES] + more
+
+
 def _notes(rows: pd.DataFrame) -> list[str]:
     """Return the notes of records, each with its number of cells."""
     notes = rows["notes"].dropna().value_counts()
     told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
     if repeated := int((rows["repeats"] > 1).sum()):
-        told.append(f"run in several plans or software environments; the latest run counts ({counted(repeated, 'cell')})")
+        told.append(
+            f"run in several plans or software environments; the latest run counts ({counted(repeated, 'cell')})"
+        )
     if shared := int(rows["shared"].sum()):
         told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
     return told

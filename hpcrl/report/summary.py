@@ -11,10 +11,10 @@ import pandas as pd
 from hpcrl.errors import count
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.design import in_short
+from hpcrl.report.intervals import INTERVAL, span
 from hpcrl.report.score import Score
 from hpcrl.report.statistics import (
     CONFIDENCE,
-    Estimate,
     Values,
     geometric_mean,
     holm,
@@ -77,7 +77,9 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
         elif factor.is_open:
             texts.append(f"the runs are too few to compare {faster} and {slower} among {pairs:,} pairs")
         elif factor.low > 1:
-            texts.append(f"{slower} takes {in_short(factor.value)} times as long as {faster} ({_interval(factor)})")
+            texts.append(
+                f"{slower} takes {in_short(factor.value)} times as long as {faster} ({INTERVAL} {span(factor)})"
+            )
         else:
             texts.append(
                 f"a difference between {faster} and {slower} is not shown: {slower} takes {in_short(factor.low)} to "
@@ -112,7 +114,3 @@ def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
         )
     text = f"{whose} differ beyond chance in {len(shown)} of {total}"
     return text + (f": {', '.join(shown)}." if shown else ".")
-
-
-def _interval(estimate: Estimate) -> str:
-    return f"95 % interval {in_short(estimate.low or 0.0)} to {in_short(estimate.high or 0.0)}"

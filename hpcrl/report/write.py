@@ -116,7 +116,7 @@ def _judged(
     sections = list(make_sections(dataset, cells, library, grid_intensity, study))
     if not baseline:
         return sections, []
-    older = with_groups(read_cells(baseline, study))
+    older = read_cells(baseline, study)
     scores = {section.study: section.score for section in sections}
     changes = judge(
         [
@@ -195,9 +195,8 @@ def make_sections(
         if key not in compared:
             yield search_section(key, own, tables, facts)
             continue
-        trials = own if facts.get("search") else None
         profiled = profiles_of(own, compared[key], profiles)
-        yield make_section(key, compared[key], tables, facts, library, grid_intensity, trials, profiled)
+        yield make_section(key, compared[key], tables, facts, library, grid_intensity, own, profiled)
 
 
 def studies_of(dataset: Path, cells: pd.DataFrame, study: str | None = None) -> list[str]:

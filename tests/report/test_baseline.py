@@ -24,6 +24,14 @@ def dataset(directory: Path, times: list[float], scores: list[float], **header: 
     return directory / "d"
 
 
+def line(**changes: Any) -> pd.DataFrame:
+    """Return the runs of one configuration as the report has them."""
+    return pd.DataFrame(
+        {"study": "s", "cluster": "c", "where": "1 core", "machine": "C", "what": "a", "outcome": "completed", "training_time": np.nan,
+         "compile_time": np.nan, "memory": np.nan, "final_score": SCORES} | changes
+    )  # fmt: skip
+
+
 TIMES, SCORES = [10.0, 10.4, 9.8, 10.1, 10.2], [900.0, 1000, 950, 980, 1000]
 
 
@@ -125,15 +133,73 @@ def test_times_on_another_kind_of_machine_cannot_be_judged(tmp_path: Path, hpcrl
 
 @pytest.mark.parametrize(("better", "regressions"), [("lower", 0), ("higher", 1)])
 def test_a_lower_score_is_a_regression_only_where_more_is_better(better: str, regressions: int) -> None:
-    rows = pd.DataFrame(
-        {"study": "s", "cluster": "c", "where": "1 core", "machine": "C", "what": "a", "outcome": "completed", "training_time": np.nan,
-         "compile_time": np.nan, "memory": np.nan, "final_score": SCORES}
-    )  # fmt: skip
+    rows = line()
     half = rows.assign(final_score=rows["final_score"] / 2)
     found = judge(compare(half, rows, more_is_better=better == "higher"))
     assert [change.verdict for change in found].count("regression") == regressions
     back = judge(compare(rows, half, more_is_better=better == "higher"))
     assert [change.verdict for change in back].count("regression") == 1 - regressions
+
+
+@pytest.mark.parametrize(
+    ("column", "before", "now", "verdict", "said"),
+    [
+        ("final_score", [0.7, 0.8, 0.75, 0.9, 0.85], [0.0] * 5, "regression", "final score -100.0 % (p = 0.0079)"),
+        ("final_score", [0.0] * 5, [5.0] * 5, "improvement", "final score from 0 to 5 (p = 0.0079)"),
+        ("final_score", [0.0] * 5, [0.015] * 5, "improvement", "final score from 0 to 0.015 (p = 0.0079)"),
+        ("final_score", [0.001] * 5, [-0.5, -0.4, -0.6, -0.5, -0.5], "regression", "final score from 0.001 to -0.500 (p = 0.0079)"),
+        ("final_score", [0.0] * 5, [0.0, 0.0, 0.0, 0.0, 1.0], "no change shown", "final score from 0 to 0 (p = 1)"),
+        ("compile_time", [0.0] * 5, [5.0] * 5, "cannot be judged", "compile time from 0 to 5 s"),
+        ("compile_time", [5.0] * 5, [0.0] * 5, "cannot be judged", "compile time -100.0 %"),
+        ("compile_time", [0.0] * 5, [0.0] * 5, "", ""),
+    ],
+)  # fmt: skip
+def test_changes_from_0_and_to_0(column: str, before: list[float], now: list[float], verdict: str, said: str) -> None:
+    new, old = (line(**{"final_score": np.nan, column: values}) for values in (now, before))
+    found = judge(compare(new, old))
+    assert [change.verdict for change in found] == [verdict] * bool(verdict)
+    assert [str(change) for change in found] == [f"s, c, a, 1 core: {said}"] * bool(said)
+
+
+def test_a_median_that_stays_is_no_change() -> None:
+    """Scores may differ where their medians do not."""
+    old = line(final_score=[0.0, 0.0, 0.0, 0.0, 0.0] * 4)
+    new = line(final_score=[0.0, 0.0, 0.0, 1.0, 1.0] * 4)
+    (found,) = judge(compare(new, old))
+    assert (found.estimate.p or 1) < 0.05 and found.verdict == "no change shown"
+
+
+TIME, RUNS = "training time", "completed runs"
+LOST, NO_NAME = "none of 5 runs completed", "the new dataset has no run of this name"
+D = {"where": "1 core (D)", "machine": "D"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ([{}, {"what": "b"}], [{}, {"what": "b", "outcome": "failed"}], {("c, a, 1 core", TIME, ""), ("c, b, 1 core", RUNS, LOST)}),
+        ([{}], [{"outcome": "failed"}], {("c, a, 1 core", RUNS, LOST)}),
+        ([{}, {"what": "b"}], [{}, {"what": "b n 5"}], {("c, a, 1 core", TIME, ""), ("c, b, 1 core", RUNS, NO_NAME)}),
+        # Names have the kind of machine where there are several.
+        (
+            [{}],
+            [{"where": "1 core (C)"}, D],
+            {("c, a, 1 core (C)", TIME, ""), ("c, a, 1 core (D)", TIME, "it ran on another kind of machine (before: C; now: D)")},
+        ),
+        ([{"where": "1 core (C)"}, D], [{"machine": "D"}], {("c, a, 1 core", TIME, ""), ("c, a, 1 core (C)", RUNS, NO_NAME)}),
+        ([{"cluster": "c (host a)", "machine": "C, host a"}], [{"machine": "C, host b"}], {("c, a, 1 core", TIME, "")}),
+    ],
+)  # fmt: skip
+def test_every_line_of_the_baseline_is_compared_or_named(
+    before: list[dict[str, Any]], now: list[dict[str, Any]], said: set[tuple[str, str, str]]
+) -> None:
+    old, new = (
+        pd.concat([line(training_time=TIMES, **each) for each in some], ignore_index=True) for some in (before, now)
+    )
+    changes = [change for change in compare(new, old) if change.column != "final_score"]
+    assert {(change.line.removeprefix("s, "), change.measure, change.why) for change in changes} == said
+    gone = [change for change in judge(changes) if change.measure == RUNS]
+    assert {(change.verdict, change.size) for change in gone} <= {("cannot be judged", "from 5 to 0")}
 
 
 def test_two_datasets_of_one_distribution_are_told_apart_in_one_report_of_twenty() -> None:

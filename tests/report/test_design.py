@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import random
 
+import pandas as pd
 import pytest
 
+from hpcrl.report.axes import values
 from hpcrl.report.design import colours, display, in_short, natural
 
 
@@ -30,6 +32,10 @@ def test_other_configurations_have_the_colours_of_their_order_not_of_their_arriv
 def test_natural_order() -> None:
     names = ["10 cores", "2 cores", "1 core", "lr 0.01", "lr 0.001", "lr 1e-05"]
     assert sorted(names, key=natural) == ["1 core", "2 cores", "10 cores", "lr 1e-05", "lr 0.001", "lr 0.01"]
+    below = ["-3", "-2.5", "0", "1", "run-2", "run-10", "x -10", "x -2", "x 1"]  # a minus, and hyphens
+    assert sorted(below[::-1], key=natural) == below
+    assert values(pd.Series([1, -3, 0, -2])) == ["-3", "-2", "0", "1"]
+    assert values(pd.Series([2400001.5, 2400000.5])) == ["2400000.5", "2400001.5"]
 
 
 @pytest.mark.parametrize(

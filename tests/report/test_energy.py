@@ -42,4 +42,7 @@ def test_cells_that_shared_a_machine_have_no_energy_of_their_own() -> None:
     assert (
         in_words(rows(by_slurm, by_slurm), None) == "Energy of single cells is not known. Cells shared their machines."
     )
-    assert "2 kWh by GPUs" in in_words(rows(shared | {"energy": 2 * KWH}), None)
+    text = in_words(rows(shared | {"energy": 2 * KWH}, {"energy": 1 * KWH}), 1000.0)
+    assert text.startswith(
+        "Energy: 3 kWh by GPUs (NVML) (2 cells). Of cells that shared their machines only the GPUs are counted (1 cell). At "
+    )

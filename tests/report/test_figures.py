@@ -15,10 +15,11 @@ from hpcrl.collect.merge import collect
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.choice import chosen
 from hpcrl.report.design import FRAMEWORKS
-from hpcrl.report.figures import figures
+from hpcrl.report.figures import figures, statistics
 from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of
 from hpcrl.report.figures.marks import bands
 from hpcrl.report.groups import with_groups
+from hpcrl.report.score import Score
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
@@ -247,8 +248,18 @@ def test_of_many_configurations_those_that_matter_are_drawn_and_the_rule_is_said
     )
     fewer, nothing = chosen(rows.head(20))
     assert (len(fewer), nothing) == (20, "")
+    _, without_scores = chosen(rows.assign(final_score=np.nan), trains=False)
+    assert ": the 10 that run fastest, the 10 that run slowest." in without_scores
     low, _ = chosen(rows, more_is_better=False)
     assert low["final_score"].nsmallest(3).tolist() == [0, 0, 0]
+
+
+def test_configurations_with_one_seed_are_in_no_figure_over_seeds_and_are_counted(rows: pd.DataFrame) -> None:
+    some, _ = chosen(rows)
+    assert not [each for each in statistics.figures(some, None, Score()) if "Left out" in each.text]
+    drawn = statistics.figures(some.iloc[1:], None, Score())
+    assert len(drawn) == 3
+    assert all(each.text.endswith(" Left out: 1 configuration with one completed seed.") for each in drawn)
 
 
 def test_panels_of_a_figure_on_paper_share_their_colours_and_dashes() -> None:

@@ -5,8 +5,9 @@ import pandas as pd
 from scipy import stats
 
 from hpcrl.report.findings import MOST, findings
+from hpcrl.report.scaling import Point, Series
 from hpcrl.report.score import Score
-from hpcrl.report.statistics import geometric_mean, ratio
+from hpcrl.report.statistics import Estimate, geometric_mean, ratio
 from hpcrl.report.summary import sentences
 
 GIB = 1024**3
@@ -17,7 +18,7 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]], memory: 
         [
             {
                 "cluster": "c", "where": "1 core", "what": what, "colour": what.partition(" ")[0], "dash": what.partition(" ")[2],
-                "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number],
+                "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number], "evaluation_time": 0.0,
                 "memory": GIB * (memory if "lazy" in what else 1.0),
             }
             for what, each in times.items()
@@ -66,6 +67,47 @@ def test_noise_names_no_fastest_configuration() -> None:
     speed = findings(rows(times, {name: [1.0, 2, 3, 4, 5] for name in times}))[0]
     assert speed.startswith(f"No configuration is shown to be faster than another: {ordered[0]} trains in ")
     assert speed.endswith("The intervals of the ratios hold for all 120 pairs at once.")
+
+
+def test_a_noisy_slowest_configuration_hides_no_difference_of_others() -> None:
+    times = {"a": [10.0, 10.1, 9.9, 10, 10], "b": [20.0, 20.2, 19.8, 20, 20], "c": [10.0, 62]}
+    speed = findings(rows(times, {name: [1.0, 2, 3, 4, 5] for name in times}))[0]
+    assert speed.startswith(
+        "The configuration with the longest time is not shown to be slower than the one with the shortest: a trains in 10.0 s"
+    )
+    assert (
+        "and c takes 2.49 times (too few runs" in speed and ". Next is b, with 2.00 times (95 % interval 1.9" in speed
+    )
+    many = {f"numpy {number}": [9.0, 11.0] for number in range(101)}  # too many pairs to compare them all
+    speed = findings(rows(many, {name: [1.0, 2] for name in many}))[0]
+    assert speed.startswith("No configuration is shown to be slower than numpy 0: numpy 0 trains in ")
+
+
+def test_modes_that_needed_other_numbers_of_steps_are_compared_by_step() -> None:
+    times = {"JAX eager": [30.0, 30.3, 29.7, 30], "JAX lazy": [20.0, 20.2, 19.8, 20]}
+    table = rows(times, SCORES)
+    assert "Speed in training, relative to eager: JAX lazy 1.50 (" in findings(table.assign(steps=30_000))[1]
+    steps = np.where(table["dash"] == "lazy", 20_000, 30_000)
+    assert "Speed of a step in training, relative to eager: JAX lazy 1 (" in findings(table.assign(steps=steps))[
+        1
+    ].replace("1.00", "1")
+
+
+def test_scores_of_the_best_configurations_only_are_said_to_be_those() -> None:
+    times = {f"numpy {number}": [1.0 + number, 1.1 + number] for number in range(13)}
+    for some, said in ((times, True), (dict(list(times.items())[:12]), False)):
+        (text,) = [text for text in findings(rows(some, some)) if text.startswith("Best median")]
+        assert ("; of the 12 best, 2 seeds are too few " in text) == said
+        assert "among 66 pairs" in text
+
+
+def test_scaling_on_one_of_several_clusters_names_it() -> None:
+    value = Estimate(2.0, None, None)
+    points = tuple(Point(count, 1, value, value, value, value) for count in (1, 8))
+    series = [Series("strong", name, "", "core", "core-hours", "", "", "", points) for name in ("alpha", "beta")]
+    command = rows(TIMES, SCORES)
+    assert findings(command, Score(command=True), series)[0].startswith("Strong scaling on alpha: 8 cores are ")
+    assert findings(command, Score(command=True), series[:1])[0].startswith("Strong scaling: 8 cores are ")
 
 
 def test_two_seeds_of_many_configurations_are_too_few_for_intervals() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import html
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,9 @@ from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
 from hpcrl.report.curves import returns
 from hpcrl.report.groups import lines, with_groups
+from hpcrl.report.sections import failed
 from hpcrl.report.write import write_report
-from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
+from tests.builders import cells_of, command_study, dqn_study, planned, ranks_study, write_record
 from tests.collect.gathering import no_slurm, rewritten
 
 
@@ -51,9 +53,7 @@ def test_a_seed_in_another_software_environment_is_no_further_seed(tmp_path: Pat
         write_record(plan, cell)
     collect([plan], tmp_path / "d", no_slurm())
     cells = hpcrl.load(tmp_path / "d").assign(started=1.0, final_score=1.0)
-    other = cells.assign(
-        plan="other", cell="other " + cells["cell"], environment="newer", started=2.0, final_score=2.0
-    )
+    other = cells.assign(plan="other", cell="other " + cells["cell"], environment="newer", started=2.0, final_score=2.0)
     both = pd.concat([cells, other], ignore_index=True)
     rows = with_groups(both)
     assert rows[["seed", "final_score", "repeats"]].to_numpy().tolist() == [[1, 2, 2], [2, 2, 2]]
@@ -262,6 +262,7 @@ def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: P
     algorithms = [
         {"algorithm": "ppo", "environments": 4, "minibatch_size": 64},
         {"algorithm": "dqn", "batch_size": 32},
+        {"algorithm": "dqn"},
     ]
     axes = {"algorithm": algorithms, "learning_rate": [0.1, 0.2], "framework": ["torch"], "execution": ["eager"]}
     study = dqn_study(axes=axes, seeds=1, workload={"environment": "CartPole-v1"})
@@ -270,7 +271,59 @@ def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: P
         write_record(plan, cell)
     collect([plan], tmp_path / "d", no_slurm())
     whats = {line.what for line in lines(with_groups(hpcrl.load(tmp_path / "d")))}
-    assert whats == {f"{name} PyTorch eager learning_rate {rate}" for name in ("DQN", "PPO") for rate in ("0.1", "0.2")}
+    names = ("DQN PyTorch eager", "DQN PyTorch eager batch_size 32", "PPO PyTorch eager")
+    assert whats == {f"{name} learning_rate {rate}" for name in names for rate in ("0.1", "0.2")}
+
+
+@pytest.mark.parametrize(
+    ("configs", "names"),
+    [
+        ([{"algorithm": "rainbow"}, {"algorithm": "rainbow", "n_step": 5}], ["Rainbow", "Rainbow n_step 5"]),
+        (
+            [{"topology": "collective", "actors": 4}, {"topology": "collective", "actors": 4, "overlap": False}],
+            ["collective actors 4", "collective actors 4 overlap False"],
+        ),
+        ([{"frequency": 2400000.5}, {"frequency": 2400001.5}], ["frequency 2400000.5", "frequency 2400001.5"]),
+        ([{"frequency": 2400000.5}, {"frequency": 0.1 + 0.2}], ["frequency 0.3", "frequency 2.4e+06"]),
+    ],
+)
+def test_two_configurations_have_two_names(dataset: Path, configs: list[dict[str, Any]], names: list[str]) -> None:
+    cells = hpcrl.load(dataset).head(2).assign(config=[json.dumps(each) for each in configs], seed=1)
+    found = lines(with_groups(cells))
+    assert [(line.what, line.cells) for line in found] == [(name, 1) for name in names]
+
+
+def test_an_infinite_score_is_no_score(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_study(["true"], seeds=3, score="loss", better="higher"))
+    for cell in cells_of(plan):
+        losses = {1: [float("-inf"), float("inf")], 2: [2.0, 1.0, float("inf")], 3: [3.0]}[cell["config"]["seed"]]
+        reported = [
+            {"time": float(time), "step": None, "values": {"loss": loss}} for time, loss in enumerate(losses, start=1)
+        ]
+        write_record(plan, cell, returns=(), reported=reported, final_score=None)
+    collect([plan], tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d").set_index("seed", drop=False)
+    assert cells["final_score"].dropna().to_dict() == {2: 1.0, 3: 3.0}
+    assert cells["best_score"].dropna().to_dict() == {2: 2.0, 3: 3.0}
+    older = cells.assign(final_score=cells["seed"].map({1: float("inf"), 2: float("-inf"), 3: 3.0}))
+    assert with_groups(older)["final_score"].dropna().tolist() == [3.0]
+
+
+def test_what_was_not_run_is_said(dataset: Path) -> None:
+    rows = with_groups(hpcrl.load(dataset))
+    study = {"asked": [{"cores": cores, "gpus": gpus} for cores, gpus in ((1, 0), (4, 0), (4, 1))]}
+    empty = [
+        ("Figure 1: Times", "not run on CPU cores"),
+        ("Table 2: Training", "not all of its rows were run on one machine"),
+    ]
+    assert failed(rows, rows, study, empty) == (
+        "All 4 cells completed. Not run: cells of 4 cores, 4 cores with 1 GPU. No runs for these parts of the paper: Figure 1. "
+        "No values for these parts of the paper: Table 2."
+    )
+    assert (
+        failed(rows, rows.assign(cpus=4), study, [])
+        == "All 4 cells completed. Not run: cells of 1 core, 4 cores with 1 GPU."
+    )
 
 
 @pytest.mark.parametrize(("axis", "nodes", "said"), [([2, 3], 1, "1 cell had"), ([2], 1, ""), ([2], 2, "")])

@@ -74,7 +74,7 @@ def test_cost_is_in_the_unit_of_the_site(tmp_path: Path, cluster: str, unit: str
     assert (cells["charged_cores"] == cells["tasks"]).all()
     for point, seconds in zip(series.points, (8, 4.4, 2.6), strict=True):
         own = cells[cells["tasks"] == point.count]["charge_rate"].iloc[0]
-        assert point.cost.value == pytest.approx(seconds * own / 3600, rel=1e-3)
+        assert point.cost.value == pytest.approx((seconds + 1) * own / 3600, rel=1e-3)  # of the whole run
     four = cells[cells["tasks"] == 4]["charge_rate"].iloc[0]
     assert four == pytest.approx(rate * 4, rel=0.01)
 
@@ -82,7 +82,7 @@ def test_cost_is_in_the_unit_of_the_site(tmp_path: Path, cluster: str, unit: str
 def test_cost_is_in_core_hours_where_the_site_has_no_unit(tmp_path: Path) -> None:
     (series,) = found(measured(tmp_path, study(STRONG[:2]), "workstation")).values()
     assert series.cost_unit == "core-hours"
-    assert series.points[1].cost.value == pytest.approx(2 * 4.4 / 3600, rel=1e-3)
+    assert series.points[1].cost.value == pytest.approx(2 * 5.4 / 3600, rel=1e-3)
 
 
 def test_a_dataset_of_before_counts_the_cores_that_were_asked_for(tmp_path: Path) -> None:
@@ -90,7 +90,33 @@ def test_a_dataset_of_before_counts_the_cores_that_were_asked_for(tmp_path: Path
     old = rows.assign(charged_cores=float("nan"), charge_rate=float("nan"), charge_unit=None)
     (series,) = scaling(old)
     assert series.cost_unit == "core-hours"
-    assert series.points[2].cost.value == pytest.approx(4 * 2.6 / 3600, rel=1e-3)
+    assert series.points[2].cost.value == pytest.approx(4 * 3.6 / 3600, rel=1e-3)
+
+
+def test_a_run_costs_what_the_site_charges_for_all_of_it(tmp_path: Path) -> None:
+    """Set-up and compiling take as long on any number of cores."""
+    rows = with_groups(hpcrl.load(measured(tmp_path, study(STRONG[:2])))).assign(
+        charge_unit=None, charged_cores=float("nan")
+    )
+    rows = rows.assign(training_time=rows["tasks"].map({1: 100.0, 2: 15.0}))
+    (series,) = scaling(rows.assign(wall_time=rows["training_time"] + 30))
+    assert [point.cost.value for point in series.points] == pytest.approx([130 / 3600, 2 * 45 / 3600])
+    assert in_words([series])[0].endswith("a run costs 0.025 core-hours, 0.692 times as much.")
+    resumed = rows.assign(
+        wall_time=(rows["training_time"] + 30).mask(rows["seed"] == 1)
+    )  # with_groups masks such a time
+    (series,) = scaling(resumed)
+    assert [point.cost.value for point in series.points] == pytest.approx([100 / 3600, 2 * 15 / 3600])
+    assert in_words([series])[0].endswith("a run costs at least 0.008 core-hours, 0.300 times as much.")
+    cost = figures([series], trains=True)[2]
+    assert "for configurations with requeued cells those of training alone" in cost.text
+
+
+def test_series_without_a_sentence_are_counted(tmp_path: Path) -> None:
+    (series,) = scaling(with_groups(hpcrl.load(measured(tmp_path, study(STRONG[:2])))))
+    said = in_words([series] * 35, most=20)
+    assert (len(said), said[-1]) == (21, "15 more are in scaling.csv.")
+    assert len(in_words([series] * 20, most=20)) == 20
 
 
 def test_what_differs_in_more_than_cores_is_apart(tmp_path: Path) -> None:

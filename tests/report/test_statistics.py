@@ -122,6 +122,7 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]] | None = 
             {
                 "what": what, "where": "1 core", "cluster": "c", "outcome": "completed", "training_time": time,
                 "final_score": (scores or times)[what][number], "steps": 1000, "wall_time": time + 5, "colour": what,
+                "evaluation_time": 0.0,
             }
             for what, each in times.items()
             for number, time in enumerate(each)
@@ -174,9 +175,30 @@ def test_from_how_many_steps_a_mode_that_starts_later_pays() -> None:
     table.loc[table["what"] == "torch lazy", "wall_time"] += 9
     found = [text for text in sentences(table) if " takes less time than " in text]
     assert found == [
-        "1 core: torch lazy takes less time than torch eager from about 150,000 steps (95 % interval 146,000 to 154,000): outside of training it takes 9.0 s more, "
+        "1 core: torch lazy takes less time than torch eager from about 150,000 steps (95 % interval 146,000 to 154,000): outside of training and its evaluations it takes 9 s more, "
         "and 0.06 ms less per step."
     ]
+
+
+@pytest.mark.parametrize(
+    ("starts", "evaluations", "from_where"),
+    [
+        ((1.0, 11.0), (20.0, 5.0), "about 20,000 steps"),
+        ((1.0, 11.0), (5.0, 5.0), "about 50,000 steps"),
+        ((1.0, 11.0), (12.0, 5.0), "about 29,000 steps"),
+        ((0.01, 2.0), (5.0, 5.0), "it takes 1.99 s more"),
+    ],
+)
+def test_evaluations_are_a_cost_of_steps_and_not_of_the_start(
+    starts: tuple[float, float], evaluations: tuple[float, float], from_where: str
+) -> None:
+    """Eager takes 0.4 ms for each of 50,000 steps, lazy 0.2 ms."""
+    table = rows({"torch eager": [20.0, 20.0], "torch lazy": [10.0, 10.0]})
+    lazy = table["what"] == "torch lazy"
+    table = table.assign(steps=50_000, colour="torch", evaluation_time=np.where(lazy, *evaluations[::-1]))
+    table["wall_time"] = table["training_time"] + table["evaluation_time"] + np.where(lazy, *starts[::-1])
+    (found,) = [text for text in sentences(table) if " takes less time than " in text]
+    assert "torch lazy takes less time than torch eager" in found and from_where in found
 
 
 def test_a_break_even_point_needs_differences_that_are_shown() -> None:

@@ -46,7 +46,7 @@ def _figure(kind: Kind, every: Sequence[Series], measure: Measure, trains: bool)
         own = [curve for curve in some if (curve.cluster, curve.unit, curve.cost_unit) == (cluster, unit, cost_unit)]
         named = [*([cluster] if len(clusters) > 1 else []), *([f"{unit}s"] if len(units) > 1 else [])]
         panels.append(_panel(own, measure, ", ".join(named)))
-    text = f"{_in_words(kind, measure, sorted(units))} {_times(some, trains)}"
+    text = f"{_in_words(kind, measure, sorted(units))} {_times(some, measure, trains)}"
     if len(every) > len(some):
         text += f" {len(some)} of {len(every):,} configurations are drawn, the first by name; scaling.csv has all."
     data = _data(some, measure)
@@ -69,12 +69,15 @@ def _in_words(kind: Kind, measure: Measure, units: Sequence[str]) -> str:
         return f"{what} The speed-up is the work done in the same time, relative to the minimum number of {unit}s."
     if measure == "efficiency":
         return f"{what} The efficiency is the speed-up divided by the ideal speed-up; 100 % is ideal."
-    return f"{what} The cost of a run is its time multiplied by the site's charge per hour of the cell, or core-hours if the profile has no unit."
+    return f"{what} The cost of a run is its whole time multiplied by the site's charge per hour of the cell, or core-hours if the profile has no unit."
 
 
-def _times(series: Sequence[Series], trains: bool) -> str:
+def _times(series: Sequence[Series], measure: Measure, trains: bool) -> str:
     runs = max(point.runs for curve in series for point in curve.points)
     whose = "training alone" if trains else "the command alone"
+    if measure == "cost":
+        whole = all(curve.whole for curve in series)
+        whose = "whole runs" if whole else f"whole runs, for configurations with requeued cells those of {whose}"
     if runs < 2:
         return f"Times are those of {whose}. With one run there is no interval."
     return f"Times are those of {whose}, geometric means over {'seeds' if trains else 'repeats'}; bars are 95 % intervals (t on logarithms)."

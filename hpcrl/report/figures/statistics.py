@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import in_short
+from hpcrl.report.design import counted, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     ROW,
@@ -31,13 +32,16 @@ _HOLDS = {2: 50, 3: 72, 4: 80, 5: 87, 7: 90, 10: 93}
 _MOST_PAIRS = 12  # configurations in the matrix of improvement
 
 
-def figures(rows: pd.DataFrame, goal: float | None, score: Score) -> list[Figure | None]:
+def figures(rows: pd.DataFrame, goal: float | None, score: Score) -> list[Figure]:
     known = rows[rows["final_score"].notna() & (rows["outcome"] == "completed")]
     counts = known.groupby("line")["final_score"].transform("size")
+    few = known.loc[counts < _FEWEST, "line"].nunique()
     known = known[counts >= _FEWEST]
     if known.empty:
         return []
-    return [_means(known, score), _profiles(known, goal, score), _improvement(known, score)]
+    left = f" Left out: {counted(few, 'configuration')} with one completed seed." if few else ""
+    drawn = [_means(known, score), _profiles(known, goal, score), _improvement(known, score)]
+    return [replace(figure, text=figure.text + left) for figure in drawn if figure]
 
 
 def _means(rows: pd.DataFrame, score: Score) -> Figure:

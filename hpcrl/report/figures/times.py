@@ -129,7 +129,7 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
     if not panels:
         return None
     text = (
-        "Wall time against the number of steps, from the mean time outside of training and the mean time per step. From a crossing "
+        "Wall time against the number of steps, from the mean time outside of training and its evaluations and the mean time per step with them. From a crossing "
         "(diamond) on, the mode with the longer start takes less time; a crossing is drawn if both differences are shown, and its "
         "interval is in the table. Grey dots are the actual runs, means over completed seeds. "
         "Lines beyond them are extrapolated."
