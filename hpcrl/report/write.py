@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.formats.files import write_atomically
+from hpcrl.formats.files import plain_name, write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.formats.usability import read_usability
 from hpcrl.report import spreadsheet
@@ -251,7 +251,7 @@ def _write_figures(section: Section, output: Path, formats: Sequence[str], rende
     for figure in section.figures.every if formats else ():
         spec = for_paper(figure)
         for kind in formats:
-            path = output / "figures" / f"{section.study}-{figure.name}.{kind}"
+            path = output / "figures" / f"{section.study}-{plain_name(figure.name)}.{kind}"
             try:
                 write_atomically(path, renderer.draw(spec, kind))
             except RendererError as error:
