@@ -12,7 +12,10 @@ KWH = 3.6e6
 
 def rows(*cells: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(
-        [{"slurm_energy": NAN, "cpu_energy": NAN, "energy": NAN, "shared": False} | each for each in cells]
+        [
+            {"slurm_energy": NAN, "cpu_energy": NAN, "energy": NAN, "shared": False, "resumed_step": NAN} | each
+            for each in cells
+        ]
     )
 
 
@@ -43,3 +46,11 @@ def test_cells_that_shared_a_machine_have_no_energy_of_their_own() -> None:
         in_words(rows(by_slurm, by_slurm), None) == "Energy of single cells is not known. Cells shared their machines."
     )
     assert "2 kWh by GPUs" in in_words(rows(shared | {"energy": 2 * KWH}), None)
+
+
+def test_the_energy_of_requeued_cells_is_not_known_and_nobody_says_that_it_was_not_measured() -> None:
+    requeued = {"resumed_step": 10.0}
+    text = "The energy of requeued cells is not known as a whole."
+    assert in_words(rows(requeued, requeued), None) == text
+    assert in_words(rows(requeued, {}), None) == f"{text} That of the others was not measured."
+    assert in_words(rows(requeued, {"energy": KWH}), None).endswith("The energy of 1 cell is not known.")
