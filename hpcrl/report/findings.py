@@ -76,14 +76,14 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
     return f"Fastest{place}: {text}.{_at_once(pairs, text)}"
 
 
-def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int) -> str:
+def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int, lead: str = "Next is") -> str:
     """Return what is shown of the second of several configurations, which the mean of the first alone does not tell."""
     first, second = ordered[:2]
     if second == ordered[-1]:
         return ""
     beside = ratio(values[second], values[first], pairs)
     if beside.low is not None and beside.low > 1:
-        return f". Next is {second}, with {_with(beside, ' times')}"
+        return f". {lead} {second}, with {_with(beside, ' times')}"
     return f". A difference between {first} and {second} is not shown ({_with(beside, ' times')})"
 
 
@@ -133,9 +133,10 @@ def _memory(part: pd.DataFrame, place: str) -> str:
     more = ratio(peaks[most], peaks[least], pairs)
     if more.low is None or more.low <= 1:
         return ""  # no difference shown
+    next_to_least = _second(peaks, ordered, pairs, "Next to the least is")
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {_with(more, ' times')} as much{_second(peaks, ordered, pairs)}.{_at_once(pairs, f'({_INTERVAL}')}"
+        f"Most memory: {most}, {_with(more, ' times')} as much{next_to_least}.{_at_once(pairs, f'({_INTERVAL}')}"
     )
 
 

@@ -127,7 +127,7 @@ def make_section(
         failed=_failed(rows, bad, drawn),
         findings=findings(rows, score, series),
         lines=compared,
-        table=for_page(compared, rows, axes, score),
+        table=for_page(compared, rows, axes, score, not score.command and study.get("goal") is not None),
         score=score,
         score_level=min(
             (line.final.level for line in compared if line.final and line.final.low is not None), default=None
@@ -242,7 +242,9 @@ def _notes(rows: pd.DataFrame) -> list[str]:
     notes = rows["notes"].dropna().value_counts()
     told = [f"{text} ({counted(int(number), 'cell')})" for text, number in notes.head(20).items()]
     if repeated := int((rows["repeats"] > 1).sum()):
-        told.append(f"run in several plans or software environments; the latest run counts ({counted(repeated, 'cell')})")
+        told.append(
+            f"run in several plans or software environments; the latest run counts ({counted(repeated, 'cell')})"
+        )
     if shared := int(rows["shared"].sum()):
         told.append(f"ran beside another cell on the same machine ({counted(shared, 'cell')})")
     return told

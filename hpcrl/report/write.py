@@ -101,7 +101,8 @@ def write_report(
     every = [line for section in sections for line in section.lines]
     claims = [verdict for section in sections for verdict in section.claims]
     trains = any(section.score.trains for section in sections)
-    return Written(html, *for_terminal(every, trains), changes, claims, trouble)
+    with_goal = {section.study for section in sections if "at goal" in section.table.columns}
+    return Written(html, *for_terminal(every, trains, with_goal), changes, claims, trouble)
 
 
 def _judged(
