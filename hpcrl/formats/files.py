@@ -6,6 +6,7 @@ New files have the modes that the user's umask gives, so that a group may share 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -26,11 +27,24 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 # No directory above, no other directory, no control character.
 _PLAIN = re.compile(r"[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]{0,199}")
+_ODD = re.compile(r"[^\w. =,+-]", re.ASCII)
+_SHORT = 150  # characters; a file system takes 255 bytes, and names get endings
 
 
 def is_plain_name(name: str) -> bool:
     """Tell whether a file of this name stays in its directory."""
     return bool(_PLAIN.fullmatch(name))
+
+
+def plain_name(text: str) -> str:
+    """Return the name of a file or directory for any text: the text if it is short and plain, else its harmless part and a digest.
+
+    Two texts have two names, and each stays in its directory.
+    """
+    if text.isascii() and len(text) <= _SHORT and is_plain_name(text):
+        return text
+    kept = _ODD.sub("_", text).lstrip(".")[:_SHORT]
+    return f"{kept}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def private(path: str, flags: int) -> int:

@@ -5,6 +5,7 @@ Source: MLflow's REST API, https://mlflow.org/docs/latest/api_reference/rest-api
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1_000, 100
 LENGTH, ENDED = "length/episode", "count/episode"
 _LONGEST = 6_000  # characters of a parameter's value
 _ODD = re.compile(r"[^\w\-. /:]", re.ASCII)  # what names cannot have
+_LONGEST_NAME = 250  # characters of a name
 
 
 def key_of_parent(study: str, attempt: str) -> str:
@@ -42,7 +44,13 @@ def metrics_of_step(returns: Sequence[float], lengths: Sequence[float]) -> dict[
     return {EPISODE: sum(returns) / count, LENGTH: sum(lengths) / count, ENDED: float(count)}
 
 
+def plain(name: str) -> str:
+    """Return a metric's or a parameter's name as the store takes it: no odd characters, and only a path in its shortest form."""
+    kept = _ODD.sub("_", name)[:_LONGEST_NAME]
+    return kept if posixpath.normpath(kept) == kept else kept.replace("/", "_")
+
+
 def parameters(columns: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters of a run: columns of its attempt, and every axis. An axis that is also a column is that column."""
-    axes = {_ODD.sub("_", name): value for name, value in config.items() if value is not None}
+    axes = {plain(name): value for name, value in config.items() if value is not None}
     return {name: str(value)[:_LONGEST] for name, value in {**axes, **columns}.items()}

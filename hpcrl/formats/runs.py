@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import pandas
 
 NAME = "runs"
+# Of a requeued cell, the record of the last attempt has only the rest of these.
+OF_ONE_ATTEMPT = ["wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy"]
 # column -> unit, meaning
 ADDED = {
     "machine": (
@@ -28,7 +30,7 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
 
     Repeats of a cell are not further seeds: in each study, on each kind of machine, the newest run represents the cell. A cell
     that two studies share has a row in both. Attempts under a
-    profiler are left out, because their times include its cost.
+    profiler are left out, because their times include its cost. What is not known of the whole run of a requeued cell is missing.
 
     Args:
         cells: the table ``cells``.
@@ -49,6 +51,7 @@ def runs(cells: pandas.DataFrame) -> pandas.DataFrame:
     axes = axes.drop(columns=[name for name in ("framework", "execution", "seed", "tensorboard") if name in axes])
     axes = axes.rename(columns={name: f"axis_{name}" for name in axes.columns if name in newest.columns})
     kept = newest.drop(columns=["config", "latest"]).assign(goal_wall_time=goal_wall_time(newest))
+    kept[OF_ONE_ATTEMPT] = kept[OF_ONE_ATTEMPT].mask(kept["resumed_step"].notna())
     return pd.concat([kept, axes.convert_dtypes()], axis=1).reset_index(drop=True)
 
 

@@ -22,6 +22,7 @@ TIME_SHORT = 10.0  # minutes
 OTHERS_BUSY = 0.15  # of the whole machine, used by others
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
+_KEYS = ["cluster", "what", "where"]  # of a configuration in one place
 _USED = (
     "cpus", "nodes", "hosts", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
     "threads", "machine_cpu_percent", "setup_time", "compile_time",
@@ -56,13 +57,21 @@ def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
     Args:
         rows: attempts with the columns of `with_groups`.
     """
-    done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), ["cluster", "what", "where", *_USED]]
+    done = rows.loc[(rows["outcome"] == "completed") & rows["wall_time"].notna(), [*_KEYS, *_USED]]
+    # A seed that reached a limit needs it, whatever the completed ones used.
+    reached = {
+        "memory": rows["outcome"] == "oom",
+        "time": (rows["outcome"] == "timeout") | rows["resumed_step"].notna(),
+    }
+    needed = {kind: set(rows.loc[at, _KEYS].itertuples(index=False, name=None)) for kind, at in reached.items()}
     wastes: dict[str, list[tuple[str, _Waste]]] = {}
     every = 0
     several = done["cluster"].nunique() > 1
-    for (cluster, what, where), group in done.groupby(["cluster", "what", "where"], sort=True):
+    for (cluster, what, where), group in done.groupby(_KEYS, sort=True):
         every += 1
         for waste in _wasted(group):
+            if (cluster, what, where) in needed.get(waste.kind, ()):
+                continue
             wastes.setdefault(waste.kind, []).append((f"{what} ({where}{f', {cluster}' if several else ''})", waste))
     texts = _TEXTS if trains else _TEXTS | _OF_COMMANDS
     return [_sentence(kind, texts[kind], wastes[kind], every) for kind in texts if kind in wastes]

@@ -33,13 +33,18 @@ def axes(rows: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(flat, index=rows.index)
     for name in _RESOURCES:
         if name not in table:
-            table[_COUNTED.get(name, name)] = rows[name]
+            told = _COUNTED.get(name, name)
+            table[name if told in table else told] = rows[name]  # a command may have an axis of that name
     if "machine" not in table:
-        device = rows["gpu_type"].fillna("any").where(rows["gpus"] > 0, "none")
-        told = kinds(rows.assign(device=device), ["cluster", "device"])
-        table["machine"] = [text[2:-1] or None for text in told]
+        table["machine"] = [text[2:-1] or None for text in machine_kinds(rows)]
     several = [name for name in table.columns if table[name].nunique(dropna=False) > 1]
     return table[sorted(several, key=lambda name: name not in ("framework", "execution"))]
+
+
+def machine_kinds(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the kind of each cell's machine, in brackets after a space, where cells of a cluster with the same kind of GPU, or without one, ran on several."""
+    device = rows["gpu_type"].fillna("any").where(rows["gpus"] > 0, "none")
+    return kinds(rows.assign(device=device), ["cluster", "device"])
 
 
 def numeric(table: pd.DataFrame, fewest: int = 3) -> list[str]:

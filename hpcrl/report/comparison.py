@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -43,13 +43,16 @@ def columns(score: Score) -> list[str]:
     ]  # fmt: skip
 
 
-def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> Table:
+def for_page(
+    compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score: Score, has_goal: bool = False
+) -> Table:
     """Return the columns with information, and the rows.
 
     Args:
         rows: the attempts that `compared` sums up; axes: the axes of their study, with the same index.
+        has_goal: whether the study has a goal, so that none of the seeds at it is a result.
     """
-    texts = [_row(line, with_interval=True) for line in compared]
+    texts = [_row(line, True, has_goal) for line in compared]
     one_cluster = len({line.cluster for line in compared}) == 1
     names = columns(score)
     keep = [index for index in _used(texts) if not (one_cluster and names[index] == "cluster")]
@@ -63,11 +66,17 @@ def for_page(compared: list[Line], rows: pd.DataFrame, axes: pd.DataFrame, score
     return Table([names[index] for index in keep], [[row[index] for index in keep] for row in texts], axis_values)
 
 
-def for_terminal(compared: list[Line], trains: bool = True) -> tuple[list[str], list[list[str]]]:
-    """Return the same in short form: places only if they differ, values without intervals."""
+def for_terminal(
+    compared: list[Line], trains: bool = True, with_goal: Collection[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Return the same in short form: places only if they differ, values without intervals.
+
+    Args:
+        with_goal: the studies that have a goal.
+    """
     plain = {} if trains else {"final": "score", "train s": "command s"}
     names = ("study", *(plain.get(name, name) for name in _SHORT))
-    rows = [[line.study, *_row(line, with_interval=False)] for line in compared]
+    rows = [[line.study, *_row(line, False, line.study in with_goal)] for line in compared]
     used = [index for index in _used(rows) if names[index] not in _ABOVE]  # too wide for a terminal
     keep = [index for index in used if names[index] not in _PLACES or len({row[index] for row in rows}) > 1]
     return [names[index] for index in keep], [[row[index] for index in keep] for row in rows]
@@ -148,14 +157,14 @@ def estimate_of(found: Estimate | None, with_interval: bool) -> str:
     return f"{in_short(found.value)} ({in_short(found.low)} to {in_short(found.high)})"
 
 
-def _row(line: Line, with_interval: bool) -> list[str]:
+def _row(line: Line, with_interval: bool, has_goal: bool) -> list[str]:
     return [
         line.cluster,
         line.what,
         line.where,
         str(line.cells) if line.completed == line.cells else f"{line.completed} of {line.cells}",
         estimate_of(line.final, with_interval),
-        f"{line.at_goal} of {line.cells}" if line.at_goal else NOTHING,
+        f"{line.at_goal} of {line.cells}" if has_goal or line.at_goal else NOTHING,
         number(line.goal_step),
         number(line.goal_time),
         number(line.goal_wall_time),

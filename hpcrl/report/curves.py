@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from hpcrl.report.design import counted
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import Values, interval_of_median
 
@@ -26,7 +27,10 @@ def returns(
     Args:
         name: name of the reported value, for a command that reports no returns.
     """
-    wanted = episodes[(episodes["name"] == name) & (episodes["kind"].isin(["train", "value"]))]
+    # Each rank of a command may report a value, and the score is the first one's.
+    reported = (episodes["kind"] == "value") & (episodes["rank"] == 0)
+    wanted = episodes[(episodes["name"] == name) & ((episodes["kind"] == "train") | reported)]
+    rows = rows if by == "step" else whole(rows)
 
     def series(seed: pd.DataFrame) -> tuple[Values, Values]:
         ordered = seed.sort_values("time")
@@ -38,6 +42,7 @@ def returns(
 def evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, points: int = 60) -> pd.DataFrame:
     """Return evaluations of the greedy policy against `by`, as :func:`banded` does."""
     wanted = episodes[(episodes["name"] == "return") & (episodes["kind"] == "evaluation")]
+    rows = rows if by == "step" else whole(rows)
 
     def series(seed: pd.DataFrame) -> tuple[Values, Values]:
         ordered = seed.sort_values("time")
@@ -75,7 +80,20 @@ def usage(rows: pd.DataFrame, samples: pd.DataFrame, what: str) -> pd.DataFrame:
         apart = max(1, len(x) // 60)  # differences over a second are mostly noise
         return x[apart:], (y[apart:] - y[:-apart]) / np.maximum(x[apart:] - x[:-apart], 1e-9)
 
-    return banded(rows, first, series)
+    return banded(whole(rows), first, series)
+
+
+def whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the attempts whose records are of the whole run. That of a requeued cell begins anew: only its steps go on."""
+    return rows[rows["resumed_step"].isna()]
+
+
+def left_out(rows: pd.DataFrame) -> str:
+    """Say how many attempts :func:`whole` leaves out; "" if none."""
+    count = len(rows) - len(whole(rows))
+    if not count:
+        return ""
+    return f" Without {counted(count, 'requeued cell')}: the record of the last attempt is not of the whole run."
 
 
 def banded(
@@ -124,10 +142,12 @@ def banded(
 
 def band_in_words(data: pd.DataFrame) -> str:
     """Explain the lines and bands of :func:`banded`."""
-    level: Any = data["level"].min()
-    if data["seeds"].max() < 2:
+    several = data["seeds"] > 1
+    if not several.any():
         return "Lines are single seeds."
-    return (
+    level: Any = data.loc[several, "level"].min()
+    text = (
         "Lines are medians over seeds. Bands are intervals of order statistics, which at each point contain the median of all "
         f"seeds in {100 * level:.0f} % of cases or more. A line covers what all of its seeds cover."
     )
+    return text if several.all() else f"{text} Lines of one seed have no band."

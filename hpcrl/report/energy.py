@@ -30,8 +30,13 @@ def in_words(rows: pd.DataFrame, grid_intensity: float | None) -> str:
     joules = pd.concat([packages, slurm, gpus], axis=1).sum(axis=1, min_count=1)
     measured = (rows["cpu_energy"] > 0) | (rows["slurm_energy"] > 0)
     if joules.isna().all():
-        shared = " Cells shared their machines." if bool(measured.any()) else ""
-        return _UNKNOWN if not shared else f"Energy of single cells is not known.{shared}"
+        if bool(measured.any()):
+            return "Energy of single cells is not known. Cells shared their machines."
+        requeued = rows["resumed_step"].notna()
+        if not requeued.any():
+            return _UNKNOWN
+        others = "" if requeued.all() else " That of the others was not measured."
+        return f"The energy of requeued cells is not known as a whole.{others}"
     sources = {
         "processor packages of whole nodes (RAPL)": packages,
         "Slurm, whole nodes": slurm,

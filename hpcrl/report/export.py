@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.events import EPISODE, EVALUATION, EventFile, file_name
-from hpcrl.formats.mlflow import metrics_of_step
+from hpcrl.formats.files import plain_name
+from hpcrl.formats.mlflow import metrics_of_step, plain
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
 from hpcrl.report.tracking import Tracking, agents_of, refusals
@@ -88,8 +89,9 @@ class _Point(NamedTuple):
 
 
 def _runs(dataset: Path) -> Iterator[tuple[dict[str, Any], list[_Point]]]:
-    """Give each attempt, and its points in order of time."""
+    """Give each attempt, and its points in order of time. Of what every rank of a command reported, the first rank's counts."""
     episodes = load_table(dataset, "episodes").sort_values("time")
+    episodes = episodes[(episodes["kind"] != "value") | (episodes["rank"] == 0)]
     points: dict[tuple[str, str, str], list[_Point]] = {}
     columns = ("plan", "cell", "attempt", "kind", "name", "step", "time", "value", "length")
     for plan, cell, attempt, kind, name, step, *numbers in zip(
@@ -122,7 +124,7 @@ def _openrlbenchmark(dataset: Path, output: Path) -> int:
         )
         config = json.loads(row["config"])
         experiment = "-".join(str(config[key]) for key in sorted(config) if key != "seed" and config[key] is not None)
-        place = output / row["study"] / row["cluster"] / (experiment or "run")
+        place = output / row["study"] / row["cluster"] / plain_name(experiment or "run")
         place.mkdir(parents=True, exist_ok=True)
         name = f"seed-{row['seed']}-{row['cell']}-{row['attempt']}.csv"
         (place / name).write_text(to_csv(table), encoding="utf-8")
@@ -137,7 +139,7 @@ def _tensorboard(dataset: Path, output: Path) -> int:
     for row, points in _runs(dataset):
         attempt = row["plan"], row["cell"], row["attempt"]
         started = 0.0 if pd.isna(row["started"]) else float(row["started"])
-        place = output / _name(row)
+        place = output / plain_name(_name(row))
         place.mkdir(parents=True)
         file = EventFile(place / file_name(started, "dataset", row["attempt"]), started)
         for time, entry in sorted(
@@ -185,6 +187,7 @@ def _tracked(
 ) -> int:
     """Write the runs of a dataset into MLflow, and return the number of new ones."""
     count = 0
+    studies = set(load_table(dataset, "cells")["study"])
     for row, points in _runs(dataset):
         if row["outcome"] == "running":  # it may be sending its values itself
             continue
@@ -194,7 +197,7 @@ def _tracked(
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)
         if report:
-            tracking.add_report(row["study"], row["plan"], report)
+            tracking.add_report(row["study"], row["plan"], report, studies)
     return count
 
 
@@ -206,7 +209,7 @@ def _curves(points: Iterable[_Point]) -> list[tuple[str, float, float, int]]:
         if point.kind == "train":
             ended.setdefault(point.step, []).append(point)
         else:
-            curves.append((point.tag, point.value, point.time, point.step))
+            curves.append((plain(point.tag), point.value, point.time, point.step))
     for step, some in ended.items():
         values = metrics_of_step([point.value for point in some], [point.length for point in some])
         curves += [(name, value, some[-1].time, step) for name, value in values.items()]

@@ -94,14 +94,14 @@ def _differ(times: dict[str, Values], ordered: Sequence[str], pairs: int) -> boo
     return any(low is not None and low > 1 for low in found)
 
 
-def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int) -> str:
+def _second(values: dict[str, Values], ordered: Sequence[str], pairs: int, lead: str = "Next is") -> str:
     """Return what is shown of the second of several configurations, which the mean of the first alone does not tell."""
     first, second = ordered[:2]
     if second == ordered[-1]:
         return ""
     beside = ratio(values[second], values[first], pairs)
     if beside.low is not None and beside.low > 1:
-        return f". Next is {second}, with {with_interval(beside, ' times')}"
+        return f". {lead} {second}, with {with_interval(beside, ' times')}"
     return f". A difference between {first} and {second} is not shown ({with_interval(beside, ' times')})"
 
 
@@ -157,9 +157,10 @@ def _memory(part: pd.DataFrame, place: str) -> str:
     more = ratio(peaks[most], peaks[least], pairs)
     if more.low is None or more.low <= 1:
         return ""  # no difference shown
+    next_to_least = _second(peaks, ordered, pairs, "Next to the least is")
     return (
         f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
-        f"Most memory: {most}, {with_interval(more, ' times')} as much{_second(peaks, ordered, pairs)}.{_at_once(pairs, f'({INTERVAL}')}"
+        f"Most memory: {most}, {with_interval(more, ' times')} as much{next_to_least}.{_at_once(pairs, f'({INTERVAL}')}"
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.formats.labels import SETTLING
-from hpcrl.formats.runs import goal_wall_time, machines
+from hpcrl.formats.runs import OF_ONE_ATTEMPT, goal_wall_time, machines
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.report.design import colours, counted, digits_of, display, natural
 from hpcrl.report.statistics import Estimate, geometric_mean, median
@@ -20,7 +20,6 @@ from hpcrl.searches import ROLE
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
-_OF_ONE_ATTEMPT = ("wall_time", "cpu_seconds", "energy", "cpu_energy", "slurm_energy")
 _FIRST = ("algorithm", "framework", "execution", "topology", ROLE)  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 
@@ -55,8 +54,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["hex"] = [named[place][1] for place in range(len(rows))]
     threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
     rows["threads"] = rows["hardware"].map(threads).astype(float)
-    # The last attempt's record of a requeued cell has only the rest of these.
-    rows[list(_OF_ONE_ATTEMPT)] = rows[list(_OF_ONE_ATTEMPT)].mask(rows["resumed_step"].notna())
+    rows[OF_ONE_ATTEMPT] = rows[OF_ONE_ATTEMPT].mask(rows["resumed_step"].notna())
     # A value that a cell reported before it failed is not a score, and neither is an infinite one.
     score = rows["final_score"].astype(float)
     rows["final_score"] = score.where((rows["outcome"] == "completed") & np.isfinite(score))
@@ -103,7 +101,7 @@ def kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:
         common = set.intersection(*(set(kind.split(", ")) for kind in known))
         short = {kind: ", ".join(part for part in kind.split(", ") if part not in common) for kind in known}
         # The machine of an attempt without a record is not known.
-        words = {kind: f" ({short[kind]})" if kind else " (unknown machine)" for kind in group["machine"].unique()}
+        words = {kind: f" ({rest})" if rest else "" for kind, rest in short.items()} | {"": " (unknown machine)"}
         told |= dict(zip(group.index, group["machine"].map(words), strict=True))
     return pd.Series([told.get(index, "") for index in rows.index], rows.index, dtype=str)
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from hpcrl.formats.runs import host_of, hosts
+from hpcrl.formats.runs import cores, host_of, hosts
 
 ATTEMPT = ["plan", "cell", "attempt"]
-_TOGETHER = 0.02  # of a cell's time beside others; less is only the end of one cell and the start of the next
+# Of a cell's time beside another one, and twice that beside all others together; less is only the end of one cell and the start of the next.
+_TOGETHER = 0.02
 # Of the run's own CPU time; less is that of the system and the sampler.
 _MOST_OF_OTHERS = 0.1
 UNEVEN = 1.25  # ratio of calibrations from which on the times of cells do not compare
 _CALIBRATION = {
-    "calibration_matrix": "{:,.0f} GFLOP/s",
+    "calibration_matrix": "{:,.0f} GFLOP/s on the cell's cores",
     "calibration_memory": "{:.1f} GB/s",
     "calibration_python": "{:,.0f} M turns/s",
     "calibration_environment": "{:,.0f} CartPole steps/s",
@@ -43,15 +44,16 @@ def side_by_side(cells: pd.DataFrame, samples: pd.DataFrame) -> pd.Series[bool]:
     for _, host in (*by_node, *by_host):
         # The last end among those that began before is enough to know whether any of them still ran.
         last_end, last_index = float("-inf"), None
-        for index, start, end, wall in host[["index", "started", "end", "wall_time"]].itertuples(index=False):
-            if last_index is not None:
-                together = min(end, last_end) - start
-                if together > _TOGETHER * wall:
-                    shared[index] = True
-                if together > _TOGETHER * walls[last_index]:
-                    shared[last_index] = True
+        beside: dict[Any, list[float]] = {}
+        for index, start, end in host[["index", "started", "end"]].itertuples(index=False):
+            if (together := min(end, last_end) - start) > 0:
+                beside.setdefault(index, []).append(together)
+                beside.setdefault(last_index, []).append(together)
             if end > last_end:
                 last_end, last_index = end, index
+        for index, times in beside.items():
+            if max(times) > _TOGETHER * walls[index] or sum(times) > 2 * _TOGETHER * walls[index]:
+                shared[index] = True
     return shared
 
 
@@ -64,7 +66,8 @@ def not_alone(rows: pd.DataFrame) -> pd.Series[str]:
         rows: attempts with the columns of `with_groups`, and `shared` (:func:`side_by_side`).
     """
     notes = pd.Series("", index=rows.index, dtype=object)
-    own = rows["cpu_seconds"] / (rows["wall_time"] * rows["threads"] * hosts(rows))
+    # The CPU time of a requeued cell is not known as a whole; its use is, in the last attempt, as that of the machine.
+    own = rows["cpu_utilisation"] * cores(rows) / (rows["threads"] * hosts(rows))
     others = rows["machine_cpu_percent"] / 100 - own
     notes[others > _MOST_OF_OTHERS * own] = "other programs ran on the machine at that time"
     notes[rows["shared"]] = "two cells ran on one machine at the same time"
@@ -94,7 +97,7 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         trains: whether to include the speed and the version of an environment of reinforcement learning.
     """
     measured = {name: form for name, form in _CALIBRATION.items() if trains or name != "calibration_environment"}
-    software: dict[tuple[str, str, str], str] = {}
+    software: dict[tuple[str, str, str], dict[str, None]] = {}
     idle: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     speeds: dict[tuple[str, str, str], list[dict[str, float]]] = {}
     known = rows[rows["hardware"].notna()]
@@ -106,9 +109,8 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
         if driver := hardware.get("gpu_driver"):
             machine += f", GPU driver {driver}"
         key = row["cluster"], row["environment"], machine
-        software[key] = ", ".join(
-            f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium"
-        )
+        told = ", ".join(f"{name} {version}" for name, version in versions.items() if trains or name != "gymnasium")
+        software.setdefault(key, {})[told] = None
         idle.setdefault(key, []).append((row["idle_cpu_percent"], row["idle_memory_percent"]))
         speeds.setdefault(key, []).append({name: row[name] for name in measured if not pd.isna(row[name])})
     return [
@@ -118,7 +120,7 @@ def provenance(rows: pd.DataFrame, trains: bool = True) -> list[dict[str, str]]:
             "machine": key[2],
             "idle": _idle(idle[key]),
             "speed": _speed(speeds[key]),
-            "software": software[key],
+            "software": " · or: ".join(software[key]),
         }
         for key in sorted(software)
     ]
@@ -137,7 +139,7 @@ def _speed(measured: list[dict[str, float]]) -> str:
 def uneven(rows: pd.DataFrame) -> list[str]:
     """Return a sentence for each machine that the calibrations before the cells found more than :data:`UNEVEN` times as fast at one time as at another.
 
-    A machine that others share is slow at times, and two may have one name. Cells without a calibration are not judged.
+    A machine that others share is slow at times, and two may have one name: that of Slurm's nodes is their kind. Cells without a calibration are not judged.
 
     Args:
         rows: attempts with the columns of `with_groups`.
@@ -151,9 +153,12 @@ def uneven(rows: pd.DataFrame) -> list[str]:
     for (cluster, machine, _), speeds in known.assign(python=python).groupby(keys, sort=True, dropna=False)[column]:
         if (ratio := speeds.max() / speeds.min()) > UNEVEN:
             low, high = (_CALIBRATION[column].format(value) for value in (speeds.min(), speeds.max()))
+            hosts = {json.loads(text).get("host") for text in known.loc[speeds.index, "hardware"]}
+            when = "at one time as at another" if len(hosts) == 1 else "on one node or at one time as on another"
+            apart = "times" if len(hosts) == 1 else "nodes or times"
             said.append(
-                f"{cluster}, {machine}: by the calibrations before its cells the machine was {ratio:.1f} times as fast at one time as at another "
-                f"({low.partition(' ')[0]} to {high}): times of cells from different times do not compare."
+                f"{cluster}, {machine}: by the calibrations before its cells the machine was {ratio:.1f} times as fast {when} "
+                f"({low.partition(' ')[0]} to {high}): times of cells from different {apart} do not compare."
             )
     return said
 
@@ -180,11 +185,12 @@ def measuring(rows: pd.DataFrame) -> str:
     """Return the cost of measuring, for all cells together, and the maximum difference of the nodes' clocks."""
     known = rows[(rows["wall_time"] > 0) & rows["sampler_cpu_seconds"].notna()]
     if known.empty:
-        return "no sampler ran."
+        ran = rows["sampler_cpu_seconds"].notna().any()
+        return "it is not known of requeued cells." if ran else "no sampler ran."
     share = known["sampler_cpu_seconds"].sum() / (known["wall_time"] * known["nodes"]).sum()
     memory = known["sampler_memory"].max() / 2**20
     text = f"the sampler took {share:.2%} of one core of each node, including its start, and at most {memory:.0f} MiB"
-    timed = rows[rows["phase_time"].notna()]
+    timed = rows[rows["phase_time"].notna() & (rows["wall_time"] > 0)]
     if not timed.empty:
         text += f"; timing phases took {timed['phase_time'].sum() / timed['wall_time'].sum():.2%} of the wall time"
     if (apart := rows["clock_offset"].abs().max()) > 0:

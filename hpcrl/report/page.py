@@ -15,6 +15,7 @@ from hpcrl import __version__
 from hpcrl.errors import SpecError, printable
 from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
+from hpcrl.report.design import capitalised
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.renderer import escaped
 from hpcrl.report.sections import Section
@@ -54,7 +55,13 @@ def render(
         for name, figure in drawn.items()
         for number, panel in enumerate(figure.panels)
     }
-    environment.globals |= {"figure_id": _id, "values_of": as_table, "role_heads": heads_of, "role_rows": rows_of}
+    environment.globals |= {
+        "figure_id": _id,
+        "values_of": as_table,
+        "role_heads": heads_of,
+        "role_rows": rows_of,
+        "capitalised": capitalised,
+    }
     check_blocks(environment, f"report/{template}.html.j2")
     try:
         return environment.get_template(f"report/{template}.html.j2").render(

@@ -130,7 +130,7 @@ def make_section(
         failed=failed(rows, attempts, study, drawn.empty),
         findings=findings(rows, score, series),
         lines=compared,
-        table=for_page(compared, rows, axes, score),
+        table=for_page(compared, rows, axes, score, not score.command and study.get("goal") is not None),
         score=score,
         score_level=min(
             (line.final.level for line in compared if line.final and line.final.low is not None), default=None

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcrl.errors import count
 from hpcrl.report.break_even import break_evens, costs
-from hpcrl.report.design import in_short
+from hpcrl.report.design import capitalised, in_short
 from hpcrl.report.intervals import INTERVAL, span
 from hpcrl.report.score import Score
 from hpcrl.report.statistics import (
@@ -85,7 +85,9 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
                 f"a difference between {faster} and {slower} is not shown: {slower} takes {in_short(factor.low)} to "
                 f"{in_short(factor.high)} times as long (95 % interval)"
             )
-    text = "; ".join(texts).replace("a difference", "A difference", int(texts[0].startswith("a difference "))) + "."
+    text = "; ".join(texts) + "."
+    if texts[0].startswith(("a difference ", "the runs ")):  # no name of a configuration
+        text = capitalised(text)
     at_once = f" The intervals hold for all {pairs:,} pairs at once." if pairs > 1 and "95 %" in text else ""
     return text + at_once
 

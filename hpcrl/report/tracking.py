@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,12 @@ class Tracking:
         self._known[key] = (run, digest, status)
         return True
 
-    def add_report(self, study: str, plan: str, report: Path) -> None:
-        """Add the page, the tables and the figures of a study's report to the parent run of a plan, once."""
+    def add_report(self, study: str, plan: str, report: Path, studies: Collection[str] = ()) -> None:
+        """Add the page, the tables and the figures of a study's report to the parent run of a plan, once.
+
+        Args:
+            studies: the studies of the report. The name of one may begin with that of another.
+        """
         parent = self.parent(study, plan)
         if parent in self.reported:
             return
@@ -155,8 +159,14 @@ class Tracking:
         for file in sorted(report.glob("*")):
             if file.is_file() and not file.is_symlink():
                 self._client.log_artifact(parent, str(file), "report")
-        for file in sorted((report / "figures").glob(f"{study}-*")):
+        for file in figures_of(report, study, studies):
             self._client.log_artifact(parent, str(file), "report/figures")
+
+
+def figures_of(report: Path, study: str, studies: Collection[str]) -> list[Path]:
+    """Return the files of a study's figures in the report of some studies."""
+    others = tuple(f"{name}-" for name in studies if name.startswith(f"{study}-"))
+    return [file for file in sorted((report / "figures").glob(f"{study}-*")) if not file.name.startswith(others)]
 
 
 def _reason(error: BaseException) -> str:

@@ -26,7 +26,7 @@ Player = Callable[[Path, Path, VideoFile], Played]
 
 @dataclass(frozen=True)
 class Clip:
-    """A video: the configuration and its resources, which of its seeds (`best of 5 seeds`), that seed's score, and the episode.
+    """A video: the configuration and its resources, which of its seeds (`best of 5 completed seeds`), that seed's score, and the episode.
 
     `source` is the GIF as a data URL.
     """
@@ -61,12 +61,13 @@ def clips(rows: pd.DataFrame, plans: Mapping[str, Path], play: Player) -> Clips:
     done = rows[(rows["outcome"] == "completed") & rows["final_score"].notna()]
     groups = done.groupby(["cluster", "what", "where"], sort=True)
     for number, ((cluster, what, where), cells) in enumerate(groups):
-        if len(films) >= MOST:
+        picked = chosen(cells)
+        if len(films) + len(picked) > MOST:
             missing.append(f"{len(groups) - number} more configurations: the page has at most {MOST} videos of a study")
             break
         several = done["cluster"].nunique() > 1
         name = f"{what} on {where}{f' ({cluster})' if several else ''}"
-        for which, cell in chosen(cells):
+        for which, cell in picked:
             try:
                 films.append(_clip(name, which, cell, plans, play))
             except HpcrlError as error:
@@ -82,8 +83,8 @@ def chosen(cells: pd.DataFrame) -> list[tuple[str, Mapping[str, Any]]]:
     ]
     count = len(ranked)
     if count == 1:
-        return [("the only seed", ranked[0])]
-    return [(f"best of {count} seeds", ranked[0]), (f"median of {count} seeds", ranked[count // 2])]
+        return [("the only completed seed", ranked[0])]
+    return [(f"best of {count} completed seeds", ranked[0]), (f"median of {count} completed seeds", ranked[count // 2])]
 
 
 def _clip(name: str, which: str, cell: Mapping[str, Any], plans: Mapping[str, Path], play: Player) -> Clip:

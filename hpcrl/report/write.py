@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.formats.files import write_atomically
+from hpcrl.formats.files import plain_name, write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.formats.usability import read_usability
 from hpcrl.report import spreadsheet
@@ -101,7 +101,8 @@ def write_report(
     every = [line for section in sections for line in section.lines]
     claims = [verdict for section in sections for verdict in section.claims]
     trains = any(section.score.trains for section in sections)
-    return Written(html, *for_terminal(every, trains), changes, claims, trouble)
+    with_goal = {section.study for section in sections if "at goal" in section.table.columns}
+    return Written(html, *for_terminal(every, trains, with_goal), changes, claims, trouble)
 
 
 def _judged(
@@ -250,7 +251,7 @@ def _write_figures(section: Section, output: Path, formats: Sequence[str], rende
     for figure in section.figures.every if formats else ():
         spec = for_paper(figure)
         for kind in formats:
-            path = output / "figures" / f"{section.study}-{figure.name}.{kind}"
+            path = output / "figures" / f"{section.study}-{plain_name(figure.name)}.{kind}"
             try:
                 write_atomically(path, renderer.draw(spec, kind))
             except RendererError as error:

@@ -16,7 +16,7 @@ def cells(**changes: Any) -> pd.DataFrame:
         "cluster": "c", "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "hosts": float("nan"), "gpus": 0,
         "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
         "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
-        "compile_time": 1.0,
+        "compile_time": 1.0, "resumed_step": float("nan"),
     }  # fmt: skip
     return pd.DataFrame([row | changes] * 2)
 
@@ -60,6 +60,21 @@ def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
 )
 def test_small_things_are_left_alone(changes: dict[str, Any]) -> None:
     assert advice(cells(**changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("less", "seed"),
+    [
+        ({"memory": 0.5 * GIB}, {"outcome": "oom"}),
+        ({"wall_time": 300.0, "cpu_seconds": 540.0}, {"outcome": "timeout"}),
+        ({"wall_time": 300.0, "cpu_seconds": 540.0}, {"wall_time": float("nan"), "resumed_step": 100.0}),
+    ],
+)
+def test_a_limit_that_one_seed_reached_is_not_too_high(less: dict[str, Any], seed: dict[str, Any]) -> None:
+    used_little = cells(**less)
+    assert len(advice(used_little)) == 1
+    assert advice(pd.concat([used_little, cells(**less | seed).head(1)])) == []
+    assert len(advice(pd.concat([used_little, cells(**less | seed, what="another")]))) == 1
 
 
 def test_each_cluster_has_its_own_advice() -> None:

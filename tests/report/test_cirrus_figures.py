@@ -96,6 +96,20 @@ def test_runs_on_another_kind_of_machine_are_left_out(dataset: Path, drawn: Pape
             pd.testing.assert_frame_equal(panel.values, again.values)
 
 
+def test_two_configurations_are_not_one_line(dataset: Path, drawn: PaperFigures) -> None:
+    """A study that extends the paper's has another axis: PyTorch's PPO is then no longer one thing."""
+    rows = read_cells(dataset, None).assign(shared=False)
+    some = rows[(rows["framework"] == "torch") & (rows["workload"] == "ppo")]
+    both = pd.concat([rows, some.assign(what=some["what"] + " rate 0.1")], ignore_index=True)
+    found = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, both))
+    for name, start in (("cirrus-5-01", "Figure 5.1:"), ("cirrus-5-25", "Figure 5.26")):
+        assert set(panel(drawn, name, start).values["configuration"]) == {"PyTorch", "TensorFlow"}
+        assert set(panel(found, name, start).values["configuration"]) == {"TensorFlow"}
+        (text,) = [figure.text for figure in found.drawn if figure.name == name]
+        assert "because a name of the paper means several configurations of this study." in text
+        assert "Not run: PyTorch" not in text
+
+
 def test_every_number_of_the_paper_is_named_once(drawn: PaperFigures) -> None:
     titles = [each.title for figure in drawn.drawn for each in figure.panels if each.title.startswith("Figure 5.")]
     assert [int(title.removeprefix("Figure 5.").partition(":")[0]) for title in titles] == list(range(1, 30))

@@ -42,7 +42,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
     """Return one completed run for each training time, as the report sees them, one after another on one machine."""
     rows = [
         {
-            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "workload": "dqn", "nodes": 1, "hosts": 1,
+            "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "overcommit": False, "workload": "dqn", "nodes": 1, "hosts": 1,
             "parallelism": "none", "what": f"{framework} {execution}", "where": "1 core", "outcome": "completed", "seed": seed,
             "training_time": time, "wall_time": time + 1, "final_score": 100.0 + seed, "best_score": 200.0, "goal_step": 10.0,
             "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "goal_wall_time": float("nan"),
@@ -56,6 +56,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
         {
             "machine_cpu_mean": row["machine_cpu_percent"], "machine_memory_mean": row["machine_memory_percent"],
             "own_cores": row["cpu_seconds"] / row["wall_time"],
+            "cpu_utilisation": row["cpu_seconds"] / (row["wall_time"] * row["cpus"] * row["tasks"]),
         }
         | row
         for row in rows
@@ -268,7 +269,7 @@ def test_what_a_run_does_before_training_decides_nothing(tmp_path: Path, measure
             rows.append(
                 run | key | {"setup_time": 4.0, "compile_time": 0.0, "evaluation_time": 0.0, "resumed_step": float("nan"),
                              "records": 1, "steps": 100.0, "machine_cpu_percent": whole, "machine_memory_percent": whole / 5,
-                             "cpu_seconds": 2 * run["wall_time"] * whole / 100}
+                             "cpu_seconds": 2 * run["wall_time"] * whole / 100, "cpu_utilisation": 2 * whole / 100}
             )  # fmt: skip
             for time, percent in ((2.0, busy), (4.0, busy), (6.0, 40.0), (8.0, 40.0)):
                 samples.append(

@@ -12,7 +12,10 @@ KWH = 3.6e6
 
 def rows(*cells: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(
-        [{"slurm_energy": NAN, "cpu_energy": NAN, "energy": NAN, "shared": False} | each for each in cells]
+        [
+            {"slurm_energy": NAN, "cpu_energy": NAN, "energy": NAN, "shared": False, "resumed_step": NAN} | each
+            for each in cells
+        ]
     )
 
 
@@ -46,3 +49,11 @@ def test_cells_that_shared_a_machine_have_no_energy_of_their_own() -> None:
     assert text.startswith(
         "Energy: 3 kWh by GPUs (NVML) (2 cells). Of cells that shared their machines only the GPUs are counted (1 cell). At "
     )
+
+
+def test_the_energy_of_requeued_cells_is_not_known_and_nobody_says_that_it_was_not_measured() -> None:
+    requeued = {"resumed_step": 10.0}
+    text = "The energy of requeued cells is not known as a whole."
+    assert in_words(rows(requeued, requeued), None) == text
+    assert in_words(rows(requeued, {}), None) == f"{text} That of the others was not measured."
+    assert in_words(rows(requeued, {"energy": KWH}), None).endswith("The energy of 1 cell is not known.")

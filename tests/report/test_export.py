@@ -5,6 +5,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -13,10 +14,13 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.formats.mlflow import key_of_attempt
 from hpcrl.formats.plan import agent_file, read_plan
-from hpcrl.formats.tables import SCHEMAS
+from hpcrl.formats.tables import SCHEMAS, load_table
+from hpcrl.report import export
 from hpcrl.report.export import _curves, _Point
 from hpcrl.report.spreadsheet import to_csv
-from tests.builders import cells_of, dqn_study, planned, write_record
+from hpcrl.report.tracking import figures_of
+from hpcrl.report.write import _write_figures
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 
 
@@ -44,6 +48,39 @@ def test_openrlbenchmark(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any
     table = pd.read_csv(files[0])
     assert list(table.columns) == ["global_step", "_runtime", "charts/episodic_return", "charts/episodic_length"]
     assert list(table["charts/episodic_return"]) == [10, 20, 30]
+
+
+@pytest.mark.parametrize("kind", ["openrlbenchmark", "tensorboard"])
+def test_no_file_of_an_export_is_outside_of_its_directory(
+    tmp_path: Path, kind: str, hpcrl: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command's axis may be the name of a file, and a stranger's dataset may have any text in a column of settings."""
+    inputs = [str(tmp_path / "elsewhere"), "../../../elsewhere", "x" * 300]
+    plan = planned(tmp_path / "p", command_study(["program", "{input}"], axes={"input": inputs}))
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+
+    def strange(dataset: Path, name: str) -> pd.DataFrame:
+        table = load_table(dataset, name)
+        return table.assign(framework="../../../elsewhere") if name == "cells" else table
+
+    monkeypatch.setattr(export, "load_table", strange)
+    before = set(tmp_path.iterdir())
+    shown = hpcrl("export", tmp_path / "d", "--to", kind, "-o", tmp_path / "out")
+    assert shown.code == 0, shown.err
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "out"}
+    assert len([each for each in (tmp_path / "out").rglob("*") if each.is_file()]) == 3
+
+
+def test_no_file_of_a_figure_is_outside_of_its_directory(tmp_path: Path) -> None:
+    """Names of axes are in names of figures."""
+    figures: Any = SimpleNamespace(every=[SimpleNamespace(name="score-by-/../../../elsewhere/x", title="", text="", panels=[], legend=())])  # fmt: skip
+    section: Any = SimpleNamespace(study="s", table=SimpleNamespace(rows=[], columns=[]), figures=figures)
+    renderer: Any = SimpleNamespace(draw=lambda spec, kind: b"drawn")
+    _write_figures(section, tmp_path / "report", ("svg",), renderer)
+    (figure,) = [each for each in tmp_path.rglob("*.svg")]
+    assert figure.parent == tmp_path / "report/figures"
 
 
 def scalars_of(opened: Any) -> list[str]:
@@ -93,6 +130,23 @@ def test_episodes_that_end_at_one_step_are_one_point_in_mlflow() -> None:
         ("return/episode", 8.0, 1.5, 64),
         ("return/evaluation", 5.0, 2.0, 64),
     ]
+
+
+@pytest.mark.parametrize("name", ["loss (train)", "acc%", "/a//b", "..", "a/../b", "x" * 300, "ä"])
+def test_mlflow_takes_the_name_of_every_reported_value(name: str) -> None:
+    validation = pytest.importorskip("mlflow.utils.validation")
+    ((metric, *_),) = _curves([_Point("value", name, 1, 1.0, 2.0, float("nan"))])
+    assert metric.startswith("value")
+    validation._validate_metric_name(metric)
+
+
+def test_figures_of_a_study_are_not_those_of_one_with_a_longer_name(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    for name in ("sol-dqn-phases.svg", "sol-dqn-two-ranks-phases.svg", "other-phases.svg"):
+        (tmp_path / "figures" / name).write_text("")
+    studies = {"sol-dqn", "sol-dqn-two-ranks", "other"}
+    found = {study: [file.name for file in figures_of(tmp_path, study, studies)] for study in studies}
+    assert found == {study: [f"{study}-phases.svg"] for study in studies}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")

@@ -14,10 +14,12 @@ import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.choice import chosen
+from hpcrl.report.curves import band_in_words
 from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import figures, statistics
 from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of
 from hpcrl.report.figures.marks import bands
+from hpcrl.report.figures.statistics import _profiles
 from hpcrl.report.groups import with_groups
 from hpcrl.report.score import Score
 from tests.builders import cells_of, dqn_study, planned, write_record
@@ -108,6 +110,11 @@ def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFr
     assert {round(each) for each in values(drawn(dataset, read)["energy"])} == {4000, 2000}
     # A command need not report steps.
     assert {round(each) for each in values(drawn(dataset, read.assign(steps=np.nan))["energy"])} == {4000}
+    # A cell that failed early is not a frugal one.
+    failed = rows.assign(
+        energy=np.where(rows["seed"] == 1, 4.0, 4000.0), outcome=np.where(rows["seed"] == 1, "failed", "completed")
+    )
+    assert {round(each) for each in values(drawn(dataset, failed)["energy"])} == {4000, 2000}
 
 
 def test_the_axis_of_scores_holds_negative_returns(dataset: Path, rows: pd.DataFrame) -> None:
@@ -294,3 +301,31 @@ def test_panels_of_a_figure_on_paper_share_their_colours_and_dashes() -> None:
         assert len(scales[0]["domain"]) == len(scales[0]["range"]) == 2
         if values:
             assert dict(zip(scales[0]["domain"], scales[0]["range"], strict=True)) == values
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        # The first line ends with the value with which the second one begins.
+        ({"A": [500.0] * 5, "B": [300.0, 350, 400, 450, 500]}, {"A": [0.0, 1.0], "B": [0.0, 1.0]}),
+        ({"A": [0.0, 0.0]}, {"A": [0.0, 1.0]}),
+        ({"A": [0.0, 100.0]}, {"A": [0.0, 1.0]}),
+    ],
+)
+def test_every_line_of_a_performance_profile_has_its_beginning(
+    scores: dict[str, list[float]], expected: dict[str, list[float]]
+) -> None:
+    look = {"cluster": "c", "where": "1 core", "colour": "w", "hex": "#000000", "dash": ""}
+    rows = pd.DataFrame(
+        [look | {"what": what, "final_score": value} for what, each in scores.items() for value in each]
+    )
+    (panel,) = _profiles(rows, None, Score()).panels
+    first = panel.values.groupby("configuration").first()
+    assert {str(what): values.tolist() for what, values in first.iterrows()} == expected
+
+
+def test_the_level_of_bands_is_that_of_lines_that_have_one() -> None:
+    text = band_in_words(pd.DataFrame({"seeds": [1, 5], "level": [0.0, 0.9375]}))
+    assert "in 94 % of cases or more" in text and text.endswith("Lines of one seed have no band.")
+    assert "no band" not in band_in_words(pd.DataFrame({"seeds": [5, 5], "level": [0.9375, 0.9375]}))
+    assert band_in_words(pd.DataFrame({"seeds": [1], "level": [0.0]})) == "Lines are single seeds."

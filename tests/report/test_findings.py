@@ -119,7 +119,7 @@ def test_two_seeds_of_many_configurations_are_too_few_for_intervals() -> None:
     )
     assert speed.endswith("and numpy 79 takes 113 times (too few runs for an interval) as long.")
     in_full = sentences(table.assign(steps=1000))[0]
-    assert "the runs are too few to compare numpy 0 and numpy 1 among 3,160 pairs" in in_full
+    assert "(geometric mean). The runs are too few to compare numpy 0 and numpy 1 among 3,160 pairs" in in_full
 
 
 def test_equal_configurations_have_no_findings_in_nineteen_of_twenty_reports() -> None:
@@ -127,6 +127,13 @@ def test_equal_configurations_have_no_findings_in_nineteen_of_twenty_reports() -
 
     alarms = [false_findings(seeds, 40, np.random.default_rng(seeds)) for seeds in (2, 3, 5)]
     assert max(alarms) <= 0.15  # 5 %, and 40 trials
+
+
+def test_the_second_least_memory_is_not_next_to_the_most() -> None:
+    table = rows(TIMES, SCORES, memory=3.0)
+    more = table["memory"].where(table["what"] != "PyTorch eager", 2 * GIB)
+    (memory,) = [text for text in findings(table.assign(memory=more)) if "memory" in text]
+    assert "Most memory: JAX lazy, 3" in memory and ". Next to the least is PyTorch eager, with 2" in memory
 
 
 def test_what_is_not_shown_is_no_finding_of_memory() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.report.axes import axes
 from hpcrl.report.comparison import for_page, for_terminal
-from hpcrl.report.groups import lines
-from hpcrl.report.machines import in_one_line, not_alone, provenance, side_by_side, uneven
+from hpcrl.report.groups import kinds, lines
+from hpcrl.report.machines import in_one_line, measuring, not_alone, provenance, side_by_side, uneven
 from hpcrl.report.score import Score
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
@@ -42,6 +42,49 @@ def test_a_long_cell_is_beside_all_short_ones() -> None:
 def test_one_s_end_and_the_next_one_s_start_are_not_side_by_side() -> None:
     cells, samples = attempts(("n1", 0, 100), ("n1", 99, 200))
     assert not side_by_side(cells, samples).any()
+
+
+def test_a_long_cell_is_beside_many_short_ones_of_which_none_is_long() -> None:
+    short = [("n1", 60.0 * place, 60.0 * place + 60) for place in range(60)]
+    cells, samples = attempts(("n1", 0, 3600), *short)
+    assert side_by_side(cells, samples).all()
+    # An end and a start on both sides are still none.
+    cells, samples = attempts(("n1", 0, 100), ("n1", 98.5, 200), ("n1", 198.5, 300))
+    assert not side_by_side(cells, samples).any()
+
+
+@pytest.mark.parametrize("requeued", [False, True])
+@pytest.mark.parametrize(("machine", "alone"), [(51.0, True), (90.0, False)])
+def test_other_programs_are_noticed_also_beside_a_requeued_cell(requeued: bool, machine: float, alone: bool) -> None:
+    """Its wall time and CPU seconds are not known as a whole."""
+    row = {
+        "cpus": 1,
+        "tasks": 1,
+        "nodes": 1,
+        "overcommit": False,
+        "threads": 2.0,
+        "shared": False,
+        "cpu_utilisation": 1.0,
+    }
+    times = {"wall_time": None, "cpu_seconds": None} if requeued else {"wall_time": 4.0, "cpu_seconds": 4.0}
+    (note,) = not_alone(pd.DataFrame([row | times | {"machine_cpu_percent": machine}]))
+    assert note == ("" if alone else "other programs ran on the machine at that time")
+
+
+def test_the_cost_of_measuring_is_not_that_of_requeued_cells() -> None:
+    """Their wall times are not known as a whole."""
+    nan = float("nan")
+    row = {"wall_time": 4.0, "nodes": 1, "sampler_cpu_seconds": 0.02, "sampler_memory": 2.0**20, "phase_time": 0.01, "clock_offset": nan}  # fmt: skip
+    requeued, failed = row | {"wall_time": nan}, row | {"phase_time": nan}
+    assert measuring(pd.DataFrame([requeued])) == "it is not known of requeued cells."
+    assert "timing phases took 0.25% of the wall time" in measuring(pd.DataFrame([row, requeued]))
+    assert "timing phases" not in measuring(pd.DataFrame([failed, requeued]))
+
+
+def test_machines_of_which_one_has_all_that_the_other_has() -> None:
+    """A cell by hand on the login node of the same kind names its host."""
+    rows = pd.DataFrame({"cluster": "c", "machine": ["C, 2 threads", "C, 2 threads, host login1", ""]})
+    assert kinds(rows, ["cluster"]).tolist() == ["", " (host login1)", " (unknown machine)"]
 
 
 def test_machines_without_a_name_and_equal_names_of_two_clusters() -> None:
@@ -168,3 +211,25 @@ def test_a_machine_that_was_slower_at_one_time_is_told(tmp_path: Path) -> None:
     assert uneven(both.assign(versions=[versions[0]] * len(rows) + [versions[1]] * len(rows))) == []
     (told,) = provenance(both.assign(environment="one"))
     assert told["speed"].startswith("67 to 124 M turns/s")
+
+
+def test_two_nodes_of_one_name_are_not_one_at_two_times(tmp_path: Path) -> None:
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    rows = rows[rows["cluster"] == "workstation"].assign(calibration_python=[70.0, 100.0, 100.0])
+    hardware = json.loads(rows["hardware"].iloc[0])
+    for hosts, text in (
+        (["a", "b", "b"], "on one node or at one time as on another"),
+        (["a"] * 3, "at one time as at another"),
+    ):
+        (said,) = uneven(rows.assign(hardware=[json.dumps(hardware | {"host": host}) for host in hosts]))
+        assert f"the machine was 1.4 times as fast {text} (70 to 100 M turns/s)" in said
+
+
+def test_every_version_of_the_software_and_whose_speed_it_is(tmp_path: Path) -> None:
+    """A user's own environment keeps its key when it is updated, and the matrix product is on all cores of a cell."""
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    rows = rows[rows["cluster"] == "workstation"]
+    versions = [json.dumps({"torch": each}) for each in ("2.3", "2.4", "2.4")]
+    (told,) = provenance(rows.assign(versions=versions, calibration_matrix=[55.0, 420.0, 420.0]))
+    assert told["software"] == "torch 2.3 · or: torch 2.4"
+    assert told["speed"] == "55 to 420 GFLOP/s on the cell's cores"

@@ -14,7 +14,7 @@ NONE = pd.DataFrame()
 
 def row(framework: str, execution: str, **changes: Any) -> dict[str, Any]:
     return {
-        "cluster": "sol", "machine": "C, 2 threads", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "overcommit": False, "nodes": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
+        "cluster": "sol", "machine": "C, 2 threads", "framework": framework, "execution": execution, "what": f"{framework} {execution}", "where": "1 core", "gpus": 0, "tasks": 1, "overcommit": False, "nodes": 1, "parallelism": "none", "seed": 1, "outcome": "completed",
         "final_score": 1000.0, "training_time": 10.0, "machine_cpu_percent": 50.0, "machine_memory_percent": 5.0,
         "gpu_percent": float("nan"), "shared": False,
     } | changes  # fmt: skip
@@ -108,6 +108,19 @@ def test_the_figures_are_of_one_cluster_and_one_kind_of_machine() -> None:
     assert panel.values["seeds"].tolist() == [3]
     assert figure.text.endswith(" Left out: 2 runs on other kinds of machines. Only the runs on sol are drawn.")
     assert "Left out" not in find(sol(*here), 3).text
+
+
+@pytest.mark.parametrize("other", [{"what": "jax lazy rate 0.1"}, {"cpus": 4, "where": "4 cores"}])
+def test_two_configurations_are_not_one_task(other: dict[str, Any]) -> None:
+    """A study that extends the paper's has another axis. Runs that did not complete have no value, and do not count."""
+    second = row("jax", "lazy", training_time=99.0, **other)
+    found = sol(row("jax", "lazy"), second, row("jax", "eager"))
+    assert notes(find(found, 3).panels[0])["lazy, CPU"] == "means 2 configurations"
+    assert values(find(found, 3).panels[0]) == pytest.approx({"eager, CPU": 10.0})
+    (why,) = [why for title, why in sol(row("jax", "lazy"), second).empty if title.startswith("Figure 3:")]
+    assert why == "a name of the paper means several configurations of this study"
+    failed = sol(row("jax", "lazy"), second | {"outcome": "failed", "training_time": 1.0})
+    assert values(find(failed, 3).panels[0]) == pytest.approx({"lazy, CPU": 10.0})
 
 
 def test_a_study_without_a_paper() -> None:

@@ -12,8 +12,11 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
+from hpcrl.report.axes import axes
+from hpcrl.report.comparison import for_page, for_terminal
 from hpcrl.report.curves import returns
 from hpcrl.report.groups import lines, with_groups
+from hpcrl.report.score import Score
 from hpcrl.report.sections import failed
 from hpcrl.report.write import write_report
 from tests.builders import cells_of, command_study, dqn_study, planned, ranks_study, write_record
@@ -144,15 +147,27 @@ def test_a_line_is_over_seeds(dataset: Path) -> None:
     assert (second.what, second.final.value, second.at_goal, second.goal_step) == ("PyTorch eager", 250, 2, 20)
 
 
+def test_a_goal_that_no_seed_reached_is_told_from_no_goal(dataset: Path) -> None:
+    rows = with_groups(hpcrl.load(dataset).assign(goal_step=None))
+    compared = lines(rows)
+    for has_goal in (True, False):
+        table = for_page(compared, rows, axes(rows), Score(), has_goal)
+        heads, texts = for_terminal(compared, True, {"short"} if has_goal else ())
+        assert ("at goal" in table.columns) == ("at goal" in heads) == has_goal
+        if has_goal:
+            assert [row[table.columns.index("at goal")] for row in table.rows] == ["0 of 2"] * 2
+            assert [row[heads.index("at goal")] for row in texts] == ["0 of 2"] * 2
+
+
 def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
     keys = {
         "plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": "",
-        "hex": "#000000", "line": "w", "setup_time": 2.0, "compile_time": float("nan"), "workload": "dqn",
+        "hex": "#000000", "line": "w", "setup_time": 2.0, "compile_time": float("nan"), "workload": "dqn", "resumed_step": None,
     }  # fmt: skip
     rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}, {**keys, "cell": "3"}])
     episodes = pd.DataFrame(
         {
-            "plan": "p", "attempt": "a", "kind": "train", "name": "return",
+            "plan": "p", "attempt": "a", "rank": 0, "kind": "train", "name": "return",
             "cell": ["1"] * 3 + ["2"] * 5 + ["3"] * 4, "time": [1.0, 2, 3, 1, 2, 3, 4, 5, 1, 2, 3, 4],
             "value": [1.0, 1, 1, 3, 3, 3, 3, 3, 11, 11, 11, 11],
         }

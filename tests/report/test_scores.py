@@ -10,6 +10,8 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.errors import SpecError
+from hpcrl.report.curves import returns
+from hpcrl.report.export import _runs
 from hpcrl.report.groups import lines, with_groups
 from hpcrl.report.write import write_report
 from hpcrl.spec.library import Library
@@ -85,6 +87,31 @@ def test_a_study_names_its_score_and_which_way_is_better(tmp_path: Path) -> None
     assert "lower is better" in text
     for title in ("Loss against steps", "Loss against time", "Interquartile mean", "Fastest: variant a ends in"):
         assert title in text
+
+
+def test_the_page_has_the_name_of_a_score_as_the_program_gave_it(tmp_path: Path) -> None:
+    text = write_report(reported(tmp_path, {"GFLOPs": [3.0, 1.0]}, score="GFLOPs"), None, tmp_path / "r", ()).html
+    assert "<em>GFLOPs</em>: The last value" in text.read_text()
+
+
+def test_of_values_that_every_rank_reports_the_first_rank_s_are_the_score_s(tmp_path: Path) -> None:
+    """A command on two ranks, of which the second one reports ten times as much, each at its own time."""
+    resources = {"tasks": 2, "memory": "1G", "time": "00:10:00"}
+    plan = planned(tmp_path / "p", command_study(["program"], score="speed", resources=resources), "sol")
+    for cell in cells_of(plan):
+        for rank, factor in ((0, 1.0), (1, 10.0)):
+            entries = [{"time": rank + place, "step": place, "values": {"speed": factor * place}} for place in (1, 2)]
+            header = {"workload": "command"}
+            write_plain(plan, cell, rank=rank, ranks=2, returns=(), header=header, reported=entries)
+    collect([plan], tmp_path / "d", no_slurm())
+    cells, episodes = hpcrl.load(tmp_path / "d"), hpcrl.load(tmp_path / "d", "episodes")
+    assert set(episodes["value"]) == {1.0, 2.0, 10.0, 20.0}
+    assert set(cells["final_score"]) == {2.0}
+    rows = with_groups(cells)
+    curve = returns(rows.assign(line=rows["what"]), episodes, "step", window=1, name="speed")
+    assert (curve["median"].min(), curve["median"].max()) == (1.0, 2.0)
+    exported = [point.value for _, points in _runs(tmp_path / "d") for point in points]
+    assert set(exported) == {1.0, 2.0}
 
 
 def test_without_either_there_is_no_score(tmp_path: Path) -> None:

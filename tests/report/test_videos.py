@@ -57,8 +57,8 @@ def report(hpcrl: Callable[..., Shown], plan: Path, *words: Any) -> str:
 def test_the_best_and_the_median_seed_are_filmed(plan: Path, hpcrl: Callable[..., Shown]) -> None:
     page = report(hpcrl, plan, "--videos", plan)
     assert re.findall(r"<summary>(NumPy eager.*?)</summary>", page) == [
-        "NumPy eager on 1 core: best of 5 seeds",
-        "NumPy eager on 1 core: median of 5 seeds",
+        "NumPy eager on 1 core: best of 5 completed seeds",
+        "NumPy eager on 1 core: median of 5 completed seeds",
     ]
     assert re.findall(r"Seed (\d), final score (\d+)\. This episode: return \S+ in 38 steps\.", page) == [
         ("2", "30"),
@@ -81,14 +81,27 @@ def test_what_is_not_filmed_is_said(plan: Path, hpcrl: Callable[..., Shown], mon
     weights = first_weights(other.algorithm)["online"]
     Agent(other.algorithm, weights, None, "Doors-v0", origin=other.origin).save(file)
     page = report(hpcrl, plan, "--videos", plan)
-    assert "best of 5 seeds (seed 2): " in page and "cannot be read: No such file or directory" in page
-    assert "median of 5 seeds (seed 3): " in page and "is the agent of another attempt than the report&#39;s" in page
+    assert "best of 5 completed seeds (seed 2): " in page and "cannot be read: No such file or directory" in page
+    assert (
+        "median of 5 completed seeds (seed 3): " in page
+        and "is the agent of another attempt than the report&#39;s" in page
+    )
     elsewhere = planned(plan.parent / "q", dqn_study(seeds=2))
     assert "is not among those of --videos" in report(hpcrl, plan, "--videos", elsewhere)
     monkeypatch.setattr(videos, "MOST_BYTES", 100)
     write_again = Agent(other.algorithm, weights, None, "Doors-v0", origin={"attempt": "byhand-1"})
     write_again.save(file)
     assert "its video has 0.0 MiB, and the maximum is 0 MiB" in report(hpcrl, plan, "--videos", plan)
+
+
+def test_a_study_has_no_more_videos_than_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One configuration has one seed, and each of the others has two videos: the last two would be one too many."""
+    monkeypatch.setattr(videos, "_clip", lambda *words: words)
+    groups = [{"what": f"{place:02}", "seed": seed} for place in range(13) for seed in (1, 2) if place or seed == 1]
+    rows = pd.DataFrame(groups).assign(cluster="c", where="1 core", outcome="completed", final_score=1.0)
+    found = videos.clips(rows, {}, lambda *words: None)  # type: ignore[arg-type]
+    assert len(found.clips) == 23 < videos.MOST
+    assert found.missing == ["1 more configurations: the page has at most 24 videos of a study"]
 
 
 def test_a_site_and_a_directory_that_is_no_plan_are_refused(plan: Path, hpcrl: Callable[..., Shown]) -> None:
@@ -101,10 +114,10 @@ def test_a_site_and_a_directory_that_is_no_plan_are_refused(plan: Path, hpcrl: C
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [
-        ([4.0], [("the only seed", 1)]),
-        ([4.0, 9.0], [("best of 2 seeds", 2), ("median of 2 seeds", 1)]),
-        ([1.0, 2.0, 3.0, 4.0], [("best of 4 seeds", 4), ("median of 4 seeds", 2)]),
-        ([7.0, 7.0, 7.0], [("best of 3 seeds", 1), ("median of 3 seeds", 2)]),
+        ([4.0], [("the only completed seed", 1)]),
+        ([4.0, 9.0], [("best of 2 completed seeds", 2), ("median of 2 completed seeds", 1)]),
+        ([1.0, 2.0, 3.0, 4.0], [("best of 4 completed seeds", 4), ("median of 4 completed seeds", 2)]),
+        ([7.0, 7.0, 7.0], [("best of 3 completed seeds", 1), ("median of 3 completed seeds", 2)]),
     ],
 )
 def test_the_choice_follows_the_scores_alone(scores: list[float], expected: list[tuple[str, int]]) -> None:

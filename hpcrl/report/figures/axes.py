@@ -9,8 +9,8 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from hpcrl.report.axes import numeric
-from hpcrl.report.design import capitalised, in_short
+from hpcrl.report.axes import machine_kinds, numeric, text_of
+from hpcrl.report.design import capitalised, colours, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     Figure,
@@ -30,6 +30,8 @@ _MOST_AXES = 4
 _MOST_VALUES = 40  # of an axis of a heat map
 _MOST_MAPS = 6
 _FEW = 60  # cells of a heat map that have room for a number
+_MOST_COLOURS = 8
+_NO_COLOURS = ("execution", "cluster", "machine")  # axes that have other marks
 
 
 def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure | None]:
@@ -78,11 +80,15 @@ def _with_rule(figure: Figure | None, rule: str) -> Figure | None:
 
 
 def _against(known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, name: str, title: str) -> Figure | None:
-    data = known.assign(x=axes.loc[known.index, axis].astype(float), value=known[column])
+    own = axes.loc[known.index]
+    data = known.assign(x=own[axis].astype(float), value=known[column], place="")
     if data["x"].nunique() < 2:
         return None
-    keys = ["colour", "hex", "dash", "x"]
-    grouped = data.groupby(keys)["value"]
+    if name == "time":
+        data["place"] = _places(known)
+    data = _with_lines(data, own.drop(columns=axis))
+    keys = ["place", "colour", "hex", "dash"]
+    grouped = data.groupby([*keys, "x"])["value"]
     parts = {name: grouped.quantile(share) for name, share in (("low", 0.25), ("median", 0.5), ("high", 0.75))}
     middle = pd.DataFrame({**parts, "runs": grouped.size()}).reset_index()
     label = axis.replace("_", " ")
@@ -92,24 +98,52 @@ def _against(known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, na
     x = alt.X("x:Q", title=axis_title(label, x_log), scale=x_scale, axis=alt.Axis(tickCount=6))
     y = alt.Y("median:Q", title=axis_title(title, y_log), scale=y_scale, axis=alt.Axis(tickCount=6))
     tips = ["series", alt.Tooltip("x", title=label), alt.Tooltip("median", title=title, format=",.4~r"), "runs"]
-    base = alt.Chart(rounded(series.drop(columns="hex"))).encode(x=x, color=colour(series), detail="series:N")
-    band = base.mark_area(opacity=0.12).encode(
-        y=alt.Y("low:Q", scale=y_scale, title=axis_title(title, y_log)), y2="high:Q"
-    )
-    line = base.mark_line(strokeWidth=2).encode(y=y, tooltip=tips, **stroke(series))
-    points = base.mark_circle(size=36).encode(y=y, tooltip=tips)
-    table = series[["series", "x", "median", "low", "high", "runs"]]
-    table = table.set_axis(["runs of", axis, f"{title}, median", "lower quartile", "upper quartile", "runs"], axis=1)
-    others = [other.replace("_", " ") for other in axes.columns if other not in (axis, "framework", "execution")]
+    heads = ["runs of", axis, f"{title}, median", "lower quartile", "upper quartile", "runs"]
+    panels = []
+    for place in ordered(series["place"]):
+        part = series[series["place"] == place]
+        base = alt.Chart(rounded(part.drop(columns="hex"))).encode(x=x, color=colour(series), detail="series:N")
+        band = base.mark_area(opacity=0.12).encode(
+            y=alt.Y("low:Q", scale=y_scale, title=axis_title(title, y_log)), y2="high:Q"
+        )
+        line = base.mark_line(strokeWidth=2).encode(y=y, tooltip=tips, **stroke(series))
+        points = base.mark_circle(size=36).encode(y=y, tooltip=tips)
+        table = part[["series", "x", "median", "low", "high", "runs"]].set_axis(heads, axis=1)
+        panels.append(Panel((band + line + points).properties(height=HEIGHT), table, place))
+    of_lines = [data[key] for key in keys]
+    others = [
+        str(other).replace("_", " ")
+        for other in own
+        if other != axis and own[other].map(text_of).groupby(of_lines).nunique().max() > 1
+    ]
     text = (
         f"Lines are medians over all runs with the same {label}"
         + (f", over all values of {', '.join(others)} and seed" if others else " over seeds")
         + "; bands go from the lower to the upper quartile of these runs."
+        + " Each cluster and kind of machine has a panel." * (len(panels) > 1)
     )
-    return Figure(
-        f"{name}-by-{axis}", f"{_heading(title)} against {label}", text,
-        (Panel((band + line + points).properties(height=HEIGHT), table),), legend(series, lines=True),
-    )  # fmt: skip
+    heading = f"{_heading(title)} against {label}"
+    return Figure(f"{name}-by-{axis}", heading, text, tuple(panels), legend(series, lines=True))
+
+
+def _places(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the cluster and the kind of machine of each run, "" if all ran on one: times on two of them do not compare."""
+    places = rows["cluster"].astype(str) + machine_kinds(rows)
+    return places if places.nunique() > 1 else pd.Series("", rows.index)
+
+
+def _with_lines(data: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Give each value of the other axes a colour where a colour is one configuration, whose only point is no line."""
+    if data.groupby(["place", "colour", "dash"])["x"].nunique().max() > 1:
+        return data
+    names = pd.Series("", others.index)
+    for other in others:
+        if other not in _NO_COLOURS:
+            names += f" {other} " + others[other].map(text_of)
+    names = names.str.strip().replace("", "all")
+    if names.nunique() > _MOST_COLOURS:
+        names[:] = "all"
+    return data.assign(colour=names, hex=names.map(colours(names)))
 
 
 def _map(
@@ -117,11 +151,19 @@ def _map(
 ) -> Figure | None:
     first, second = pair
     labels = [name.replace("_", " ") for name in pair]
+    text = ""
+    if name == "time" and not known.empty:
+        places = _places(known)
+        most = str(places.mode().iloc[0])
+        known = known[places == most]
+        text = f" Only runs on {most} are drawn, because times on two kinds of machines do not compare." if most else ""
     data = known.assign(x=axes.loc[known.index, first], y=axes.loc[known.index, second], value=known[column])
     if data.empty or max(data["x"].nunique(), data["y"].nunique()) > _MOST_VALUES:
         return None
     names = ordered(data["colour"])
-    by_colour = 1 < len(names) <= _MOST_MAPS
+    # A colour may stand for a configuration, or for a value of these axes.
+    is_map = data.groupby("colour")[["x", "y"]].nunique().max().min() > 1
+    by_colour = 1 < len(names) <= _MOST_MAPS and is_map
     parts = [(heading, data[data["colour"] == heading]) for heading in names] if by_colour else [("", data)]
     middles = [(heading, part.groupby(["x", "y"], as_index=False)["value"].median()) for heading, part in parts]
     values = pd.concat([middle["value"] for _, middle in middles])
@@ -150,7 +192,9 @@ def _map(
         table = middle[["x", "y", "value"]].set_axis([first, second, f"{title}, median"], axis=1)
         panels.append(Panel(chart.properties(height=min(420, max(160, 24 * len(ys)))), table, heading))
     scheme = [Key(f"{in_short(low)} (dark)", "#00224e"), Key(f"{in_short(high)} (bright)", "#fee838")]
-    text = f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, over all other axes."
+    text = (
+        f"Each field is the median over all runs with the same {labels[0]} and {labels[1]}, over all other axes.{text}"
+    )
     if logarithmic:
         text += " Colours are logarithmic."
     return Figure(

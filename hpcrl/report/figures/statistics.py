@@ -87,19 +87,21 @@ def _means(rows: pd.DataFrame, score: Score) -> Figure:
 def _profiles(rows: pd.DataFrame, goal: float | None, score: Score) -> Figure:
     low, top = min(float(rows["final_score"].min()), 0.0), max(float(rows["final_score"].max()), goal or 0.0)
     thresholds = np.linspace(low, top, 101)
+    shift = 1e-9 * ((top - low) or 1.0)  # a score reaches a threshold that it equals
     panels = []
     for place, part in by_place(rows):
         frames = []
         for what, group in part.groupby("what"):
             scores = group["final_score"].to_numpy(float)
-            fractions = performance_profile(scores, thresholds - 1e-9 * (top - low))
+            fractions = performance_profile(scores, thresholds - shift)
             if not score.more_is_better:
-                fractions = 1 - performance_profile(scores, thresholds + 1e-9 * (top - low))
+                fractions = 1 - performance_profile(scores, thresholds + shift)
             first = group.iloc[0]
             frame = pd.DataFrame({"score": thresholds, "fraction": fractions}).assign(what=str(what))
             frames.append(frame.assign(colour=first["colour"], hex=first["hex"], dash=first["dash"]))
         data = pd.concat(frames, ignore_index=True)
-        kept = data[(data["fraction"].diff() != 0) | (data["what"] != data["what"].shift(-1))]  # where it steps
+        steps = data.groupby("what")["fraction"].diff() != 0
+        kept = data[steps | (data["what"] != data["what"].shift(-1))]
         chart = (
             alt.Chart(rounded(kept.drop(columns="hex")))
             .mark_line(strokeWidth=2, interpolate="step-after")

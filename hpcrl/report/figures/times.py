@@ -7,6 +7,7 @@ import pandas as pd
 
 from hpcrl.formats.runs import cores
 from hpcrl.report.break_even import break_evens, costs
+from hpcrl.report.curves import left_out, whole
 from hpcrl.report.design import PHASES
 from hpcrl.report.figures.drawing import (
     HEIGHT,
@@ -143,8 +144,8 @@ def _break_even(rows: pd.DataFrame) -> Figure | None:
 def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> list[Figure | None]:
     keys = ["plan", "cell", "attempt"]
     own = phases[(phases["rank"] == 0) & phases["phase"].isin(PHASES)]
-    whole = rows[rows["outcome"] == "completed"]
-    long = own.merge(whole[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
+    done = rows[rows["outcome"] == "completed"]
+    long = own.merge(whole(done)[[*keys, "line"]], on=keys).rename(columns={"phase": "part", "seconds": "value"})
     if long.empty:
         return []
     # A phase that a seed never entered took no time.
@@ -158,7 +159,7 @@ def _phases(rows: pd.DataFrame, phases: pd.DataFrame, trains: bool = True) -> li
     keyed = tuple(Key(name, colour=hue) for name, hue in used.values())
     names = ordered(long["line"])
     gpu = "Pending work of a GPU counts in the phase that waits for it, unless the study sets precise_phases. "
-    note = f"First rank of completed cells. {gpu if trains else ''}Bars are arithmetic means over seeds, so that the parts add up."
+    note = f"First rank of completed cells. {gpu if trains else ''}Bars are arithmetic means over seeds, so that the parts add up.{left_out(done)}"
     seconds = stacked(long, used, "time (s)", names)
     share = stacked(long, used, "share of time (%)", names, share=True)
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from hpcrl.report.curves import band_in_words, usage
+from hpcrl.report.curves import band_in_words, left_out, usage
 from hpcrl.report.figures.drawing import Figure, legend, ordered
 from hpcrl.report.figures.marks import Centre, bands, dots, in_words
 from hpcrl.report.score import Score
@@ -71,13 +71,13 @@ def _over_time(rows: pd.DataFrame, samples: pd.DataFrame, what: str, title: str,
     name = {"cpu": "CPU against time", "memory": "Memory against time", "gpu": "GPU against time"}[what]
     whose = "GPUs" if what == "gpu" else "own processes"
     start = ", including imports and compiling" if trains else ""
-    text = f"The job's {whose} on its first node{start}. {band_in_words(data)}"
+    text = f"The job's {whose} on its first node{start}. {band_in_words(data)}{left_out(rows)}"
     panels = bands(data, "time since the record's start (s)", title, logarithmic=True)
     return Figure(f"{what}-by-time", name, text, panels, legend(data, lines=True))
 
 
 def _energy(rows: pd.DataFrame) -> Figure | None:
-    known = rows[rows["energy"].notna()]
+    known = rows[rows["energy"].notna() & (rows["outcome"] == "completed")]
     if known.empty:
         return None
     names = ordered(known["line"])
@@ -88,7 +88,8 @@ def _energy(rows: pd.DataFrame) -> Figure | None:
         stepped = stepped.assign(per_steps=stepped["energy"] / stepped["steps"] * 1000)
         title = "energy of the GPUs per 1,000 steps (J)"
         panels.append(dots(stepped, "per_steps", title, "geometric mean", names=names, panel=title))
-    text = "NVML's energy counters over the whole record, of the GPUs only, without processors and memory. " + in_words(
-        known, "energy", "geometric mean"
+    text = (
+        "NVML's energy counters over the whole record, of the GPUs only, without processors and memory. Completed cells. "
+        + in_words(known, "energy", "geometric mean")
     )
     return Figure("energy", "Energy", text, tuple(panels), legend(known))

@@ -99,7 +99,7 @@ def figures(data: PaperData) -> Iterator[Figure | Empty]:
 def _figures(data: PaperData) -> Iterator[Figure | Empty]:
     rows = data.rows
     of_paper = rows["framework"].map(_MODES).eq(rows["execution"]) & rows["workload"].isin(list(_ALGORITHMS))
-    rows = rows[of_paper].assign(cores=cores(rows))
+    rows = rows[of_paper].assign(cores=cores(rows), configuration=rows["what"] + ", " + rows["where"])
     on_cpu, on_gpu = rows[rows["gpus"] == 0], rows[rows["gpus"] > 0]
     known = clocks(rows, data.episodes)
     told = replace(data, episodes=in_training(known, data.episodes), samples=in_training(known, data.samples))

@@ -11,6 +11,7 @@ from hpcrl.errors import count
 from hpcrl.report.figures.drawing import Figure
 
 Empty = tuple[str, str]  # title of a figure without values, and the reason
+SEVERAL = "a name of the paper means several configurations of this study"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,26 @@ def of_one_kind(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     kept = rows[chosen | ~done]
     left = len(rows) - len(kept)
     return kept, f" Left out: {count(left, 'run')} on other kinds of machines." if left else ""
+
+
+def configurations(rows: pd.DataFrame, keys: Sequence[str]) -> pd.Series[int]:
+    """Return of how many configurations of the study the completed runs with the `keys` of each row are.
+
+    A paper has one name for them, but a study that extends the paper's may have several, which are not one line.
+
+    Args:
+        rows: attempts with `configuration`. keys: two or more columns.
+    """
+    done = rows[rows["outcome"] == "completed"]
+    numbers = done.groupby(list(keys), observed=True)["configuration"].nunique().to_dict()
+    return pd.Series([numbers.get(key, 0) for key in rows[[*keys]].itertuples(index=False, name=None)], rows.index, int)
+
+
+def of_one_configuration(rows: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """Return the runs whose `keys` mean one configuration, and how many others there are, in words ("" for none)."""
+    several = configurations(rows, keys) > 1
+    left = int(several.sum())
+    return rows[~several], f" Left out: {count(left, 'run')}, because {SEVERAL}." if left else ""
 
 
 def at_home(rows: pd.DataFrame, home: str) -> pd.DataFrame:

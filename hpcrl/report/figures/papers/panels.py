@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from hpcrl.errors import count
-from hpcrl.report.curves import band_in_words, returns, usage
+from hpcrl.report.curves import band_in_words, left_out, returns, usage
 from hpcrl.report.figures.against import against
 from hpcrl.report.figures.drawing import Figure, Key, legend
 from hpcrl.report.figures.marks import bands
-from hpcrl.report.figures.papers.data import Empty, PaperData
+from hpcrl.report.figures.papers.data import SEVERAL, Empty, PaperData, of_one_configuration
 from hpcrl.report.machines import not_alone
 
 _SHARED = "cells shared the machine, so its values do not belong to one cell"
@@ -55,7 +55,7 @@ def over_training(
     """Draw a quantity over training, with a panel for each of the paper's figures.
 
     Args:
-        rows: attempts with `what` (a line of a panel) and `panel`.
+        rows: attempts with `what` (a line of a panel), `panel` and `configuration`.
         panels, lines: the names of all panels of the paper, and of all lines of each. text: the beginning of the caption.
         data: its `episodes` and `samples` are those in training, and count training time.
         exceptions: the runs in which this is not so.
@@ -64,6 +64,10 @@ def over_training(
         return heading, "not run on CPU cores"
     if quantity.column and rows["shared"].any():
         return heading, _SHARED
+    ran = set(zip(rows["what"], rows["panel"], strict=True))
+    rows, left = of_one_configuration(rows, ["what", "panel"])
+    if rows.empty:
+        return heading, SEVERAL
     rows = rows.assign(where=rows["panel"], line=rows["what"], cluster="")
     if quantity.column:
         curves = usage(rows, data.samples, quantity.column)
@@ -74,13 +78,13 @@ def over_training(
     x = "episode" if quantity.by_episode else "training time (s)"
     drawn = bands(curves, x, quantity.axis, None if quantity.column else data.goal)
     titled = [replace(panel, title=panel.title or str(curves["where"].iloc[0])) for panel in drawn]
-    ran = set(zip(rows["what"], rows["panel"], strict=True))
     missing = [f"{line} in {panel.partition(':')[0]}" for panel in panels for line in lines if (line, panel) not in ran]
-    text += f" {band_in_words(curves)}"
+    text += f" {band_in_words(curves)}{left_out(rows)}"
     if not quantity.by_episode:
         text += f" Time is that of training, without evaluations.{exceptions}"
     if quantity.column:
         text += busy(rows)
+    text += left
     if missing:
         text += f" Not run: {'; '.join(missing)}."
     ordered = tuple(sorted(titled, key=lambda panel: panels.index(panel.title)))
@@ -99,12 +103,15 @@ def against_number(
     """Draw values of whole runs against a number.
 
     Args:
-        rows: completed attempts with `x` (the number), `what` (a line), and the columns of the values.
+        rows: completed attempts with `x` (the number), `what` (a line), `configuration`, and the columns of the values.
         values: the title of each panel, and its value. unit: what is counted. text: the beginning of the caption.
         exceptions: the runs whose values are not of training alone.
     """
     if rows.empty:
         return heading, f"not run on {unit}"
+    rows, left = of_one_configuration(rows, ["what", "x"])
+    if rows.empty:
+        return heading, SEVERAL
     shared = bool(rows["shared"].any())
     panels, lost = [], []
     for label, value in values:
@@ -121,7 +128,7 @@ def against_number(
         "Dots are runs, lines are medians over seeds, bars are intervals of order statistics, which with few seeds go from the lowest "
         "to the highest."
     )
-    text += busy(rows)
+    text += f"{busy(rows)}{left}"
     if lost:
         text += f" Without {'; '.join(lost)}."
     return Figure(name, heading, text, tuple(panels), _keys(rows))

@@ -11,7 +11,7 @@ import pandas as pd
 from hpcrl.report.design import FRAMEWORKS, display
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.marks import Centre, dots, in_words
-from hpcrl.report.figures.papers.data import Empty, PaperData, at_home, of_one_kind, with_text
+from hpcrl.report.figures.papers.data import SEVERAL, Empty, PaperData, at_home, configurations, of_one_kind, with_text
 
 _FRAMEWORKS = ("jax", "tensorflow", "mxnet")
 _MODES = ("lazy", "eager")
@@ -83,9 +83,12 @@ def _tasks(rows: pd.DataFrame) -> pd.DataFrame:
         [(framework, mode, place) for framework in _FRAMEWORKS for mode in _MODES for place in _PLACES],
         columns=["framework", "mode", "place"],
     )
-    measures = (_FINAL, _TRAINING, _CPU, _RAM, _GPU)
-    columns = ["framework", "mode", "place", "gpus", "seed", *(measure.column for measure in measures)]
-    merged = every.merge(known[columns], on=["framework", "mode", "place"], how="left")
+    measures = [measure.column for measure in (_FINAL, _TRAINING, _CPU, _RAM, _GPU)]
+    keys = ["framework", "mode", "place"]
+    known = known.assign(configuration=known["what"] + ", " + known["where"])
+    known = known.assign(configurations=configurations(known, keys))
+    known[measures] = known[measures].where(known["configurations"] < 2)
+    merged = every.merge(known[[*keys, "gpus", "seed", "configurations", *measures]], on=keys, how="left")
     names = {"Horovod": "Horovod (2 CPU ranks)"} if stand_in else {}
     merged["task"] = merged["mode"] + ", " + merged["place"].replace(names)
     merged["colour"] = merged["framework"].map(display)
@@ -132,6 +135,8 @@ def _note(measure: _Measure, group: pd.DataFrame) -> str:
         return ""
     if not group["ran"].any():
         return "not run"
+    if (number := group["configurations"].max()) > 1:
+        return f"means {number:.0f} configurations"
     if measure.column == "gpu_percent":
         return "no GPU in it" if (group["gpus"] == 0).all() else "no value"
     return "did not end"
@@ -141,7 +146,7 @@ def _why_empty(measures: tuple[_Measure, ...], tasks: pd.DataFrame) -> str:
     ran = tasks[tasks["ran"]]
     if ran.empty:
         return "no part of it was run"
-    reasons = []
+    reasons = [SEVERAL] if (ran["configurations"] > 1).any() else []
     if any(measure.machine for measure in measures) and tasks["beside"].any():
         reasons.append("cells shared the machine, so its values do not belong to one cell")
     if any(measure.column == "gpu_percent" for measure in measures) and (ran["gpus"] == 0).all():
