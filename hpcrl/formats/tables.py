@@ -105,7 +105,12 @@ SCHEMAS: dict[str, pa.Schema] = {
                 "older datasets, and if a record does not name its host",
             ),
             _field("started", _F64, "start of the attempt, Unix time", "s"),
-            _field("wall_time", _F64, "from the start of the record, after hpcrl's own imports and the calibration and before the framework's import, to its last frame", "s"),
+            _field(
+                "wall_time",
+                _F64,
+                "from the start of the record, after hpcrl's own imports and the calibration and before the framework's import, to its last frame",
+                "s",
+            ),
             _field(
                 "training_time",
                 _F64,

@@ -90,7 +90,9 @@ def test_runs_of_a_fixed_number_of_episodes_are_compared_by_time_and_by_step(tmp
     apart = rows[rows["config"].str.contains("collective")].assign(nodes=2, training_time=20.0)
     both = replace(data, rows=pd.concat([rows, apart], ignore_index=True))
     (figure,) = papers.figures("mpi-deep-q-learning", both).drawn
-    assert [panel.title for panel in figure.panels[1::2]] == [f"{titles[1]}, {where}" for where in ("1 node", "2 nodes")]
+    assert [panel.title for panel in figure.panels[1::2]] == [
+        f"{titles[1]}, {where}" for where in ("1 node", "2 nodes")
+    ]
     found = [panel.values["speed-up, median"].tolist() for panel in figure.panels[1::2]]
     assert found == [pytest.approx([4.0]), pytest.approx([2.0])]
 

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from hpcrl.report.axes import machine_kinds, numeric, text_of
+from hpcrl.report.axes import machine_kinds, numeric, texts_of
 from hpcrl.report.design import capitalised, colours, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
@@ -114,7 +114,7 @@ def _against(known: pd.DataFrame, axes: pd.DataFrame, axis: str, column: str, na
     others = [
         str(other).replace("_", " ")
         for other in own
-        if other != axis and own[other].map(text_of).groupby(of_lines).nunique().max() > 1
+        if other != axis and pd.Series(texts_of(own[other]), own.index).groupby(of_lines).nunique().max() > 1
     ]
     text = (
         f"Lines are medians over all runs with the same {label}"
@@ -139,7 +139,7 @@ def _with_lines(data: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     names = pd.Series("", others.index)
     for other in others:
         if other not in _NO_COLOURS:
-            names += f" {other} " + others[other].map(text_of)
+            names += [f" {other} {text}" for text in texts_of(others[other])]
     names = names.str.strip().replace("", "all")
     if names.nunique() > _MOST_COLOURS:
         names[:] = "all"
