@@ -18,7 +18,7 @@ DASHES = {"": (1, 0), "eager": (1, 0), "lazy": (6, 3), "fused": (2, 2), "xla": (
 _OTHER_DASH = (4, 4)
 # phase -> its name and colour
 PHASES = {
-    "setup": ("set-up", "#DDAA33"),
+    "setup": ("set-up", "#777777"),
     "compile": ("compile", "#994F00"),
     "prepare": ("preparation", "#882255"),
     "env_step": ("environment", "#56B4E9"),
@@ -27,7 +27,7 @@ PHASES = {
     "transfer": ("transfer", "#F0E442"),
     "update": ("update", "#D55E00"),
     "communicate": ("communication", "#CC79A7"),
-    "fused": ("compiled loop", "#8C510A"),
+    "fused": ("compiled loop", "#6A51A3"),
     "evaluate": ("evaluation", "#E69F00"),
     "other": ("other", "#BBBBBB"),
     "check": ("check", "#117733"),

@@ -36,7 +36,8 @@ MOST_PROBLEMS = 200  # cells that did not complete, on the page; cells.csv has t
 MOST_SERIES = 20  # of scaling that have a sentence
 _MOST_NAMES = 8
 _MOST_VALUES = 6
-_NOT_RUN = ("not run", "no part of it was run", "no run ")  # the beginnings of why a part of a paper has no runs
+# The beginnings of why a part of a paper has no runs.
+_NOT_RUN = ("not run", "no part of it was run", "no run ", "no cell with a GPU was run")
 
 
 @dataclass(frozen=True)

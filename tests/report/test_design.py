@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from hpcrl.report.axes import values
-from hpcrl.report.design import colours, display, in_short, natural
+from hpcrl.report.design import PHASES, colours, display, in_short, natural
 
 
 def test_a_framework_has_one_name_and_one_colour_whatever_is_drawn_beside_it() -> None:
@@ -27,6 +29,17 @@ def test_other_configurations_have_the_colours_of_their_order_not_of_their_arriv
     mixed = random.Random(0).sample(names, len(names))
     assert colours(names) == colours(mixed)
     assert len(set(colours(names).values())) == 7
+
+
+def test_no_two_phases_look_alike() -> None:
+    """By the distance of colours that weights red by its mean ("redmean"): black and white are 765 apart."""
+
+    def apart(one: str, other: str) -> float:
+        first, second = (np.array([int(text[place : place + 2], 16) for place in (1, 3, 5)]) for text in (one, other))
+        red = (first[0] + second[0]) / 512
+        return float(np.sqrt(np.array([2 + red, 4, 3 - red]) @ (first - second) ** 2))
+
+    assert min(apart(one, other) for (_, one), (_, other) in combinations(PHASES.values(), 2)) > 100
 
 
 def test_natural_order() -> None:
