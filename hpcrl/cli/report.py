@@ -101,7 +101,7 @@ def command(
     print_table(done.columns, done.rows)
     worse = [change for change in done.changes if change.verdict == "regression"]
     for change in worse:
-        echo(f"regression: {change}")
+        echo(f"regression: {change}" + (f": {change.why}" if change.why else ""))
     if baseline and not worse:
         judged = [change for change in done.changes if change.verdict != "cannot be judged"]
         echo(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.errors import count
+from hpcrl.formats.outcomes import FAILURES
 from hpcrl.report.design import in_short
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import (
@@ -57,7 +57,7 @@ class Change:
         column: the column of :data:`MEASURES`; `measure` is its name in words.
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
         new, old: the values of the runs.
-        verdict: one of the words above; set when all changes of a report are judged together.
+        verdict: one of the words above; that of a measure is set when all changes of a report are judged together.
         why: the reason why it cannot be judged, if there is one.
         text: both values, where the old one is 0 or so near to it that a percentage would say nothing.
     """
@@ -94,7 +94,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
     Times and memory on two kinds of machines cannot be judged: their difference may be that of the machines. Hosts of one kind are equal here.
-    A line of the older dataset without a counterpart is a change that cannot be judged.
+    A line of the older dataset without a completed run now is a regression if all of its new runs failed. Otherwise it cannot be judged.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
@@ -112,9 +112,10 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
             other = min(by_name, key=lambda other: (_machines(before[other]) != here, other != key))
             seen.add(other)
             changes += _changes(key, rows, before[other], more_is_better)
-    failed = new.loc[new["outcome"] != "completed", list(KEYS)].astype(str)
-    tried = Counter(_unplaced(key) for key in failed.itertuples(index=False, name=None))
-    gone = [_gone(key, len(rows), tried[_unplaced(key)]) for key, rows in before.items() if key not in seen]
+    tried: dict[_Key, list[str]] = {}
+    for *key, outcome in new.loc[new["outcome"] != "completed", [*KEYS, "outcome"]].astype(str).itertuples(index=False, name=None):
+        tried.setdefault(_unplaced(tuple(key)), []).append(outcome)
+    gone = [_gone(key, len(rows), tried.get(_unplaced(key), [])) for key, rows in before.items() if key not in seen]
     return [*changes, *gone]
 
 
@@ -146,12 +147,14 @@ def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bo
         yield Change(key[0], ", ".join(key), column, name, estimate, better, over, under, why=why, text=text)
 
 
-def _gone(key: _Key, before: int, failed: int) -> Change:
-    """Return the change of a line that has no completed run any more."""
-    why = f"none of {count(failed, 'run')} completed" if failed else "the new dataset has no run of this name"
+def _gone(key: _Key, before: int, outcomes: Sequence[str]) -> Change:
+    """Return the change of a line that has no completed run any more. Runs that were stopped from outside say nothing about it."""
+    why = f"none of {count(len(outcomes), 'run')} completed" if outcomes else "the new dataset has no run of this name"
+    failed = outcomes and all(outcome in (*FAILURES, "timeout") for outcome in outcomes)
     return Change(
         study=key[0], line=", ".join(key), column="outcome", measure="completed runs", estimate=Estimate(-1.0, None, None),
-        more_is_better=True, new=np.array([]), old=np.array([]), why=why, text=f"from {before} to 0",
+        more_is_better=True, new=np.array([]), old=np.array([]), verdict=REGRESSION if failed else NOT_JUDGED, why=why,
+        text=f"from {before} to 0",
     )  # fmt: skip
 
 

@@ -199,7 +199,25 @@ def test_every_line_of_the_baseline_is_compared_or_named(
     changes = [change for change in compare(new, old) if change.column != "final_score"]
     assert {(change.line.removeprefix("s, "), change.measure, change.why) for change in changes} == said
     gone = [change for change in judge(changes) if change.measure == RUNS]
-    assert {(change.verdict, change.size) for change in gone} <= {("cannot be judged", "from 5 to 0")}
+    assert all(change.size == "from 5 to 0" and (change.why == LOST) == (change.verdict == "regression") for change in gone)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (["failed", "timeout", "oom"], "regression"),
+        (["failed", "preempted", "failed"], "cannot be judged"),
+        (["running"] * 3, "cannot be judged"),
+        (["completed", "failed", "failed"], "cannot be judged"),
+    ],
+)
+def test_a_line_whose_runs_all_fail_now_is_a_regression(outcomes: list[str], verdict: str) -> None:
+    """Also beside a hundred comparisons: its failure is no matter of noise."""
+    new = line(training_time=[1.0, 1.1, 1.2])
+    new["outcome"] = outcomes
+    (change, *_) = judge(compare(new, line(training_time=[1.0, 1.1, 1.2])))
+    assert change.verdict == verdict
+    assert change.why.startswith("none of 3 runs completed") == (outcomes.count("completed") == 0)
 
 
 def test_two_datasets_of_one_distribution_are_told_apart_in_one_report_of_twenty() -> None:

@@ -45,8 +45,8 @@ class TwoSteps(Probe):
 
 def trained(
     framework: str, execution: str, make_environment: Callable[[], Any], **changes: Any
-) -> tuple[Weights, float | None]:
-    """Return the weights after a training and the last score."""
+) -> tuple[Weights, float | None, float]:
+    """Return the weights after a training, the last score, and the mean divergence from the policies that acted."""
     if framework == "torch":
         import torch
 
@@ -54,7 +54,7 @@ def trained(
     run = Run(3, Silent(), PhaseClock())
     training = make_training("ppo", replace(SETTINGS, **changes), framework, execution, make_environment, run)
     result = train(training)
-    return training.learner.weights("both"), result.final_score
+    return training.learner.weights("both"), result.final_score, training.loop.measures()["divergence"]
 
 
 def values(weights: Weights, observations: list[list[float]]) -> list[float]:
@@ -92,6 +92,7 @@ def main(framework: str, execution: str, part: str) -> None:
     cut = trained(framework, execution, partial(gymnasium_environment, "CartPole-v1", 5))[0]
     facts: dict[str, Any] = {
         "score": first[1],
+        "divergence": first[2],
         "identical": all(np.array_equal(array, second[0][name]) for name, array in first[0].items()),
         "cut off": values(cut, [[0.0, 0.0, 0.0, 0.0], [0.02, 0.3, -0.02, -0.3], [-0.02, -0.3, 0.02, 0.3]]),
     }

@@ -157,6 +157,7 @@ def test_known_answers(worker: Path, framework: str, execution: str) -> None:
 def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> None:
     part, facts = known_answers(worker, "ppo", framework, execution)
     assert facts["score"] == 1.0
+    assert 1e-4 < facts["divergence"] < 0.1, facts
     assert facts["identical"]
     # CartPole cannot fall in five steps: a reward of 1 for ever, worth 2 at this discount, whenever it is cut off.
     assert facts["cut off"] == pytest.approx([2.0] * 3, abs=0.15)

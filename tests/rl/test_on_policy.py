@@ -43,6 +43,7 @@ class Watched(Learner):
         super().__init__(made, specification, weights)
         self.batches: list[Arrays] = []
         self.rates: list[float] = []
+        self.updated: Weights = {}  # what the last update was taken from
 
     def load_state(self, state: Weights) -> None:
         super().load_state(state)
@@ -51,6 +52,7 @@ class Watched(Learner):
     def update(self, step: str, batch: Arrays, learning_rate: float) -> Arrays:
         self.batches.append(tuple(np.array(array) for array in batch))
         self.rates.append(learning_rate)
+        self.updated = self.weights("both")
         return super().update(step, batch, learning_rate)
 
 
@@ -79,6 +81,7 @@ class Run:
         run = RunOfTraining(seed, self.reports, self.clock, collective)
         training = assemble(made, self.learner, make_environment, others, run, "hpcrl.rl.loops.on_policy")
         self.result: Result = train(training, **extra)
+        self.measures = training.loop.measures()
 
     def value(self, shown: float = 0.0) -> float:
         critic = named(self.learner.weights("both"), "critic")
@@ -147,6 +150,24 @@ def test_rate_and_clip_range_fall_with_the_steps() -> None:
     steps = np.repeat(np.arange(20) * 48, 9) / 960
     np.testing.assert_allclose(run.learner.rates, 1e-3 + (2e-4 - 1e-3) * steps)
     np.testing.assert_allclose([batch[-1][0] for batch in run.learner.batches], 0.2 - 0.1 * steps, rtol=1e-6)
+
+
+def test_the_divergence_is_that_of_the_last_minibatch_from_the_policy_that_acted() -> None:
+    once = replace(SMALL, epochs=1, minibatch_size=48, total_steps=48, evaluation_interval=48)
+    assert Run(once).measures["divergence"] == pytest.approx(0.0, abs=1e-7)
+    run = Run(replace(once, epochs=5))
+    observations, actions, logs, *_ = run.learner.batches[-1]
+    now = specification.log_softmax(forward(named(run.learner.updated, "actor"), observations, "tanh")[-1])
+    ratio = np.exp(now[np.arange(48), actions] - logs)
+    assert run.measures["divergence"] == pytest.approx(np.mean(ratio - 1 - np.log(ratio)), rel=1e-3)
+    assert run.measures["divergence"] > 1e-6
+
+
+@pytest.mark.parametrize(("rate", "told"), [(1e-3, False), (0.3, True)])
+def test_a_policy_that_moves_far_in_each_rollout_is_told(rate: float, told: bool) -> None:
+    run = Run(replace(SMALL, learning_rate=rate, final_learning_rate=rate), lambda: Probe(4))
+    assert (run.measures["divergence"] > 0.1) == told
+    assert told == any("a lower learning_rate or fewer epochs" in text for text in run.reports.events)
 
 
 def test_what_was_sampled_is_what_the_policy_said() -> None:

@@ -9,6 +9,8 @@ from hpcrl.catalogue.algorithms.ppo import Settings
 from hpcrl.rl.interfaces import Algorithm, Arrays, Network, Space, Step
 from hpcrl.rl.rollout import Samples
 
+_FAR = 0.1  # twice the larger of the divergences (0.01 or 0.05) that Spinning Up calls appropriate between two policies
+
 
 def algorithm(space: Space, settings: Settings) -> Algorithm:
     """Return PPO on this space: an actor and a critic, as one group, so that one norm clips the gradient of both."""
@@ -23,6 +25,17 @@ def algorithm(space: Space, settings: Settings) -> Algorithm:
         steps=(Step("update", "both", aux=("divergence",)),),
         acts_with="both",
     )
+
+
+def remarks(settings: Settings, measures: dict[str, float]) -> list[str]:
+    """Return what a user should know of a training, one sentence each."""
+    divergence = measures.get("divergence", 0.0)
+    if divergence <= _FAR:
+        return []
+    return [
+        f"the policy moved far in each rollout: its last minibatch had a KL divergence of {divergence:.2g} from the policy that acted, "
+        "on average: a lower learning_rate or fewer epochs may learn more steadily"
+    ]
 
 
 def batch(samples: Samples, settings: Settings, at: Callable[[float, float], Any]) -> Arrays:

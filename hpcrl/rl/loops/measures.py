@@ -1,4 +1,4 @@
-"""What losses also return, as means over the intervals of a training."""
+"""What losses also return, as means over the intervals or rollouts of a training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hpcrl.rl.interfaces import Learner
 
 
 class Measures:
-    """The means of the aux arrays `names`, but for the first: the losses themselves, which are priorities."""
+    """The means of the last aux arrays of a loss, which have these names."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self._sums = dict.fromkeys(names[1:], 0.0)
+        self._sums = dict.fromkeys(names, 0.0)
         self._intervals = 0
 
     def add(self, learner: Learner, aux: Any) -> None:
@@ -19,7 +19,7 @@ class Measures:
         if not self._sums:
             return
         self._intervals += 1
-        for name, array in zip(self._sums, learner.read(aux)[1:], strict=True):
+        for name, array in zip(self._sums, learner.read(aux)[-len(self._sums) :], strict=True):
             self._sums[name] += float(array.mean())
 
     def means(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
+from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.loops.warming import restored
 from hpcrl.rl.normalization import Moments
@@ -39,6 +40,7 @@ class OnPolicyLoop:
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
         self._noise = self._explore.standard_normal if space.continuous else self._explore.gumbel
         self._actor = make_actor(learner, algorithm)
+        self._measures = Measures(algorithm.steps[-1].aux)
         self._scales = Scales(space.inputs, environments.count, settings, run.collective)
         self.act: Act = lambda observations: self._actor.act(self._scales.observations(observations))
         self.step = self.episodes = 0
@@ -141,11 +143,12 @@ class OnPolicyLoop:
                 switch("update")
                 for step, rate in zip(self._steps, rates, strict=True):
                     for _ in range(step.times):
-                        learner.update(step.name, batch, rate)
+                        aux = learner.update(step.name, batch, rate)
                 if run.precise_phases:
                     learner.synchronize()
         switch("update")
         learner.synchronize()
+        self._measures.add(learner, aux)
         self._actor.refresh()
         self._scales.learn(rollout.observations)
         switch("other")
@@ -171,7 +174,7 @@ class OnPolicyLoop:
         self._actor.refresh()
 
     def measures(self) -> dict[str, float]:
-        return {}
+        return self._measures.means()
 
     def moments(self) -> Moments | None:
         return self._scales.moments()

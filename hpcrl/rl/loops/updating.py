@@ -30,7 +30,7 @@ class Updates:
         self._draw = np.random.default_rng([run.seed, 2, *([run.rank] if run.rank else [])])
         self.memory: Memory = implementation.memory(algorithm, max(1, self._settings.buffer_size // run.ranks), run)
         self.taken = 0
-        self._measures = Measures(algorithm.steps[-1].aux)
+        self._measures = Measures(algorithm.steps[-1].aux[1:])  # the first are the losses themselves: priorities
         self._share = self._settings.batch_size // run.ranks
         self._stacks = _stacks(algorithm, self.memory, self._share)
         self._burst = learner.burst if self._stacks and _can_burst(algorithm) else None

@@ -21,6 +21,7 @@ from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, Transition, advantages, rollout
 from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm, Step
+from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.normalization import Moments, centred, merged, moments_of, none_yet, scaled
 from hpcrl.rl.rollout import Samples
 from hpcrl.rl.runs import Run
@@ -55,6 +56,7 @@ class FusedLoop:
             moments=jax.tree.map(jnp.asarray, {"observations": none_yet(world.inputs), "returns": none_yet()}),
         )
         self._moments = none_yet(world.inputs)
+        self._measures = Measures(learner.algorithm.steps[-1].aux)
         program = jax.jit(partial(_rollout_and_updates, learner, implementation, world, limit), donate_argnums=0)
         # Compiled beforehand, so that training contains no compilation.
         self._program = program.lower(self._carry()).compile()
@@ -78,8 +80,9 @@ class FusedLoop:
             if stop():
                 return False
             self._clock.switch("fused")
-            carry, episodes = self._program(self._carry())
+            carry, episodes, aux = self._program(self._carry())
             jax.block_until_ready(carry)
+            self._measures.add(self._learner, aux)
             self._clock.switch("other")
             self._environments = carry.environments
             self._moments = jax.tree.map(np.asarray, carry.environments.moments["observations"])
@@ -95,7 +98,7 @@ class FusedLoop:
         return True
 
     def measures(self) -> dict[str, float]:
-        return {}
+        return self._measures.means()
 
     def moments(self) -> Moments | None:
         return self._moments if self._settings.normalize_observations else None
@@ -116,7 +119,8 @@ class FusedLoop:
 
 def _rollout_and_updates(
     learner: Learner, implementation: Any, world: World, limit: int, carry: Carry
-) -> tuple[Carry, Episodes]:
+) -> tuple[Carry, Episodes, Any]:
+    """Return what a rollout and its updates lead to, the episodes, and the aux of the last minibatch."""
     algorithm, settings = learner.algorithm, learner.algorithm.settings
     key, exploring, permuting = jax.random.split(jax.random.wrap_key_data(carry.environments.key), 3)
     sampling = [carry.vectors[group] for group in (algorithm.acts_with, *algorithm.samples_with)]
@@ -150,7 +154,7 @@ def _rollout_and_updates(
         for gradient_step in algorithm.steps
     ]
 
-    def one(parts: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], None]:
+    def one(parts: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], Any]:
         vectors, slots = dict(parts[0]), dict(parts[1])
         samples = Samples(*(array[chosen] for array in flat))
         if settings.normalize_advantages:
@@ -158,29 +162,28 @@ def _rollout_and_updates(
             samples = samples._replace(advantages=(gains - gains.mean()) / (gains.std() + 1e-8))
         batch = implementation.batch(samples, settings, at)
         for gradient_step, rate in zip(algorithm.steps, rates, strict=True):
-            update = _update_of(learner, gradient_step, [vectors[name] for name in gradient_step.uses], batch, rate)
-            own = (vectors[gradient_step.group], slots[gradient_step.group])
-            own = update(0, own) if gradient_step.times == 1 else jax.lax.fori_loop(0, gradient_step.times, update, own)
-            vectors[gradient_step.group], slots[gradient_step.group] = own
-        return (vectors, slots), None
+            group, constants = gradient_step.group, [vectors[name] for name in gradient_step.uses]
+            own = (vectors[group], slots[group])
+            vectors[group], slots[group], aux = _learn(learner, gradient_step, own, constants, batch, rate)
+        return (vectors, slots), aux
 
     size = transitions.rewards.size
     orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(permuting, settings.epochs))
-    (vectors, slots), _ = jax.lax.scan(one, (carry.vectors, carry.slots), orders.reshape(-1, settings.minibatch_size))
+    (vectors, slots), aux = jax.lax.scan(one, (carry.vectors, carry.slots), orders.reshape(-1, settings.minibatch_size))
     environments = environments._replace(key=jax.random.key_data(key), moments=moments)
-    return Carry(carry.step + size, environments, vectors, slots), episodes
+    carry = Carry(carry.step + size, environments, vectors, slots)
+    return carry, episodes, tuple(array[-1] for array in aux)
 
 
-def _update_of(
-    learner: Learner, step: Step, constants: list[jax.Array], batch: Any, rate: jax.Array
-) -> Callable[[Any, tuple[jax.Array, Any]], tuple[jax.Array, Any]]:
-    """Return a gradient step on a batch as the body of a loop: number, (vector, slots) -> vector, slots."""
-
-    def body(number: Any, own: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
-        vector, slots, _ = learner.pure_updates[step.name](*own, constants, batch, rate)
-        return vector, slots
-
-    return body
+def _learn(
+    learner: Learner, step: Step, own: tuple[jax.Array, Any], constants: list[jax.Array], batch: Any, rate: jax.Array
+) -> tuple[jax.Array, Any, tuple[jax.Array, ...]]:
+    """Take a step of the algorithm on a batch; return the group's vector and slots, and the aux of a single gradient step."""
+    update = learner.pure_updates[step.name]
+    if step.times == 1:
+        vector, slots, aux = update(*own, constants, batch, rate)
+        return vector, slots, aux
+    return *jax.lax.fori_loop(0, step.times, lambda _, own: update(*own, constants, batch, rate)[:2], own), ()
 
 
 def _values_of_what_follows(learner: Learner, sampling: list[jax.Array], transitions: Transition) -> jax.Array:
