@@ -199,7 +199,9 @@ def test_every_line_of_the_baseline_is_compared_or_named(
     changes = [change for change in compare(new, old) if change.column != "final_score"]
     assert {(change.line.removeprefix("s, "), change.measure, change.why) for change in changes} == said
     gone = [change for change in judge(changes) if change.measure == RUNS]
-    assert all(change.size == "from 5 to 0" and (change.why == LOST) == (change.verdict == "regression") for change in gone)
+    assert all(
+        change.size == "from 5 to 0" and (change.why == LOST) == (change.verdict == "regression") for change in gone
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,10 +214,8 @@ def test_every_line_of_the_baseline_is_compared_or_named(
     ],
 )
 def test_a_line_whose_runs_all_fail_now_is_a_regression(outcomes: list[str], verdict: str) -> None:
-    """Also beside a hundred comparisons: its failure is no matter of noise."""
-    new = line(training_time=[1.0, 1.1, 1.2])
-    new["outcome"] = outcomes
-    (change, *_) = judge(compare(new, line(training_time=[1.0, 1.1, 1.2])))
+    new = line(training_time=TIMES).iloc[:3].assign(outcome=outcomes)
+    (change, *_) = judge(compare(new, line(training_time=TIMES).iloc[:3]))
     assert change.verdict == verdict
     assert change.why.startswith("none of 3 runs completed") == (outcomes.count("completed") == 0)
 

@@ -13,9 +13,9 @@ from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Act, Algorithm, Learner, VectorEnvironment
 from hpcrl.rl.loops.acting import make_actor
-from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.loops.scales import Scales
 from hpcrl.rl.loops.warming import restored
+from hpcrl.rl.measures import Measures
 from hpcrl.rl.normalization import Moments
 from hpcrl.rl.rollout import Rollout, Samples, advantages
 from hpcrl.rl.runs import Run

@@ -11,8 +11,8 @@ from hpcrl.rl.checkpoint import NamedArrays
 from hpcrl.rl.distributed.agreement import any_rank
 from hpcrl.rl.interfaces import Algorithm, Arrays, Learner, Memory
 from hpcrl.rl.loops.acting import FrameworkActor
-from hpcrl.rl.loops.measures import Measures
 from hpcrl.rl.loops.warming import restored
+from hpcrl.rl.measures import Measures
 from hpcrl.rl.runs import Run
 from hpcrl.rl.schedules import rate_of
 

@@ -21,7 +21,7 @@ from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, Transition, advantages, rollout
 from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm, Step
-from hpcrl.rl.loops.measures import Measures
+from hpcrl.rl.measures import Measures
 from hpcrl.rl.normalization import Moments, centred, merged, moments_of, none_yet, scaled
 from hpcrl.rl.rollout import Samples
 from hpcrl.rl.runs import Run
