@@ -113,10 +113,8 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
             seen.add(other)
             changes += _changes(key, rows, before[other], more_is_better)
     tried: dict[_Key, list[str]] = {}
-    for *key, outcome in (
-        new.loc[new["outcome"] != "completed", [*KEYS, "outcome"]].astype(str).itertuples(index=False, name=None)
-    ):
-        tried.setdefault(_unplaced(tuple(key)), []).append(outcome)
+    for name, group in new[new["outcome"] != "completed"].groupby(list(KEYS), sort=False):
+        tried.setdefault(_unplaced(tuple(map(str, name))), []).extend(group["outcome"])
     gone = [_gone(key, len(rows), tried.get(_unplaced(key), [])) for key, rows in before.items() if key not in seen]
     return [*changes, *gone]
 
