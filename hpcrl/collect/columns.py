@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column, numbers, words
 from hpcrl.collect.reading import Array, RecordData
@@ -17,6 +18,8 @@ from hpcrl.formats.tables import SCHEMAS
 
 SERIES = ("episodes", "samples", "phases", "profiles")
 _KEYS = ("plan", "cell", "attempt", "rank", "node")
+# Times are kept to this part of a second. What is below is noise, and was a quarter of a dataset.
+_TICKS = numbers(np.array([2.0**20]))[0]
 _TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
 
 
@@ -41,7 +44,14 @@ def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns:
             keys[name] = words(np.array([places[value] for value in values], np.int64)[records], list(places))
     schema = SCHEMAS[table]
     made = keys | columns
-    return pa.Table.from_arrays([made[field.name] for field in schema], schema=schema)
+    return pa.Table.from_arrays([_in_ticks(made[field.name], field) for field in schema], schema=schema)
+
+
+def _in_ticks(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Round times, and leave other columns as they are."""
+    if field.type != pa.float64() or (field.metadata or {}).get(b"unit") != b"s":
+        return values
+    return pc.divide(pc.round(pc.multiply(values, _TICKS)), _TICKS)
 
 
 def _sample_columns(records: Sequence[RecordData], samples: Samples) -> tuple[Array, dict[str, pa.Array]]:

@@ -61,7 +61,9 @@ def write_part(path: Path, table: pa.Table, lease: Path) -> None:
     numbers = {column.name: encoding for column in table.schema if (encoding := _ENCODINGS.get(column.type))}
     words = [name for name in table.column_names if name not in numbers]
     try:
-        pq.write_table(table, temporary, compression="zstd", use_dictionary=words, column_encoding=numbers)
+        pq.write_table(
+            table, temporary, compression="zstd", compression_level=9, use_dictionary=words, column_encoding=numbers
+        )
         check_lease(lease)
         temporary.replace(path)
     except BaseException as error:

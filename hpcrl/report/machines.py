@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from hpcrl.errors import count
 from hpcrl.formats.runs import cores, host_of, hosts
 
 ATTEMPT = ["plan", "cell", "attempt"]
@@ -14,6 +15,7 @@ ATTEMPT = ["plan", "cell", "attempt"]
 _TOGETHER = 0.02
 # Of the run's own CPU time; less is that of the system and the sampler.
 _MOST_OF_OTHERS = 0.1
+BUSY_CORES = 0.5  # cores in use from which on a machine was not idle
 UNEVEN = 1.25  # ratio of calibrations from which on the times of cells do not compare
 _CALIBRATION = {
     "calibration_matrix": "{:,.0f} GFLOP/s on the cell's cores",
@@ -160,6 +162,23 @@ def uneven(rows: pd.DataFrame) -> list[str]:
                 f"{cluster}, {machine}: by the calibrations before its cells the machine was {ratio:.1f} times as fast {when} "
                 f"({low.partition(' ')[0]} to {high}): times of cells from different {apart} do not compare."
             )
+    return said
+
+
+def not_idle(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each machine on which more than :data:`BUSY_CORES` were in use when it should have been idle.
+
+    Args:
+        rows: attempts with the columns of `with_groups`.
+    """
+    said = []
+    busy = rows["idle_cpu_percent"] / 100 * rows["threads"]
+    known = rows.assign(busy=busy)[busy > BUSY_CORES]
+    for (cluster, machine), cells in known.groupby(["cluster", "machine"], sort=True):
+        said.append(
+            f"{cluster}, {machine}: other programs used up to {cells['busy'].max():.1f} of its {cells['threads'].iloc[0]:.0f} threads when the "
+            f"idle machine was measured, before {count(len(cells), 'cell')}: what these used above idle is not known if those programs ended."
+        )
     return said
 
 

@@ -22,7 +22,7 @@ from hpcrl.report.figures.papers.data import asked_of
 from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines, with_groups
-from hpcrl.report.machines import in_one_line, measuring, provenance, uneven
+from hpcrl.report.machines import in_one_line, measuring, not_idle, provenance, uneven
 from hpcrl.report.profiles import Profiled
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
@@ -252,7 +252,7 @@ def failed(
             f" {counted(len(small), 'cell')} had more cores to use than the machine has ({threads} threads), "
             "as on a simulated cluster: their times say nothing about so many cores."
         )
-    return " ".join([text, *uneven(rows)])
+    return " ".join([text, *uneven(rows), *not_idle(rows)])
 
 
 def _not_run(attempts: pd.DataFrame, study: Mapping[str, Any]) -> list[str]:

@@ -255,7 +255,8 @@ def test_a_run_that_did_not_end_keeps_its_best_evaluation(tmp_path: Path) -> Non
     assert list(hpcrl.load(tmp_path / "d")["best_score"]) == [90]
     episodes = hpcrl.load(tmp_path / "d", "episodes")
     assert list(episodes["kind"]) == ["evaluation"] * 3
-    assert list(episodes["began"]) == [0.8, 1.5, 2.9]
+    assert list(episodes["began"]) == pytest.approx([0.8, 1.5, 2.9], abs=2**-21)
+    assert list(episodes["began"] * 2**20 % 1) == [0.0] * 3  # times are kept to this part of a second
     assert episodes["seconds"].tolist() == pytest.approx([0.4, 0.7, np.nan], nan_ok=True)
 
 

@@ -11,7 +11,7 @@ from hpcrl.collect.merge import collect
 from hpcrl.report.axes import axes
 from hpcrl.report.comparison import for_page, for_terminal
 from hpcrl.report.groups import kinds, lines
-from hpcrl.report.machines import in_one_line, measuring, not_alone, provenance, side_by_side, uneven
+from hpcrl.report.machines import in_one_line, measuring, not_alone, not_idle, provenance, side_by_side, uneven
 from hpcrl.report.score import Score
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
@@ -212,6 +212,17 @@ def test_a_machine_that_was_slower_at_one_time_is_told(tmp_path: Path) -> None:
     assert uneven(both.assign(versions=[versions[0]] * len(rows) + [versions[1]] * len(rows))) == []
     (told,) = provenance(both.assign(environment="one"))
     assert told["speed"].startswith("67 to 124 M turns/s")
+
+
+def test_a_machine_that_was_not_idle_when_that_was_measured_is_told(tmp_path: Path) -> None:
+    rows = read_cells(of_two_platforms(tmp_path), None)
+    assert not_idle(rows) == []
+    assert not_idle(rows.assign(idle_cpu_percent=None)) == []
+    threads = float(rows["threads"].iloc[0])
+    own = rows[rows["cluster"] == "workstation"]
+    (sentence,) = not_idle(own.assign(idle_cpu_percent=[100 / threads, 60 / threads, 40 / threads]))
+    assert sentence.startswith("workstation, ")
+    assert f"up to 1.0 of its {threads:.0f} threads when the idle machine was measured, before 2 cells" in sentence
 
 
 def test_two_nodes_of_one_name_are_not_one_at_two_times(tmp_path: Path) -> None:
