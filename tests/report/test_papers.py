@@ -126,3 +126,15 @@ def test_two_configurations_are_not_one_task(other: dict[str, Any]) -> None:
 def test_a_study_without_a_paper() -> None:
     found = papers.figures("None", papers.PaperData(pd.DataFrame([row("jax", "lazy")]), NONE, NONE))
     assert (found.drawn, found.empty) == ([], [])
+
+
+def test_axes_hold_the_intervals_too() -> None:
+    """An interval of few seeds is longer than their range: it would be drawn over the values beside the figure."""
+    found = find(sol(*(row("jax", "lazy", seed=seed, training_time=10.0 + seed) for seed in (1, 2, 5))), 3)
+    chart = found.panels[0].chart.to_dict()
+    high = max(row["high"] for rows in chart["datasets"].values() for row in rows if row.get("high"))
+    assert high > 15 * 1.05
+    domains = [
+        layer["encoding"]["x"]["scale"]["domain"] for layer in chart["layer"] if "scale" in layer["encoding"]["x"]
+    ]
+    assert domains and all(domain == [0.0, pytest.approx(high, rel=1e-3)] for domain in domains)

@@ -50,7 +50,7 @@ def dots(
         rule: position of a dashed line.
         names: the lines, in order; by default those of the data.
         notes: text in place of a value, by line.
-        domain: limits of an axis that is never logarithmic; without it, the axis is logarithmic if the maximum is 20 times the minimum.
+        domain: limits of an axis that is never logarithmic, and holds the intervals, too; without it, the axis is logarithmic if the maximum is 20 times the minimum.
     """
     known = data[data[column].notna()].rename(columns={column: "value"})
     centre = centre_of(known["value"], centre)
@@ -76,8 +76,9 @@ def dots(
     else:
         bars = centres
     bars = bars.assign(whole_low=centres["low"], whole_high=centres["high"])
-    if domain is not None:
-        scale, logarithmic = alt.Scale(domain=domain), False
+    if domain is not None:  # it grows with the intervals
+        ends = [np.nanmin([domain[0], *bars["low"]]), np.nanmax([domain[1], *bars["high"]])]
+        scale, logarithmic = alt.Scale(domain=[float(end) for end in ends]), False
     tips = [alt.Tooltip("line", title="configuration")]
     x = alt.X("value:Q", title=axis_title(title, logarithmic), scale=scale, axis=alt.Axis(tickCount=5))
     y, hue = y_lines(names), colour(known) if len(known) else alt.value(GREY)
