@@ -128,14 +128,14 @@ def test_a_command_is_measured_from_its_start_to_its_end() -> None:
 
 
 def on_two_nodes(later: float = 0.0, **changes: Any) -> pd.DataFrame:
-    """Return the row of a run on two nodes with equal use; the second node's record begins later."""
-    samples = [(3.0, 50.0, 10.0), (8.0, 50.0, 10.0), (13.0, 50.0, 10.0)]
+    """Return the row of a run on two nodes with equal use: half a core in training, twenty after it. The second node's record begins later."""
+    samples = [(3.0, 50.0, 10.0, 1.5), (8.0, 50.0, 10.0, 4.0), (13.0, 50.0, 10.0, 6.5), (18.0, 50.0, 10.0, 106.5)]
     rows, episodes, first = tables(one={"samples": samples, "tasks": 2.0, "records": 2})
     second = first.assign(rank=1, machine_cpu_percent=90.0, time=first["time"] - later, **changes)
     return with_integrals(rows, episodes, pd.concat([first, second], ignore_index=True))
 
 
-@pytest.mark.parametrize("later", [0.0, 2.5])
+@pytest.mark.parametrize("later", [0.0, 4.5])
 def test_the_job_s_cpu_time_is_that_of_all_nodes(later: float) -> None:
     found = on_two_nodes(later)
     alone = with_integrals(*tables(one={"samples": [(3.0, 50.0, 10.0), (13.0, 50.0, 10.0)]}))
