@@ -34,12 +34,12 @@ DRAWING := lib:libEGL.so.1=libegl1 lib:libGL.so.1=libgl1 lib:libGL.so.1=libgl1-m
 BROWSER := chromium=chromium chromedriver=chromium-driver
 
 demo: $(DEMO)/.installed
-	tools/debian-packages "lazy PyTorch" $(COMPILER)
+	PYTHON=$(DEMO)/bin/python tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/demo $(DEMO)/bin/hpcrl
 
 test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
-	tools/debian-packages "lazy PyTorch" $(COMPILER)
+	PYTHON=$(BIN)/python tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/debian-packages "Horovod and MXNet" $(PARALLEL)
 	tools/debian-packages "the box slider" $(DRAWING)
 	tools/debian-packages "the report in a browser" $(BROWSER)
