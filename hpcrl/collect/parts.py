@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcrl.collect.reading import PROVENANCE
+from hpcrl.formats.damage import reading
 from hpcrl.formats.lease import check_lease
 
 SUMMARIES = "records"
@@ -35,14 +36,18 @@ def read_part(path: Path, schema: pa.Schema) -> pa.Table:
     """Read a part as a table of this schema; columns that an older hpcrl did not write are missing values.
 
     pyarrow.parquet.read_table would do the same, but imports pandas.
+
+    Raises:
+        UsageError: the part is damaged.
     """
-    table = pq.ParquetFile(path).read(use_threads=False)  # each thread would keep memory of its own
-    known = set(table.column_names)
-    columns = [
-        table[field.name].cast(field.type) if field.name in known else pa.nulls(len(table), field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    with reading(path):
+        table = pq.ParquetFile(path).read(use_threads=False)  # each thread would keep memory of its own
+        known = set(table.column_names)
+        columns = [
+            table[field.name].cast(field.type) if field.name in known else pa.nulls(len(table), field.type)
+            for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def write_part(path: Path, table: pa.Table, lease: Path) -> None:

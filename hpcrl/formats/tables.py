@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
+from hpcrl.formats.damage import reading
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.runs import runs
@@ -444,24 +445,33 @@ def part_files(dataset: Path, table: str, index: Mapping[str, Any]) -> list[Path
     return [path for path in paths if (number := path.stem.removeprefix("part-")).isdecimal() and int(number) < parts]
 
 
+def read_parts(dataset: Path, table: str, index: Mapping[str, Any]) -> list[pa.Table]:
+    """Read all parts of a table; raises UsageError where one is damaged."""
+    import pyarrow.parquet as pq
+
+    tables = []
+    for part in part_files(dataset, table, index):
+        with reading(part):
+            tables.append(pq.read_table(part, schema=SCHEMAS[table]))
+    return tables
+
+
 def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.DataFrame:
     """Open one table, or the view ``runs``, as pandas, with its rows in the dataset's order.
 
     Raises:
-        UsageError: there is no dataset or no such table; or a study, cell or attempt in it has a name that no plan
+        UsageError: there is no dataset or no such table, or it is damaged; or a study, cell or attempt in it has a name that no plan
             gives, and a file of that name could be outside the directory.
     """
-    import pyarrow.parquet as pq
-
     if table == RUNS:
         return runs(load_table(dataset, "cells"))
     if table not in SCHEMAS:
         raise UsageError(f"no table {table!r}; {suggestion(table, [*SCHEMAS, RUNS])}")
     directory = Path(dataset)
-    parts = part_files(directory, table, read_index(directory))
+    parts = read_parts(directory, table, read_index(directory))
     if not parts:
         return _plain(SCHEMAS[table]).empty_table().to_pandas()
-    rows = pa.concat_tables([pq.read_table(part, schema=SCHEMAS[table]) for part in parts])
+    rows = pa.concat_tables(parts)
     for name in _NAMES:
         if name in rows.column_names:
             _check_names(directory, name, rows[name])

@@ -83,14 +83,17 @@ def _is_extra(profiler: str | None, config: str) -> bool:
 def _in_dataset(dataset: Path) -> set[str]:
     import pyarrow.parquet as pq
 
+    from hpcrl.formats.damage import reading
     from hpcrl.formats.tables import read_index
 
     read_index(dataset)
     done: set[str] = set()
     for part in sorted((dataset / "cells").glob("part-*.parquet")):
-        file = pq.ParquetFile(part)
-        names = [name for name in ("cell", "outcome", "config", "profile") if name in file.schema_arrow.names]
-        for row in file.read(columns=names).to_pylist():
+        with reading(part):
+            file = pq.ParquetFile(part)
+            names = [name for name in ("cell", "outcome", "config", "profile") if name in file.schema_arrow.names]
+            rows = file.read(columns=names)
+        for row in rows.to_pylist():
             if row["outcome"] == "completed" and not _is_extra(row.get("profile"), row["config"]):
                 done.add(row["cell"])
     return done

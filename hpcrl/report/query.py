@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.runs import NAME as RUNS
-from hpcrl.formats.tables import SCHEMAS, load_table, part_files, read_index
+from hpcrl.formats.tables import SCHEMAS, load_table, part_files, read_index, read_parts
 
 
 def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -20,7 +20,7 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     The statement can read only the dataset: no other file and no network.
 
     Raises:
-        UsageError: there is no dataset, or the statement is empty or wrong.
+        UsageError: there is no dataset, or it is damaged, or the statement is empty or wrong.
     """
     if not sql.strip().strip(";").strip():
         raise UsageError('the query is empty: give an SQL statement such as "SELECT * FROM cells"')
@@ -40,6 +40,9 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         result = connection.execute(sql)
         return [column[0] for column in result.description or ()], result.fetchall()
     except duckdb.Error as error:
+        for name in SCHEMAS if isinstance(error, duckdb.InvalidInputException) else ():
+            if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
+                read_parts(dataset, name, index)  # DuckDB does not name a damaged file
         raise UsageError(f"the query failed: {' '.join(str(error).split())}") from None
     finally:
         connection.close()
