@@ -117,6 +117,8 @@ def command(
         judged_as = Counter(str(claim.verdict) for claim in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
     echo(f"Report: {done.html}")
+    for note in done.notes:
+        say(note)
     if done.trouble:
         say(done.trouble)
     return int(bool(worse or done.trouble))
@@ -139,6 +141,8 @@ def _site(
         [[entry.section.study, entry.section.title, f"{entry.place}/"] for entry in entries],
     )
     echo(f"Site: {site / 'index.html'}")
+    for note in dict.fromkeys(note for entry in entries for note in entry.notes):
+        say(note)
     trouble = next((entry.trouble for entry in entries if entry.trouble), "")
     if trouble:
         say(trouble)

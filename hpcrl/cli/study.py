@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table
+from hpcrl.cli.common import Survivors, echo, echo_json, json_option, path_option, print_table, say
 from hpcrl.cli.completion import library_names
 from hpcrl.errors import count
 
@@ -80,7 +80,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
 @click.argument("names", nargs=-1, shell_complete=library_names("jobs"))
 @path_option
 def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
-    """Check studies (default: all): names, values, axes, rules, frameworks, modes, and the environment."""
+    """Check studies (default: all): names, values, axes, rules, frameworks, modes, the environment, and the paper's claims."""
     from hpcrl.plan.expand import expand
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
@@ -90,6 +90,10 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
     files = {name: display(library.find("jobs", name)) for name in names}
     for name, file in (files or {name: display(path) for name, path in library.files("jobs", ".yaml").items()}).items():
         with survivors.each(file):
-            number = sum(1 for _ in expand(library.study(name)))
+            study = library.study(name)
+            number = sum(1 for _ in expand(study))
+            library.claims_of(study.paper)
             echo(f"{name}: good, {count(number, 'cell')}")
+            if note := library.no_claims(study.paper):
+                say(f"{file}: {note}")
     return survivors.code

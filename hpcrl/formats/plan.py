@@ -11,7 +11,7 @@ A plan that is extended gets a new generation: a new manifest, and new names for
 so that its pending jobs run what they were submitted for.
 
 The stages add ``ledger.sqlite``, ``logs/``, ``records/``, ``checkpoints/``, ``agents/`, `profiles/``, ``idle/``, ``calibration/``, ``clocks/``, ``cells/`` beside these and change
-none of them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one.
+none of them. ``workdir-<digest>/`` is a copy of the directory in which the study's commands start, if the study asks for one. ``jobs/claims/`` has the claims of the study's paper, for its report.
 """
 
 from __future__ import annotations

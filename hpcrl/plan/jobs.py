@@ -288,6 +288,7 @@ def _script(
             "surroundings": surroundings,
             "software": software,
             "trains": study.workload.trains,
+            "paper": study.paper,
             "environments_root": choices.environments_root or profile.environments.root,
         },
     )

@@ -36,7 +36,7 @@ from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import ROLE
 from hpcrl.spec.cluster import ClusterProfile
-from hpcrl.spec.library import Library
+from hpcrl.spec.library import Library, packaged
 from hpcrl.spec.rendering import Renderer
 from hpcrl.spec.search import directions_of
 from hpcrl.spec.study import Study
@@ -112,6 +112,7 @@ def make_plan(
         own = render_environment(renderer, profile, numpy, "cpu", False, hashes)
         environments[DEFAULT_ENVIRONMENT, "cpu", False] = own
         home = own.key
+    claims = library.claims_of(study.paper)
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
     keys = {home, *(batch.environment for batch in batches)}
     used = sorted(
@@ -163,6 +164,7 @@ def make_plan(
                 *capability_notes(profile, [(batch.placement, batch.environment) for batch in batches], capabilities),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
                 *drawing_notes(profile, study.workload),
+                *([note] if (note := library.no_claims(study.paper)) else []),
             ],
         },
         generation=1,
@@ -172,6 +174,9 @@ def make_plan(
         reused=reused,
     )
     files: dict[str, str | bytes] = {**made.scripts, **workdir.files}
+    if claims and study.paper and not library.find("jobs/claims", study.paper).is_relative_to(packaged()):
+        # The stage `report` runs in the plan's directory, and finds them there.
+        files[f"jobs/claims/{study.paper}.yaml"] = claims.as_text()
     for environment in plan.environments:
         files[f"environments/{environment.key}.yaml"] = environment.conda
         files[f"environments/{environment.key}.txt"] = environment.requirements

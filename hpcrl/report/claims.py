@@ -111,12 +111,12 @@ def verdicts(
     Raises:
         SpecError: the file of claims has faults.
     """
-    paper = study.get("paper")
-    if paper not in library.files("jobs/claims", ".yaml"):
+    claims = library.claims_of(study.get("paper"))
+    if not claims:
         return []
     measured = with_shares(with_integrals(rows, episodes, samples))
     measured = with_updates(with_last_returns(measured, episodes), phases)
-    return judge(library.claims(str(paper)), measured, name, study.get("goal"))
+    return judge(claims, measured, name, study.get("goal"))
 
 
 def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) -> list[Verdict]:

@@ -50,6 +50,7 @@ class Section:
         search: the trials of a search for hyperparameters, in sentences.
         profiled: the attempts under a profiler, which are in no comparison.
         claims: the claims of the paper with the measurements; empty for a study without known claims.
+        no_claims: that the study's paper has no file of claims, "" otherwise.
         videos: those of trained agents, if they are wanted.
         roles: the utilisation of learners and actors; empty without actors.
     """
@@ -81,6 +82,7 @@ class Section:
     energy: str
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
+    no_claims: str = ""
     videos: Clips | None = None
     roles: list[Role] = field(default_factory=list)
 
@@ -159,6 +161,7 @@ def make_section(
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, **tables, name=name, study=study, library=library),
+        no_claims=library.no_claims(study.get("paper")),
         roles=roles(rows, tables["phases"]),
     )
 

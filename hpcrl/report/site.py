@@ -13,17 +13,18 @@ from hpcrl.formats.files import write_atomically
 from hpcrl.report.page import render
 from hpcrl.report.renderer import Renderer
 from hpcrl.report.sections import Section
-from hpcrl.report.write import make_sections, read_cells, studies_of, write_files, write_page
+from hpcrl.report.write import claims_notes, make_sections, read_cells, studies_of, write_files, write_page
 from hpcrl.spec.library import Library
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A study of the site: its entry in the index, the directory of its report, and the reason for missing figures."""
+    """A study of the site: its entry in the index, the directory of its report, the reason for missing figures, and what the user should know."""
 
     section: Section
     place: str
     trouble: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def write_site(
@@ -79,5 +80,5 @@ def _write_studies(
             trouble = write_page(output / place / "index.html", renderer, [section], library)
             own = cells[cells["study"] == section.study]
             missing = write_files(section, own, output / place, formats, renderer)
-            entries.append(Entry(section, place, trouble or missing))
+            entries.append(Entry(section, place, trouble or missing, tuple(claims_notes([section], library))))
     return entries

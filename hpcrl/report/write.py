@@ -31,6 +31,7 @@ from hpcrl.report.topologies import to_csv as to_csv_of_roles
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
 from hpcrl.report.videos import Player, clips, plans_by_id
+from hpcrl.spec.document import display
 from hpcrl.spec.library import Library
 
 _OF_TRAINING = ("episodes", "precise_phases", "tensorboard", "calibration_environment", "evaluation_time")
@@ -40,7 +41,8 @@ _OF_TRAINING = ("episodes", "precise_phases", "tensorboard", "calibration_enviro
 class Written:
     """The report's main file, its table for the terminal, the changes since the baseline, and the judged claims.
 
-    `trouble` is the reason for missing figures, "" if none is missing.
+    `trouble` is the reason for missing figures, "" if none is missing. `notes` say which papers have no file of claims, and where it
+    was looked for.
     """
 
     html: Path
@@ -49,6 +51,7 @@ class Written:
     changes: list[Change] = field(default_factory=list)
     claims: list[Verdict] = field(default_factory=list)
     trouble: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 def write_report(
@@ -102,7 +105,16 @@ def write_report(
     claims = [verdict for section in sections for verdict in section.claims]
     trains = any(section.score.trains for section in sections)
     with_goal = {section.study for section in sections if "at goal" in section.table.columns}
-    return Written(html, *for_terminal(every, trains, with_goal), changes, claims, trouble)
+    return Written(
+        html, *for_terminal(every, trains, with_goal), changes, claims, trouble, claims_notes(sections, library)
+    )
+
+
+def claims_notes(sections: Sequence[Section], library: Library) -> list[str]:
+    """Say which papers of the studies have no file of claims, and where it was looked for."""
+    looked = ", ".join(dict.fromkeys(map(display, library.path)))
+    missing = dict.fromkeys(section.no_claims for section in sections if section.no_claims)
+    return [f"{note} in {looked}: name another directory with --path" for note in missing]
 
 
 def _judged(

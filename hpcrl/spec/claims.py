@@ -6,6 +6,7 @@ Each paper has one file, ``jobs/claims/NAME.yaml``; a study names it as its ``pa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import product
 
@@ -72,6 +73,10 @@ class Claims(Model):
         {}, description="place: its substitute, shown beside the verdict if the place itself was not run"
     )
     claims: tuple[Claim, ...] = Field(min_length=1)
+
+    def as_text(self) -> str:
+        """Return a file of these claims, complete: without `extends`."""
+        return json.dumps(self.model_dump(mode="json", exclude_unset=True), indent=1, ensure_ascii=False) + "\n"
 
     def configurations(self, *selections: Selection) -> list[Configuration]:
         """Return the configurations of the selections, in the order of the file, each once."""

@@ -149,6 +149,23 @@ class Library:
     def claims(self, paper: str) -> Claims:
         return read_claims(self.document("jobs/claims", paper))
 
+    def claims_of(self, paper: str | None) -> Claims | None:
+        """Return the claims of a study's `paper`, or None if there is no file of them.
+
+        Raises:
+            SpecError: the file has faults.
+        """
+        return self.claims(paper) if paper and paper in self.files("jobs/claims", ".yaml") else None
+
+    def no_claims(self, paper: str | None) -> str:
+        """Say that there is no file of the claims of a study's `paper`; "" if there is one, or if the study names no paper."""
+        if not paper or paper in (known := self.files("jobs/claims", ".yaml")):
+            return ""
+        return (
+            f"no claims of paper {paper!r} ({suggestion(paper, known)}): the report does not judge them, because the search path has "
+            f"no jobs/claims/{paper}.yaml"
+        )
+
     def environment(self, name: str) -> SoftwareEnvironment:
         return validate(SoftwareEnvironment, self.document("envs", name))
 
