@@ -1,4 +1,4 @@
-"""A damaged part of a dataset is one sentence for the user, with the file and what to do."""
+"""A dataset that is missing or damaged is one sentence for the user: which file, and what to do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from pathlib import Path
 import pyarrow as pa
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.plan import MANIFEST
+
+
+def instead_of(directory: Path, index: str) -> str:
+    """Say what to do about a directory that is not a dataset, with a place that `hpcrl collect` accepts.
+
+    Args:
+        index: the name of the file that makes a directory a dataset.
+    """
+    inner = directory / "dataset"
+    if (inner / index).is_file():
+        return f"give {inner}"
+    if (directory / MANIFEST).is_file():
+        return f"it is a plan: make one with `hpcrl collect {directory} -o {inner}`"
+    if directory.is_dir() and any(directory.iterdir()):
+        return "make one in a new directory with `hpcrl collect PLAN -o DATASET`"
+    return f"make one with `hpcrl collect PLAN -o {directory}`"
 
 
 @contextmanager

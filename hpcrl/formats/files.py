@@ -80,7 +80,11 @@ def write_atomically(
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise HpcrlError(f"{path}: cannot be written: {error.strerror}; nothing was left half-written") from None
+        if blocking := next((parent for parent in path.parents if parent.is_file()), None):
+            raise HpcrlError(
+                f"{path}: cannot be written, because {blocking} is a file: choose another directory, or move that file"
+            ) from None
+        raise HpcrlError(f"{path}: cannot be written: {error.strerror}; no half-written file was left") from None
 
 
 def check_writable(path: Path) -> None:

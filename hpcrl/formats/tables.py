@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.formats.damage import reading
+from hpcrl.formats.damage import instead_of, reading
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.runs import runs
@@ -417,9 +417,7 @@ def read_index(dataset: Path) -> dict[str, Any]:
         with open_of_stranger(path) as file:
             index = json.load(file)
     except FileNotFoundError:
-        raise UsageError(
-            f"{dataset}: is not a dataset (no {INDEX}): make one with `hpcrl collect PLAN -o {dataset}`"
-        ) from None
+        raise UsageError(f"{dataset}: is not a dataset (no {INDEX}): {instead_of(dataset, INDEX)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error}): collect into a new directory") from None
     if not isinstance(index, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +50,8 @@ def export(dataset: Path, kind: str, place: Path | str, report: Path | None = No
     if report and not (report / "report.html").is_file():
         raise UsageError(f"{report}: is not a report (no report.html): write it with `hpcrl report`")
     own = kind == "mlflow" and (output / "mlflow.db").is_file()
+    if "://" not in str(place) and output.is_file():
+        raise UsageError(f"{output}: is a file: choose a directory with -o")
     if "://" not in str(place) and output.exists() and any(output.iterdir()) and not own:
         raise UsageError(f"{output}: already exists: choose another directory with -o")
     try:
@@ -173,6 +176,8 @@ def _of_first_ranks(dataset: Path, table: str, columns: list[str]) -> dict[tuple
 
 def _mlflow(dataset: Path, where: str, report: Path | None = None, plans: Sequence[Path] = ()) -> int:
     artifacts = None
+    if find_spec("mlflow") is None:
+        raise ImportError(name="mlflow")  # before anything is written
     if "://" not in where:
         output = Path(where)
         output.mkdir(parents=True, exist_ok=True)

@@ -19,12 +19,15 @@ from hpcrl.spec.library import Library
 
 @dataclass(frozen=True)
 class Entry:
-    """A study of the site: its entry in the index, the directory of its report, the reason for missing figures, and what the user should know."""
+    """A study of the site: its entry in the index, the directory of its report, the reason for missing figures, what the user should know,
+    and the name of its dataset if another one has the same study.
+    """
 
     section: Section
     place: str
     trouble: str = ""
     notes: tuple[str, ...] = ()
+    dataset: str = ""
 
 
 def write_site(
@@ -37,7 +40,8 @@ def write_site(
 ) -> list[Entry]:
     """Write `output/index.html`, and for each study `output/PLACE/index.html` with its tables; return the studies.
 
-    PLACE is the study's name. If several datasets have a study of that name, the dataset's name follows it.
+    PLACE is the study's name. If several datasets have a study of that name, the dataset's name follows it, and the index shows it. A
+    dataset that is named twice is taken once.
 
     Args:
         study: only this one of each dataset.
@@ -48,7 +52,8 @@ def write_site(
         HpcrlError: the site cannot be written.
     """
     library = library or Library()
-    every = [(dataset, read_cells(dataset, study)) for dataset in datasets]
+    once = {dataset.resolve(): dataset for dataset in datasets}
+    every = [(dataset, read_cells(dataset, study)) for dataset in once.values()]
     with Renderer() as renderer:
         renderer.begin()
         entries = _write_studies(every, study, output, formats, library, grid_intensity, renderer)
@@ -80,5 +85,6 @@ def _write_studies(
             trouble = write_page(output / place / "index.html", renderer, [section], library)
             own = cells[cells["study"] == section.study]
             missing = write_files(section, own, output / place, formats, renderer)
-            entries.append(Entry(section, place, trouble or missing, tuple(claims_notes([section], library))))
+            told = tuple(claims_notes([section], library))
+            entries.append(Entry(section, place, trouble or missing, told, dataset.resolve().name if several else ""))
     return entries

@@ -148,7 +148,7 @@ class Agent:
         try:
             checkpoint.save(path, arrays, facts)
         except OSError as error:
-            raise HpcrlError(f"{path}: cannot be written: {error.strerror}; nothing was left half-written") from None
+            raise HpcrlError(f"{path}: cannot be written: {error.strerror}; no half-written file was left") from None
 
 
 _STRETCHED = ("environment/low", "environment/high")

@@ -65,6 +65,8 @@ def _seeds(value: Any) -> Any:
         return list(range(1, value + 1))
     if not isinstance(value, list | tuple):
         raise ValueError(f"expected a number of seeds or a list of them, got {written(value)}")
+    if not value:
+        raise ValueError("expected a number of at least 1, or a list with at least one seed, got []")
     return value
 
 

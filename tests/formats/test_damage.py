@@ -92,3 +92,22 @@ def test_collect_and_reuse_name_the_file(
 def test_a_part_that_may_not_be_read_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"part: cannot be read: Permission denied$"), reading(tmp_path / "part"):
         raise PermissionError(errno.EACCES, "Failed to open local file")
+
+
+def test_the_advice_of_a_directory_that_is_not_a_dataset_can_be_followed(
+    tmp_path: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = planned(tmp_path / "p", dqn_study(seeds=1))
+    write_record(plan, cells_of(plan)[0])
+    shown = hpcrl("report", "p")
+    advice = "hpcrl collect p -o p/dataset"
+    assert (shown.code, shown.err) == (
+        2, f"hpcrl: p: is not a dataset (no dataset.json): it is a plan: make one with `{advice}`\n"
+    )  # fmt: skip
+    assert hpcrl(*advice.split()[1:]).code == 0
+    assert hpcrl("report", "p").err == "hpcrl: p: is not a dataset (no dataset.json): give p/dataset\n"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    assert "in a new directory with `hpcrl collect PLAN -o DATASET`" in hpcrl("report", "full").err
+    assert hpcrl("report", "new").err.endswith("make one with `hpcrl collect PLAN -o new`\n")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -293,3 +294,22 @@ def test_what_exists_is_kept(dataset: Path, tmp_path: Path, hpcrl: Callable[...,
 def test_a_column_of_lists_in_csv() -> None:
     table = pd.DataFrame({"core_percent": [[1.0, 2.0], None, "=1+1"]})
     assert to_csv(table) == 'core_percent\n"[1.0, 2.0]"\n""\n\'=1+1\n'
+
+
+@pytest.mark.parametrize("kind", ["csv", "openrlbenchmark", "tensorboard", "mlflow"])
+def test_an_export_into_a_file(dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any], kind: str) -> None:
+    (tmp_path / "file").touch()
+    shown = hpcrl("export", dataset, "--to", kind, "-o", tmp_path / "file")
+    assert (shown.code, shown.err) == (2, f"hpcrl: {tmp_path / 'file'}: is a file: choose a directory with -o\n")
+
+
+def test_without_mlflow_nothing_is_written(
+    dataset: Path, tmp_path: Path, hpcrl: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    shown = hpcrl("export", dataset, "--to", "mlflow", "-o", tmp_path / "mlruns")
+    assert (shown.code, shown.err) == (
+        1,
+        "hpcrl: mlflow: the package mlflow is not installed: install hpcrl[mlflow], or pip install mlflow\n",
+    )
+    assert not (tmp_path / "mlruns").exists()

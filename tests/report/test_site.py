@@ -48,6 +48,33 @@ def test_studies_of_one_name_are_told_apart_by_their_datasets(tmp_path: Path, hp
     second = second.rename(tmp_path / "b/newer")
     assert hpcrl("report", first, second, "--site", tmp_path / "site").code == 0
     assert {path.parent.name for path in (tmp_path / "site").glob("*/index.html")} == {"one-dataset", "one-newer"}
+    index = (tmp_path / "site/index.html").read_text()
+    for name in ("dataset", "newer"):
+        assert f'<a href="one-{name}/index.html">Of one &amp; more ({name})</a>' in index
+
+
+def test_a_dataset_that_is_named_twice_is_taken_once(
+    tmp_path: Path, hpcrl: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset(tmp_path, "one")
+    monkeypatch.chdir(tmp_path)
+    shown = hpcrl("report", "dataset", "./dataset", tmp_path / "dataset", "--site", "site")
+    assert shown.code == 0, shown.err
+    assert [path.parent.name for path in Path("site").glob("*/index.html")] == ["one"]
+
+
+def test_a_file_in_the_way_of_a_report_is_named(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    first, file = dataset(tmp_path, "one"), tmp_path / "file"
+    file.touch()
+    shown = hpcrl("report", first, "-o", file)
+    why = f"cannot be written, because {file} is a file: choose another directory, or move that file"
+    assert (shown.code, shown.err) == (1, f"hpcrl: {file / 'report.html'}: {why}\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/figures").touch()
+    shown = hpcrl("report", first, "-o", tmp_path / "full", "--figures", "svg")
+    assert shown.code == 1
+    assert f"cannot be written, because {tmp_path / 'full/figures'} is a file: choose" in shown.err
+    assert "nothing was left" not in shown.err
 
 
 @pytest.mark.parametrize(

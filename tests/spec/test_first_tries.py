@@ -92,6 +92,7 @@ def test_secrets_on_command_lines(words: list[str]) -> None:
         ({"workload": {"command": "sleep 5"}}, "workload.command: expected a list, got 'sleep 5'; put it in brackets"),
         ({"title": True}, "title: expected a text, got true; put it in quotes"),
         ({"seeds": 2.5}, "seeds: expected a number of seeds or a list of them, got 2.5"),
+        ({"seeds": []}, "seeds: expected a number of at least 1, or a list with at least one seed, got []"),
         (
             {"axes": {"variant": [[16, 8], "b"]}},
             "axes.variant.0: expected a text, a whole number, a number, true or false or a mapping of keys to values, got a list; write it as a text: '16x8'",
