@@ -174,7 +174,7 @@ def make_plan(
         reused=reused,
     )
     files: dict[str, str | bytes] = {**made.scripts, **workdir.files}
-    if claims and study.paper and not library.find("jobs/claims", study.paper).is_relative_to(packaged()):
+    if claims and study.paper and not library.find("jobs/claims", study.paper).resolve().is_relative_to(packaged()):
         # The stage `report` runs in the plan's directory, and finds them there.
         files[f"jobs/claims/{study.paper}.yaml"] = claims.as_text()
     for environment in plan.environments:

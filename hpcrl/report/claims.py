@@ -111,7 +111,7 @@ def verdicts(
     Raises:
         SpecError: the file of claims has faults.
     """
-    claims = library.claims_of(study.get("paper"))
+    claims = library.claims_of(str(study.get("paper") or ""))
     if not claims:
         return []
     measured = with_shares(with_integrals(rows, episodes, samples))

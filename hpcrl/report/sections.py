@@ -161,7 +161,7 @@ def make_section(
         measuring=measuring(rows),
         energy=energy.in_words(rows, grid_intensity),
         claims=verdicts(rows, **tables, name=name, study=study, library=library),
-        no_claims=library.no_claims(study.get("paper")),
+        no_claims=library.no_claims(str(study.get("paper") or "")),
         roles=roles(rows, tables["phases"]),
     )
 

@@ -99,7 +99,15 @@ def test_a_plan_carries_its_paper_s_claims(
     assert (plan / "report/claims.csv").exists()
 
 
-@pytest.mark.parametrize("paper", [path.stem for path in Path("jobs/claims").glob("*.yaml")])
+def test_a_packaged_paper_s_claims_need_no_copy(project: Path, hpcrl: Call) -> None:
+    settings = "paper=sol-dqn-frameworks"
+    assert hpcrl("plan", "--study", "my-study", "--set", settings, "-o", project / "plan").code == 0
+    assert not (project / "plan/jobs").exists()
+
+
+@pytest.mark.parametrize(
+    "paper", sorted(path.stem for path in (Path(__file__).parents[2] / "jobs/claims").glob("*.yaml"))
+)
 def test_claims_are_the_same_in_a_plan(tmp_path: Path, paper: str) -> None:
     claims = Library().claims(paper)
     (tmp_path / "claims.yaml").write_text(claims.as_text())
