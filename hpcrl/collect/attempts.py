@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hpcrl.collect.accounting import Accounted, AttemptKey
+from hpcrl.errors import UsageError
 from hpcrl.formats.facts import RETURNS, StudyFacts
 from hpcrl.formats.outcomes import FAILURES, RankEnd, cause, place_of
-from hpcrl.formats.plan import Cell, Plan
+from hpcrl.formats.plan import Cell, Plan, every_planned_cell
 from hpcrl.formats.runs import host_of
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.schedulers.states import OF_ALL_CELLS
@@ -73,13 +75,35 @@ _FOLDED: dict[str, tuple[Callable[[list[float]], float], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class PlannedCell(Cell):
+    """A cell with the settings that its study has for all cells, as JSON."""
+
+    settings: str
+
+
+def planned_cells(directory: Path, plan: Plan) -> Iterator[PlannedCell]:
+    """Read the cells of all generations of a plan, as :func:`hpcrl.formats.plan.every_cell` does."""
+    texts: dict[tuple[Any, ...], str] = {}
+    for manifest, cell in every_planned_cell(directory, plan):
+        key = (manifest.generation, *cell.config)
+        if key not in texts:
+            try:
+                texts[key] = json.dumps(manifest.settings_beside(cell.config), sort_keys=True)
+            except (TypeError, AttributeError):
+                raise UsageError(
+                    f"{directory}: its workload contains values of a wrong type: leave this plan out"
+                ) from None
+        yield PlannedCell(cell.id, cell.config, cell.resources, cell.environment, texts[key])
+
+
 # What cells ask for, as text -> what the site counts and charges for an hour of it.
 Charges = dict[str, dict[str, Any]]
 
 
 def attempt_rows(
     plan: Plan,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, PlannedCell],
     records: Iterable[Mapping[str, Any]],
     accounted: Mapping[AttemptKey, Accounted],
     newest: Mapping[AttemptKey, int],
@@ -120,7 +144,7 @@ def newest_restarts(attempts: Iterable[tuple[str, str]]) -> dict[AttemptKey, int
 
 def rows_without_records(
     plan: Plan,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, PlannedCell],
     accounted: Mapping[AttemptKey, Accounted],
     newest: Mapping[AttemptKey, int],
 ) -> list[dict[str, Any]]:
@@ -167,7 +191,7 @@ def _split(attempt: str) -> tuple[str, int]:
 
 
 def _row_of_records(
-    plan: Plan, cell: Cell, group: list[Mapping[str, Any]], charges: Charges, found: Accounted | None, last: bool
+    plan: Plan, cell: PlannedCell, group: list[Mapping[str, Any]], charges: Charges, found: Accounted | None, last: bool
 ) -> dict[str, Any]:
     first = group[0]
     head, footer = first["header"], first["footer"] or {}
@@ -297,7 +321,9 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
     return list(dict.fromkeys(texts))
 
 
-def _row_without_record(plan: Plan, cell: Cell, attempt: str, charges: Charges, found: Accounted) -> dict[str, Any]:
+def _row_without_record(
+    plan: Plan, cell: PlannedCell, attempt: str, charges: Charges, found: Accounted
+) -> dict[str, Any]:
     outcome = _OUTCOME.get(
         found.state, "running" if found.state in RUNNING else "failed" if found.state == "FAILED" else "lost"
     )
@@ -324,7 +350,7 @@ def _requested(found: Accounted) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[str, Any]:
+def _identity(plan: Plan, cell: PlannedCell, attempt: str, charges: Charges) -> dict[str, Any]:
     config, resources = cell.config, cell.resources
     return {
         "plan": plan.id,
@@ -340,6 +366,7 @@ def _identity(plan: Plan, cell: Cell, attempt: str, charges: Charges) -> dict[st
         "seed": config.get("seed"),
         "profile": config.get(PROFILE),
         "config": json.dumps(config, sort_keys=True),
+        "settings": cell.settings,
         "environment": cell.environment,
         "nodes": resources.get("nodes"),
         "tasks": resources.get("tasks"),

@@ -23,6 +23,7 @@ from hpcrl.collect.accounting import (
 )
 from hpcrl.collect.arrays import column
 from hpcrl.collect.attempts import (
+    PlannedCell,
     age_of,
     attempt_of,
     attempt_rows,
@@ -32,7 +33,7 @@ from hpcrl.collect.attempts import (
 )
 from hpcrl.collect.parts import Summaries, part_file, read_part, write_part
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import Cell, Plan
+from hpcrl.formats.plan import Plan
 from hpcrl.formats.tables import SCHEMAS
 from hpcrl.slurm.client import Slurm
 
@@ -43,7 +44,7 @@ RECORDS = 500  # maximum number of records whose summaries are in memory at once
 def write_cells(
     dataset: Path,
     opened: Sequence[tuple[Path, Plan]],
-    cells: dict[str, dict[str, Cell]],
+    cells: dict[str, dict[str, PlannedCell]],
     slurm: Slurm,
     lease: Path,
 ) -> pa.Table:
@@ -92,7 +93,7 @@ def write_cells(
 
 def _rows(
     plan: Plan,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, PlannedCell],
     summaries: Summaries,
     places: pa.Array,
     accounted: Mapping[AttemptKey, Accounted],

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcrl.collect.arrays import column
+from hpcrl.collect.attempts import PlannedCell, planned_cells
 from hpcrl.collect.batches import read_found, unforeseen
 from hpcrl.collect.cells import write_cells
 from hpcrl.collect.columns import SERIES
@@ -31,7 +32,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Say, check_lease
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import Cell, Plan, check_cells, every_cell, read_plan
+from hpcrl.formats.plan import Plan, check_cells, read_plan
 from hpcrl.formats.record import UNMEASURED, RecordError
 from hpcrl.formats.tables import INDEX, QUARANTINE, SCHEMAS, read_index
 from hpcrl.slurm.client import Slurm
@@ -222,15 +223,15 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     return sorted(opened, key=lambda each: (each[1].cluster.name, each[1].study.name, each[1].id, each[0]))
 
 
-def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, Cell]]:
-    cells: dict[str, dict[str, Cell]] = {}
+def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, PlannedCell]]:
+    cells: dict[str, dict[str, PlannedCell]] = {}
     for directory, plan in opened:
         known = cells.setdefault(plan.id, {})
-        known |= {cell.id: cell for cell in every_cell(directory, plan) if cell.id not in known}
+        known |= {cell.id: cell for cell in planned_cells(directory, plan) if cell.id not in known}
     return cells
 
 
-def _ids(cells: dict[str, dict[str, Cell]]) -> dict[str, set[str]]:
+def _ids(cells: dict[str, dict[str, PlannedCell]]) -> dict[str, set[str]]:
     return {plan: set(some) for plan, some in cells.items()}
 
 

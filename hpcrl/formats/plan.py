@@ -27,7 +27,7 @@ from typing import Any
 
 from hpcrl.catalogue.training import frameworks_of
 from hpcrl.errors import UsageError, count, suggestion
-from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, read_asked, read_cluster, read_study
+from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, computed, read_asked, read_cluster, read_study
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.shapes import first_wrong_field, shown
 from hpcrl.pins import Requirement, read_requirements, unhashed
@@ -193,6 +193,19 @@ class Plan:
     def runs_command(self) -> bool:
         """Whether the cells run a command of the user, not built-in training."""
         return bool(self.workload.get("command"))
+
+    def settings_beside(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the study sets for a cell with this configuration that is not in it, by name: its workload, as far as cells compute by it."""
+        workload, _ = computed(self.workload, {}, ())
+        within = {
+            **workload.pop("hyperparameters", {}),
+            **{f"env.{name}": value for name, value in workload.pop("env", {}).items()},
+        }
+        return {
+            name: value
+            for name, value in {**workload, **within}.items()
+            if name not in config and value not in (None, {}, [])
+        }
 
     def is_wanted(self, job: Job) -> bool:
         """Tell whether a job is submitted: the message is one only if it has a receiver."""
@@ -437,6 +450,11 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
     Raises:
         UsageError: a line or a manifest is damaged.
     """
+    return (cell for _, cell in every_planned_cell(directory, plan))
+
+
+def every_planned_cell(directory: Path, plan: Plan) -> Iterator[tuple[Plan, Cell]]:
+    """Read the cells as :func:`every_cell` does, each with the manifest that has it."""
     seen: set[str] = set()
     files: set[str] = set()
     for manifest in every_generation(directory, plan):
@@ -446,7 +464,7 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
         for cell in read_cells(directory, manifest):
             if cell.id not in seen:
                 seen.add(cell.id)
-                yield cell
+                yield manifest, cell
 
 
 def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> tuple[Cell, Job, int]:

@@ -79,6 +79,11 @@ SCHEMAS: dict[str, pa.Schema] = {
                 _TEXT,
                 "every axis value, as JSON; in a search also the drawn values, and `search_id`, the name of its journal",
             ),
+            _field(
+                "settings",
+                _WORD,
+                "what the study sets for all of its cells, as JSON: its workload without axes (datasets of older versions lack it)",
+            ),
             _field("environment", _WORD, "key of the software environment"),
             _field("nodes", _I64, "nodes asked for"),
             _field("tasks", _I64, "ranks asked for"),

@@ -15,6 +15,7 @@ from hpcrl.errors import count
 from hpcrl.formats.outcomes import FAILURES
 from hpcrl.report.design import in_short
 from hpcrl.report.groups import KEYS
+from hpcrl.report.settings import changed
 from hpcrl.report.statistics import (
     CONFIDENCE,
     Estimate,
@@ -93,7 +94,7 @@ class Change:
 def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -> list[Change]:
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
-    Times and memory on two kinds of machines cannot be judged: their difference may be that of the machines. Hosts of one kind are equal here.
+    With other settings than before nothing can be judged. Times and memory on two kinds of machines cannot be judged either: their difference may be that of the machines. Hosts of one kind are equal here.
     A line of the older dataset without a completed run now is a regression if all of its new runs failed. Otherwise it cannot be judged.
 
     Args:
@@ -133,13 +134,14 @@ def _unplaced(key: _Key) -> _Key:
 
 def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool) -> Iterator[Change]:
     here, there = (_machines(rows) for rows in (new, old))
+    other = changed(new, old)
     elsewhere = "" if here == there else f"it ran on another kind of machine (before: {there}; now: {here})"
     for column, name in MEASURES.items():
         over, under = (_values(rows, column) for rows in (new, old))
         if len(over) == 0 or len(under) == 0 or not (over.any() or under.any()):
             continue
         estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
-        why = elsewhere if column != SCORE else ""
+        why = other or (elsewhere if column != SCORE else "")
         if why:
             estimate = Estimate(estimate.value, None, None)
         better = more_is_better and column == SCORE

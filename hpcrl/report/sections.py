@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hpcrl.formats.runs import cores, hosts
-from hpcrl.report import core_uses, energy
+from hpcrl.report import core_uses, energy, settings
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
 from hpcrl.report.axes import values
@@ -128,7 +128,7 @@ def make_section(
     return Section(
         study=name,
         title=str(study.get("title") or name),
-        compared=_compared(rows, axes, compared, score.runs),
+        compared=_compared(rows, axes, compared, score.runs) + settings.in_words(rows, score.trains),
         ran_on=in_one_line(rows),
         failed=failed(rows, attempts, study, drawn.empty),
         findings=findings(rows, score, series),

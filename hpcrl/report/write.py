@@ -27,6 +27,7 @@ from hpcrl.report.scaling import as_frame
 from hpcrl.report.score import Score
 from hpcrl.report.search import without_trials
 from hpcrl.report.sections import Section, make_section, search_section
+from hpcrl.report.settings import with_differences
 from hpcrl.report.topologies import to_csv as to_csv_of_roles
 from hpcrl.report.usability import UsabilityTable, usability_table
 from hpcrl.report.usability import to_csv as to_csv_of_usability
@@ -190,7 +191,7 @@ def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:
         cells = cells[cells["study"] == study]
     if cells.empty:
         raise UsageError(f"{dataset}: holds no attempt yet: run cells, then hpcrl collect")
-    return with_groups(without_trials(compared(cells), read_index(dataset)["studies"]))
+    return with_groups(without_trials(compared(with_differences(cells)), read_index(dataset)["studies"]))
 
 
 def make_sections(

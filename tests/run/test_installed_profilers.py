@@ -135,3 +135,31 @@ def test_a_profiler_that_is_missing_at_the_cell_is_a_note(tmp_path: Path) -> Non
         assert f"hpcrl: profile: {profiler} can" in done.stderr
         assert "it is not " in done.stderr and "add it there" in done.stderr
         assert done.stdout == "1\n"
+
+
+LATE = """#!{python}
+import signal, sys, threading
+
+ended = threading.Event()
+signal.signal(signal.SIGINT, lambda *_: ended.set())
+print("Sampling process", flush=True)
+ended.wait()
+with open(sys.argv[sys.argv.index("--output") + 1], "w") as file:
+    file.write("main (/x/busy.py:5) 7\\n")
+"""
+
+
+def test_py_spy_has_the_time_that_it_needs_to_write(tmp_path: Path) -> None:
+    """A stand-in for one that still works when the command has ended: it writes when it is asked to end, and is no process that was left over."""
+    within = tmp_path / "environment" / "bin"
+    within.mkdir(parents=True)
+    (within / "python").symlink_to(sys.executable)
+    (within / "py-spy").write_text(LATE.format(python=sys.executable))
+    (within / "py-spy").chmod(0o755)
+    study = command_study(["true"], profile="py-spy", environment={"path": str(within.parent)})
+    plan = planned(tmp_path / "p", study)
+    (job,) = [path.stem for path in (plan / "scripts").glob("mine-*-1.sbatch")]
+    run_task(plan, job)
+    assert not [text for text in only_record(plan).events if "outlived" in text]
+    (found,) = profiles_of(plan)
+    assert (found.profile.note, found.profile.total) == (None, 7)
