@@ -84,17 +84,16 @@ class PlannedCell(Cell):
 
 def planned_cells(directory: Path, plan: Plan) -> Iterator[PlannedCell]:
     """Read the cells of all generations of a plan, as :func:`hpcrl.formats.plan.every_cell` does."""
-    texts: dict[tuple[Any, ...], str] = {}
+    texts: dict[int, str] = {}
     for manifest, cell in every_planned_cell(directory, plan):
-        key = (manifest.generation, *cell.config)
-        if key not in texts:
+        if manifest.generation not in texts:
             try:
-                texts[key] = json.dumps(manifest.settings_beside(cell.config), sort_keys=True)
+                texts[manifest.generation] = json.dumps(manifest.settings, sort_keys=True)
             except (TypeError, AttributeError):
                 raise UsageError(
                     f"{directory}: its workload contains values of a wrong type: leave this plan out"
                 ) from None
-        yield PlannedCell(cell.id, cell.config, cell.resources, cell.environment, texts[key])
+        yield PlannedCell(cell.id, cell.config, cell.resources, cell.environment, texts[manifest.generation])
 
 
 # What cells ask for, as text -> what the site counts and charges for an hour of it.

@@ -194,18 +194,13 @@ class Plan:
         """Whether the cells run a command of the user, not built-in training."""
         return bool(self.workload.get("command"))
 
-    def settings_beside(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the study sets for a cell with this configuration that is not in it, by name: its workload, as far as cells compute by it."""
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the study sets for all of its cells, by name: its workload, as far as cells compute by it. A cell's configuration comes first."""
         workload, _ = computed(self.workload, {}, ())
-        within = {
-            **workload.pop("hyperparameters", {}),
-            **{f"env.{name}": value for name, value in workload.pop("env", {}).items()},
-        }
-        return {
-            name: value
-            for name, value in {**workload, **within}.items()
-            if name not in config and value not in (None, {}, [])
-        }
+        hyperparameters, variables = workload.pop("hyperparameters", {}), workload.pop("env", {})
+        all_of_it = {**workload, **hyperparameters, **{f"env.{name}": value for name, value in variables.items()}}
+        return {name: value for name, value in all_of_it.items() if value not in (None, {}, [])}
 
     def is_wanted(self, job: Job) -> bool:
         """Tell whether a job is submitted: the message is one only if it has a receiver."""

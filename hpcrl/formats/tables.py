@@ -82,7 +82,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "settings",
                 _WORD,
-                "what the study sets for all of its cells, as JSON: its workload without axes (datasets of older versions lack it)",
+                "what the study sets for all of its cells, as JSON: its workload, of which `config` may replace parts (datasets of older versions lack it)",
             ),
             _field("environment", _WORD, "key of the software environment"),
             _field("nodes", _I64, "nodes asked for"),

@@ -41,9 +41,14 @@ def in_words(rows: pd.DataFrame, steps: bool) -> str:
     known = [json.loads(text) for text in _texts(rows)]
     if not known:
         return ""
-    common = {name: value for name, value in known[0].items() if all(each.get(name) == value for each in known)}
+    axes = {name for text in rows["config"].unique() for name in json.loads(text)}
+    common = {
+        name: value
+        for name, value in known[0].items()
+        if name not in axes and all(each.get(name) == value for each in known)
+    }
     ran = rows["steps"].dropna().unique()
-    if steps and not any("total_steps" in each for each in known) and len(ran) == 1:
+    if steps and len(ran) == 1 and not any("total_steps" in each for each in (axes, *known)):
         common["total_steps"] = int(ran[0])
     names = [name for name in _FIRST if name in common] + sorted(set(common) - set(_FIRST))
     told = [f"{name.replace('_', ' ')} {_in_words(common[name])}" for name in names[:_MOST]]
@@ -57,7 +62,8 @@ def changed(new: pd.DataFrame, old: pd.DataFrame) -> str:
     if not here or not there or here & there:
         return ""
     after, before = json.loads(min(here)), json.loads(min(there))
-    names = [name for name in sorted({*after, *before}) if after.get(name) != before.get(name)]
+    axes = {name for rows in (new, old) for text in rows["config"].unique() for name in json.loads(text)}
+    names = [name for name in sorted({*after, *before} - axes) if after.get(name) != before.get(name)]
     return ", ".join(f"{name} was {_or_none(before.get(name))} and is {_or_none(after.get(name))}" for name in names)
 
 
