@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,9 @@ from hpcrl.report.statistics import (
     Estimate,
     Values,
     detectable,
+    fisher,
     holm,
+    least_fisher,
     least_p,
     mann_whitney,
     ratio,
@@ -29,6 +31,7 @@ from hpcrl.report.statistics import (
 )
 
 SCORE = "final_score"
+OUTCOME = "outcome"
 # column -> its display name
 MEASURES = {
     "training_time": "training time",
@@ -39,6 +42,7 @@ MEASURES = {
 SMALL = 0.02  # smaller changes are not reported, even if they are significant
 LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
 _NEAR_ZERO = 0.1  # of the range of all scores: from an old score below it a change is not told in percent
+_FAILED = (*FAILURES, "timeout")
 _Key = tuple[str, ...]  # a line's values of KEYS
 _HOST = re.compile(r", host .*$")  # in the name of a machine without Slurm
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
@@ -54,9 +58,9 @@ class Change:
     """One measure of one line of the comparison.
 
     Args:
-        column: the column of :data:`MEASURES`; `measure` is its name in words.
+        column: the column of :data:`MEASURES`, or :data:`OUTCOME`; `measure` is its name in words.
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
-        new, old: the values of the runs.
+        new, old: the values of the runs; of :data:`OUTCOME` 1 for a run that completed, and 0 for one that failed.
         verdict: one of the words above; that of a measure is set when all changes of a report are judged together.
         why: the reason why it cannot be judged, if there is one.
         text: both values, where the old one is 0 or so near to it that a percentage would say nothing.
@@ -95,6 +99,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
 
     Times and memory on two kinds of machines cannot be judged: their difference may be that of the machines. Hosts of one kind are equal here.
     A line of the older dataset without a completed run now is a regression if all of its new runs failed. Otherwise it cannot be judged.
+    Where some runs failed, before or now, the numbers of completed ones are compared, too. Runs that were stopped from outside do not count.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
@@ -104,19 +109,63 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
     alike: dict[_Key, list[_Key]] = {}
     for key in before:
         alike.setdefault(_unplaced(key), []).append(key)
+    now = _lines(new)
     changes: list[Change] = []
     seen = set()
-    for key, rows in _lines(new).items():
+    for key, rows in now.items():
         here = _machines(rows)
         if by_name := alike.get(_unplaced(key)):
             other = min(by_name, key=lambda other: (_machines(before[other]) != here, other != key))
             seen.add(other)
             changes += _changes(key, rows, before[other], more_is_better)
-    tried: dict[_Key, list[str]] = {}
-    for name, group in new[new["outcome"] != "completed"].groupby(list(KEYS), sort=False):
-        tried.setdefault(_unplaced(tuple(map(str, name))), []).extend(group["outcome"])
-    gone = [_gone(key, len(rows), tried.get(_unplaced(key), [])) for key, rows in before.items() if key not in seen]
-    return [*changes, *gone]
+    ended, once = _outcomes(new), _outcomes(old)
+    completing = {_unplaced(key) for key in now}
+    gone = []
+    for key, rows in before.items():
+        if key not in seen:
+            # Failures on another kind of machine count only for a configuration that no longer completes anywhere.
+            tried = ended.get(_unplaced(key), {})
+            own = {key: tried[key]} if key in tried and key not in now else {}
+            some = own if _unplaced(key) in completing else tried
+            gone.append(_gone(key, len(rows), [outcome for each in some.values() for outcome in each]))
+    failing = [_completion(name, ended[name], once[name]) for name in alike if name in completing]
+    return [*changes, *(change for change in failing if change), *gone]
+
+
+def _outcomes(rows: pd.DataFrame) -> dict[_Key, dict[_Key, list[str]]]:
+    """Return the outcomes of each line, by its name without a machine."""
+    found: dict[_Key, dict[_Key, list[str]]] = {}
+    for name, group in rows.groupby(list(KEYS), sort=False):
+        key = tuple(map(str, name))
+        found.setdefault(_unplaced(key), {})[key] = list(group["outcome"])
+    return found
+
+
+def _completion(name: _Key, new: Mapping[_Key, Sequence[str]], old: Mapping[_Key, Sequence[str]]) -> Change | None:
+    """Return the change of the number of runs of a configuration that completed; None if none failed, before or now."""
+    over, under = (
+        np.array([float(outcome == "completed") for some in lines.values() for outcome in some if _ended(outcome)])
+        for lines in (new, old)
+    )
+    if over.all() and under.all():
+        return None
+    counts = int(over.sum()), len(over), int(under.sum()), len(under)
+    # A test that cannot be significant is none (Tarone 1990), so that it does not weaken the others.
+    p = fisher(*counts) if least_fisher(*counts) <= 1 - CONFIDENCE else None
+    return Change(
+        study=name[0], line=", ".join(name), column=OUTCOME, measure="completed runs",
+        estimate=Estimate(float(over.mean() / under.mean()) - 1, None, None, p=p), more_is_better=True, new=over, old=under,
+        why="" if p is not None else _few_runs(over, under), text=f"from {counts[2]} of {counts[3]} to {counts[0]} of {counts[1]}",
+    )  # fmt: skip
+
+
+def _ended(outcome: str) -> bool:
+    """Tell whether a run ended by itself or at its limits: runs that were stopped from outside say nothing about the configuration."""
+    return outcome in ("completed", *_FAILED)
+
+
+def _few_runs(over: Values, under: Values) -> str:
+    return f"{len(under)} runs before and {len(over)} now are too few to show a change of how many complete"
 
 
 def _lines(rows: pd.DataFrame) -> dict[_Key, pd.DataFrame]:
@@ -150,9 +199,9 @@ def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bo
 def _gone(key: _Key, before: int, outcomes: Sequence[str]) -> Change:
     """Return the change of a line that has no completed run any more. Runs that were stopped from outside say nothing about it."""
     why = f"none of {count(len(outcomes), 'run')} completed" if outcomes else "the new dataset has no run of this name"
-    failed = outcomes and all(outcome in (*FAILURES, "timeout") for outcome in outcomes)
+    failed = outcomes and all(outcome in _FAILED for outcome in outcomes)
     return Change(
-        study=key[0], line=", ".join(key), column="outcome", measure="completed runs", estimate=Estimate(-1.0, None, None),
+        study=key[0], line=", ".join(key), column=OUTCOME, measure="completed runs", estimate=Estimate(-1.0, None, None),
         more_is_better=True, new=np.array([]), old=np.array([]), verdict=REGRESSION if failed else NOT_JUDGED, why=why,
         text=f"from {before} to 0",
     )  # fmt: skip
@@ -184,6 +233,8 @@ def _untested(change: Change) -> str:
 def _missed(change: Change, comparisons: int) -> str:
     """Say how many seeds could show a change that these could not; "" if they could."""
     among = f"for {count(comparisons, 'comparison')}"
+    if change.column == OUTCOME:
+        return f"{_few_runs(change.new, change.old)} {among}"
     if change.column == SCORE:
         if least_p(len(change.new), len(change.old)) <= (1 - CONFIDENCE) / comparisons:
             return ""

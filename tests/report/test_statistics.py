@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from hpcrl.report.statistics import (
     Estimate,
     bootstrap,
+    fisher,
     geometric_mean,
     holm,
     interquartile_mean,
+    least_fisher,
     least_p,
     mann_whitney,
     median,
@@ -33,6 +38,16 @@ def test_improvement_and_profiles_by_hand() -> None:
     # Of the four pairs 3 > 1, 3 = 3, 5 > 1, 5 > 3.
     assert probability_of_improvement(np.array([3.0, 5]), np.array([1.0, 3])).value == 0.875
     assert performance_profile(np.array([1.0, 2, 3, 4]), np.array([0.0, 2, 4])).tolist() == [1, 0.5, 0]
+
+
+def test_fisher_s_test_is_that_of_scipy() -> None:
+    for runs, others in ((5, 5), (3, 8), (30, 40)):
+        for first, second in itertools.product(range(runs + 1), range(others + 1)):
+            table = [[first, runs - first], [second, others - second]]
+            assert fisher(first, runs, second, others) == pytest.approx(stats.fisher_exact(table).pvalue)
+    # Of ten runs one failed: whichever group it is in, p is 1. Of four failed ones all may be in one group of five.
+    assert least_fisher(4, 5, 5, 5) == 1
+    assert least_fisher(3, 5, 3, 5) == fisher(1, 5, 5, 5) == pytest.approx(2 * 5 / 210)
 
 
 def test_mann_whitney_by_hand() -> None:
