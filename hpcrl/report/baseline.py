@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,8 @@ SMALL = 0.02  # smaller changes are not reported, even if they are significant
 LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
 _NEAR_ZERO = 0.1  # of the range of all scores: from an old score below it a change is not told in percent
 _FAILED = (*FAILURES, "timeout")
+_UNNOTICED = {"compile_time": 0.1}  # seconds; a shorter time, before and now, is not compared
+_FEW_SEEDS, _FEW_RUNS = "too few seeds", "too few runs to compare failures"
 _Key = tuple[str, ...]  # a line's values of KEYS
 _HOST = re.compile(r", host .*$")  # in the name of a machine without Slurm
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
@@ -62,7 +64,8 @@ class Change:
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
         new, old: the values of the runs; of :data:`OUTCOME` 1 for a run that completed, and 0 for one that failed.
         verdict: one of the words above; that of a measure is set when all changes of a report are judged together.
-        why: the reason why it cannot be judged, if there is one.
+        why: the reason why it cannot be judged, if there is one. kind: the reason in short, if others have the same in other words.
+        needed: the seeds that could show a change, if these are too few.
         text: both values, where the old one is 0 or so near to it that a percentage would say nothing.
     """
 
@@ -77,6 +80,8 @@ class Change:
     verdict: str = NOT_JUDGED
     why: str = ""
     text: str = ""
+    kind: str = ""
+    needed: int = 0
 
     def __str__(self) -> str:
         p = self.estimate.p
@@ -92,6 +97,14 @@ class Change:
     def interval(self) -> str:
         low, high = self.estimate.low, self.estimate.high
         return "" if low is None or high is None else f"95 % interval {100 * low:+.1f} to {100 * high:+.1f} %"
+
+
+class _Why(NamedTuple):
+    """Why a change cannot be judged: the fields of :class:`Change`."""
+
+    why: str
+    kind: str = ""
+    needed: int = 0
 
 
 def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -> list[Change]:
@@ -155,7 +168,7 @@ def _completion(name: _Key, new: Mapping[_Key, Sequence[str]], old: Mapping[_Key
     return Change(
         study=name[0], line=", ".join(name), column=OUTCOME, measure="completed runs",
         estimate=Estimate(float(over.mean() / under.mean()) - 1, None, None, p=p), more_is_better=True, new=over, old=under,
-        why="" if p is not None else _few_runs(over, under), text=f"from {counts[2]} of {counts[3]} to {counts[0]} of {counts[1]}",
+        why="" if p is not None else _few_runs(over, under), text=f"from {counts[2]} of {counts[3]} to {counts[0]} of {counts[1]}", kind=_FEW_RUNS,
     )  # fmt: skip
 
 
@@ -187,6 +200,8 @@ def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bo
         over, under = (_values(rows, column) for rows in (new, old))
         if len(over) == 0 or len(under) == 0 or not (over.any() or under.any()):
             continue
+        if max(over.max(), under.max()) < _UNNOTICED.get(column, -math.inf):
+            continue
         estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
         why = elsewhere if column != SCORE else ""
         if why:
@@ -211,40 +226,51 @@ def judge(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
     tested = [change for change in changes if change.estimate.p is not None]
     stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
-    judged = [replace(change, why=change.why or _untested(change)) for change in changes if change.estimate.p is None]
+    judged = [
+        change if change.why else replace(change, **_untested(change)._asdict())
+        for change in changes
+        if change.estimate.p is None
+    ]
     for change, stand in zip(tested, stands, strict=True):
         value = change.estimate.value
         if stand and (abs(value) >= SMALL or (change.text and value)):
             better = (value > 0) == change.more_is_better
             judged.append(replace(change, verdict=IMPROVEMENT if better else REGRESSION))
         elif not stand and (why := _missed(change, len(tested))):
-            judged.append(replace(change, why=why))
+            judged.append(replace(change, **why._asdict()))
         else:
             judged.append(replace(change, verdict=NOTHING_SHOWN))
     order = (REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED)
     return sorted(judged, key=lambda change: order.index(change.verdict))
 
 
-def _untested(change: Change) -> str:
-    few = min(len(change.new), len(change.old))
-    return "one seed: at least 2 seeds are needed" if few < 2 else f"some {change.measure} is 0 or negative"
+def _untested(change: Change) -> _Why:
+    if min(len(change.new), len(change.old)) < 2:
+        return _Why("one seed: at least 2 seeds are needed", _FEW_SEEDS, 2)
+    return _Why(f"some {change.measure} is 0 or negative")
 
 
-def _missed(change: Change, comparisons: int) -> str:
-    """Say how many seeds could show a change that these could not; "" if they could."""
+def _missed(change: Change, comparisons: int) -> _Why | None:
+    """Say how many seeds could show a change that these could not; None if they could."""
     among = f"for {count(comparisons, 'comparison')}"
     if change.column == OUTCOME:
-        return f"{_few_runs(change.new, change.old)} {among}"
+        return _Why(f"{_few_runs(change.new, change.old)} {among}", _FEW_RUNS)
     if change.column == SCORE:
         if least_p(len(change.new), len(change.old)) <= (1 - CONFIDENCE) / comparisons:
-            return ""
+            return None
         needed = runs_needed(comparisons)
-        return f"at least {needed} seeds are needed {among}" if needed else "too many comparisons"
+        return (
+            _Why(f"at least {needed} seeds are needed {among}", _FEW_SEEDS, needed)
+            if needed
+            else _Why("too many comparisons")
+        )
     if detectable(change.new, change.old, comparisons) <= 1 + LARGE:
-        return ""
+        return None
     needed = runs_to_detect(change.new, change.old, 1 + LARGE, comparisons)
     large = f"a change of {100 * LARGE:.0f} %"
-    return f"about {needed} seeds are needed to show {large} {among}" if needed else f"too noisy to show {large}"
+    if not needed:
+        return _Why(f"too noisy to show {large}")
+    return _Why(f"about {needed} seeds are needed to show {large} {among}", _FEW_SEEDS, needed)
 
 
 def _machines(rows: pd.DataFrame) -> str:

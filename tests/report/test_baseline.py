@@ -87,12 +87,14 @@ def test_one_seed_and_few_seeds_cannot_be_judged(tmp_path: Path, hpcrl: Callable
     shown = hpcrl("report", slow, *options, one)
     assert shown.code == 0
     assert f"Nothing could be compared with {one}." in shown.out and "No regression" not in shown.out
-    assert "x one seed: at least 2 seeds are needed." in shown.out
+    assert "3 comparisons cannot be judged: too few seeds: 3 (at least 2 are needed)." in shown.out
+    assert "one seed: at least 2 seeds are needed" in (tmp_path / "r/report.html").read_text()
     few = dataset(tmp_path / "few", TIMES[:3], SCORES[:3])
     worse = dataset(tmp_path / "worse", TIMES[:3], [score / 2 for score in SCORES[:3]])
     shown = hpcrl("report", worse, *options, few)
-    assert "seeds are needed for" in shown.out
-    assert "that cannot be judged" in (tmp_path / "r/report.html").read_text()
+    assert "too few seeds: 2 (at least 5 are needed)" in shown.out
+    page = (tmp_path / "r/report.html").read_text()
+    assert "at least 5 seeds are needed for" in page and "that cannot be judged" in page
 
 
 def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
@@ -100,8 +102,10 @@ def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Pa
     old, new = dataset(tmp_path / "old", noisy, SCORES), dataset(tmp_path / "new", noisy[::-1], SCORES)
     shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
     assert shown.code == 0
-    (reason,) = [line for line in shown.out.splitlines() if "cannot be judged" in line and "seeds are needed" in line]
-    seeds = int(reason.partition("about ")[2].partition(" seeds are needed to show a change of 10 % for ")[0])
+    (reason,) = [line for line in shown.out.splitlines() if "cannot be judged" in line and "too few seeds" in line]
+    seeds = int(reason.partition("too few seeds: 1 (at least ")[2].partition(" are needed)")[0])
+    page = (tmp_path / "r/report.html").read_text()
+    assert f"about {seeds} seeds are needed to show a change of 10 % for " in page
     # What so many seeds of this spread show, by simulation.
     generator = np.random.default_rng(1)
     spread = float(np.log(noisy).std(ddof=1))
@@ -119,7 +123,7 @@ def test_times_on_another_kind_of_machine_cannot_be_judged(tmp_path: Path, hpcrl
     shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
     (line,) = [line for line in shown.out.splitlines() if line.startswith("regression")]
     assert "final score -50.0 %" in line
-    assert "it ran on another kind of machine (before: C, 2 threads; now: D, 4 threads)." in shown.out
+    assert "it ran on another kind of machine (before: C, 2 threads; now: D, 4 threads): 2." in shown.out
     rows, before = (read_cells(place, None) for place in (new, old))
     found = {change.column: change.verdict for change in judge(compare(rows, before))}
     assert (found["training_time"], found["final_score"]) == ("cannot be judged", "regression")
