@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from hpcrl.report.score import Score
 from hpcrl.report.statistics import (
     Estimate,
     bootstrap,
@@ -23,7 +24,7 @@ from hpcrl.report.statistics import (
     ratio,
     runs_needed,
 )
-from hpcrl.report.summary import sentences
+from hpcrl.report.summary import score_differences, sentences
 
 
 def test_the_interquartile_mean_by_hand() -> None:
@@ -166,13 +167,21 @@ def test_sentences_say_what_is_shown_and_what_is_not() -> None:
     }
     speed, last = sentences(rows(times, scores))
     assert speed.startswith(
-        "1 core: a trains fastest, in 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
+        "1 core: a trains in the shortest time, 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
     )
     assert "a difference between b and d is not shown: d takes 0.9" in speed
     assert speed.endswith(" The intervals hold for all 3 pairs at once.")
     assert last == (
-        "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d above a, d above b."
+        "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d better than a, d better than b."
     )
+
+
+def test_where_less_is_better_the_lower_score_is_the_better_one() -> None:
+    scores = {"fast": [100.0, 101, 102, 103, 104], "slow": [55.0, 56, 57, 58, 59]}
+    for more, told in ((False, "slow better than fast"), (True, "fast better than slow")):
+        assert score_differences(
+            dict(zip(scores, map(np.array, scores.values()), strict=True)), Score("loss", more)
+        ) == (f"the last policies' scores differ beyond chance in 1 of 1 pair of configurations: {told}.")
 
 
 def test_sentences_say_how_many_seeds_would_do() -> None:
