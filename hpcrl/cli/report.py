@@ -106,6 +106,8 @@ def command(
         echo(f"regression: {text}")
     if baseline and not worse:
         echo(against.none_worse(done.changes, baseline, done.incomparable))
+    if failures := against.more_failures(done.changes):
+        echo(failures)
     if unjudged := against.reasons(done.changes):
         echo(unjudged)
     if done.claims:

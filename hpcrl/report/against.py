@@ -22,34 +22,37 @@ def regressions(changes: Sequence[Change]) -> list[str]:
 
 
 def first_sentences(changes: Sequence[Change], baseline: Path) -> list[str]:
-    """Return what the first screen says about one study: its regressions, at most five, or that there is none."""
+    """Return what the first screen says about one study: its regressions, at most five, or that there is none; and where more runs fail."""
     worse = regressions(changes)
+    told = [f"Regression against {baseline}: {text}." for text in worse[:MOST]]
+    if (more := len(worse) - MOST) > 0:
+        told.append(f"{counted(more, 'more regression')} against {baseline}.")
     if not worse:
         unjudged = sum(change.verdict == NOT_JUDGED for change in changes)
         text = none_worse(changes, baseline)
-        return [f"{text.removesuffix('.')}; {unjudged:,} cannot be judged." if unjudged and compared(changes) else text]
-    told = [f"Regression against {baseline}: {text}." for text in worse[:MOST]]
-    more = len(worse) - MOST
-    return [*told, f"{counted(more, 'more regression')} against {baseline}."] if more > 0 else told
+        told = [f"{text[:-1]}; {unjudged:,} cannot be judged." if unjudged and compared(changes) else text]
+    failures = more_failures(changes)
+    return [*told, failures] if failures else told
 
 
 def none_worse(changes: Sequence[Change], baseline: Path, why: str = "") -> str:
-    """Say that there is no regression among the changes, and where more runs failed, which are too few to judge.
+    """Say that there is no regression among the changes.
 
     Args:
         why: the reason if nothing at all could be compared.
     """
-    number = compared(changes)
-    text = (
-        f"No regression beyond noise in {count(number, 'comparison')} with {baseline}"
-        if number
-        else f"Nothing could be compared with {baseline}" + (f": {why}" if why else "")
-    )
+    if number := compared(changes):
+        return f"No regression beyond noise in {count(number, 'comparison')} with {baseline}."
+    return f"Nothing could be compared with {baseline}" + (f": {why}." if why else ".")
+
+
+def more_failures(changes: Sequence[Change]) -> str:
+    """Name where more runs fail than before that are too few to judge, at most five; "" if none do."""
     fewer = [str(change) for change in changes if _fails_more(change)]
     if not fewer:
-        return f"{text}."
+        return ""
     more = f"; and {len(fewer) - MOST:,} more" if len(fewer) > MOST else ""
-    return f"{text}, but more runs fail than before, and they are too few to judge: {'; '.join(fewer[:MOST])}{more}."
+    return f"More runs fail than before, but too few ran to judge it: {'; '.join(fewer[:MOST])}{more}."
 
 
 def incomparable(changes: Sequence[Change], new: pd.DataFrame, old: pd.DataFrame, dataset: Path, baseline: Path) -> str:

@@ -48,9 +48,10 @@ def test_runs_that_fail_now_are_named_where_there_is_no_regression(tmp_path: Pat
     shown = hpcrl("report", tmp_path / "new", "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
     assert shown.code == 0
     more = (
-        f"with {old}, but more runs fail than before, and they are too few to judge: "
-        "short, workstation, NumPy eager, 1 core: completed runs from 5 of 5 to 2 of 5"
+        "More runs fail than before, but too few ran to judge it: "
+        "short, workstation, NumPy eager, 1 core: completed runs from 5 of 5 to 2 of 5."
     )
+    assert f"No regression beyond noise in 2 comparisons with {old}." in shown.out
     assert more in shown.out and "too few runs to compare failures: 1" in shown.out
     page = tmp_path / "r/report.html"
     assert more in told(page)
@@ -69,6 +70,13 @@ def test_the_first_screen_has_five_regressions_or_says_that_there_is_none() -> N
     assert first_sentences([same, unjudged], OLD) == [
         "No regression beyond noise in 1 comparison with old; 1 cannot be judged."
     ]
+    fails = change(
+        verdict=NOT_JUDGED, column="outcome", estimate=Estimate(-0.2, None, None), text="from 5 of 5 to 4 of 5"
+    )
+    told = "More runs fail than before, but too few ran to judge it: s, c, a0, 1 core: memory from 5 of 5 to 4 of 5."
+    for other in (same, change()):
+        assert first_sentences([other, fails], OLD)[1:] == [told]
+    assert first_sentences([fails] * 7, OLD)[-1].endswith("; and 2 more.")
     assert first_sentences([], OLD) == first_sentences([unjudged], OLD) == ["Nothing could be compared with old."]
 
 
