@@ -411,7 +411,7 @@ def report(
 
     Args:
         figures: the formats of the figures' files.
-        baseline: an older dataset; ``changes`` of the result name what became slower, larger or worse.
+        baseline: an older dataset; ``changes`` of the result name what became slower, larger or worse; ``incomparable`` says why nothing could be compared.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour.
         usability: a file of ``hpcrl env measure``: the report then has a table of what a framework costs its user.
         videos: plan directories; the page then has videos of the best and the median seed of each configuration.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hpcrl.cli.common import DEFAULT_DATASET, DEFAULT_REPORT, echo, path_option, print_table, say
-from hpcrl.errors import UsageError, count, suggestion
+from hpcrl.errors import UsageError, suggestion
 
 
 @click.command("report", epilog="Example: hpcrl report dataset --study sol-dqn -o report")
@@ -35,7 +35,8 @@ from hpcrl.errors import UsageError, count, suggestion
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path),
-    help="An older dataset to compare with. Results that became slower, larger or worse beyond noise are named, with exit code 1.",
+    help="An older dataset to compare with. Results that became slower, larger or worse beyond noise are named, with exit code 1, and so is that nothing "
+    "could be compared.",
 )
 @click.option(
     "--grid-intensity",
@@ -70,6 +71,7 @@ def command(
 ) -> int:
     """Compare the results of a dataset: one HTML file without external resources, figures, and CSV and LaTeX tables."""
     from hpcrl import api
+    from hpcrl.report import against
     from hpcrl.report.renderer import FORMATS
     from hpcrl.spec.user import read_settings
 
@@ -99,20 +101,15 @@ def command(
         path=paths,
     )
     print_table(done.columns, done.rows)
-    worse = [change for change in done.changes if change.verdict == "regression"]
-    for change in worse:
-        echo(f"regression: {change}" + (f": {change.why}" if change.why else ""))
+    worse = against.regressions(done.changes)
+    for text in worse:
+        echo(f"regression: {text}")
     if baseline and not worse:
-        judged = [change for change in done.changes if change.verdict != "cannot be judged"]
-        echo(
-            f"No regression beyond noise in {count(len(judged), 'comparison')} with {baseline}."
-            if judged
-            else f"Nothing could be compared with {baseline}."
-        )
-    if unjudged := [change for change in done.changes if change.verdict == "cannot be judged"]:
-        reasons = Counter(change.why for change in unjudged)
-        told = "; ".join(f"{number} x {why}" for why, number in reasons.items())
-        echo(f"{count(len(unjudged), 'comparison')} cannot be judged: {told}.")
+        echo(against.none_worse(done.changes, baseline, done.incomparable))
+    if failures := against.more_failures(done.changes):
+        echo(failures)
+    if unjudged := against.reasons(done.changes):
+        echo(unjudged)
     if done.claims:
         judged_as = Counter(str(claim.verdict) for claim in done.claims)
         echo(f"The paper's claims: {', '.join(f'{number} {word}' for word, number in sorted(judged_as.items()))}.")
@@ -121,7 +118,7 @@ def command(
         say(note)
     if done.trouble:
         say(done.trouble)
-    return int(bool(worse or done.trouble))
+    return int(bool(worse or done.trouble or done.incomparable))
 
 
 def _site(

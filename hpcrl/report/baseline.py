@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,9 @@ from hpcrl.report.statistics import (
     Estimate,
     Values,
     detectable,
+    fisher,
     holm,
+    least_fisher,
     least_p,
     mann_whitney,
     ratio,
@@ -30,6 +32,7 @@ from hpcrl.report.statistics import (
 )
 
 SCORE = "final_score"
+OUTCOME = "outcome"
 # column -> its display name
 MEASURES = {
     "training_time": "training time",
@@ -40,6 +43,9 @@ MEASURES = {
 SMALL = 0.02  # smaller changes are not reported, even if they are significant
 LARGE = 0.10  # a comparison that would miss such a change of a time or of memory says nothing
 _NEAR_ZERO = 0.1  # of the range of all scores: from an old score below it a change is not told in percent
+_FAILED = (*FAILURES, "timeout")
+_UNNOTICED = {"compile_time": 0.1}  # seconds; a shorter time, before and now, is not compared
+_FEW_SEEDS, _FEW_RUNS = "too few seeds", "too few runs to compare failures"
 _Key = tuple[str, ...]  # a line's values of KEYS
 _HOST = re.compile(r", host .*$")  # in the name of a machine without Slurm
 REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED = (
@@ -55,11 +61,12 @@ class Change:
     """One measure of one line of the comparison.
 
     Args:
-        column: the column of :data:`MEASURES`; `measure` is its name in words.
+        column: the column of :data:`MEASURES`, or :data:`OUTCOME`; `measure` is its name in words.
         estimate: the change relative to the old value, with its interval for times and memory, and the p value of its test.
-        new, old: the values of the runs.
+        new, old: the values of the runs; of :data:`OUTCOME` 1 for a run that completed, and 0 for one that failed.
         verdict: one of the words above; that of a measure is set when all changes of a report are judged together.
-        why: the reason why it cannot be judged, if there is one.
+        why: the reason why it cannot be judged, if there is one. kind: the reason in short, if others have the same in other words.
+        needed: the seeds that could show a change, if these are too few.
         text: both values, where the old one is 0 or so near to it that a percentage would say nothing.
     """
 
@@ -74,6 +81,8 @@ class Change:
     verdict: str = NOT_JUDGED
     why: str = ""
     text: str = ""
+    kind: str = ""
+    needed: int = 0
 
     def __str__(self) -> str:
         p = self.estimate.p
@@ -91,11 +100,20 @@ class Change:
         return "" if low is None or high is None else f"95 % interval {100 * low:+.1f} to {100 * high:+.1f} %"
 
 
+class _Why(NamedTuple):
+    """Why a change cannot be judged: the fields of :class:`Change`."""
+
+    why: str
+    kind: str = ""
+    needed: int = 0
+
+
 def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -> list[Change]:
     """Compare the lines that two datasets share, on completed cells; :func:`judge` then gives the verdicts.
 
     With other settings than before nothing can be judged. Times and memory on two kinds of machines cannot be judged either: their difference may be that of the machines. Hosts of one kind are equal here.
     A line of the older dataset without a completed run now is a regression if all of its new runs failed. Otherwise it cannot be judged.
+    Where some runs failed, before or now, the numbers of completed ones are compared, too. Runs that were stopped from outside do not count.
 
     Args:
         new, old: attempts with the columns of `with_groups`.
@@ -105,19 +123,63 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
     alike: dict[_Key, list[_Key]] = {}
     for key in before:
         alike.setdefault(_unplaced(key), []).append(key)
+    now = _lines(new)
     changes: list[Change] = []
     seen = set()
-    for key, rows in _lines(new).items():
+    for key, rows in now.items():
         here = _machines(rows)
         if by_name := alike.get(_unplaced(key)):
             other = min(by_name, key=lambda other: (_machines(before[other]) != here, other != key))
             seen.add(other)
             changes += _changes(key, rows, before[other], more_is_better)
-    tried: dict[_Key, list[str]] = {}
-    for name, group in new[new["outcome"] != "completed"].groupby(list(KEYS), sort=False):
-        tried.setdefault(_unplaced(tuple(map(str, name))), []).extend(group["outcome"])
-    gone = [_gone(key, len(rows), tried.get(_unplaced(key), [])) for key, rows in before.items() if key not in seen]
-    return [*changes, *gone]
+    ended, once = _outcomes(new), _outcomes(old)
+    completing = {_unplaced(key) for key in now}
+    gone = []
+    for key, rows in before.items():
+        if key not in seen:
+            # Failures on another kind of machine count only for a configuration that no longer completes anywhere.
+            tried = ended.get(_unplaced(key), {})
+            own = {key: tried[key]} if key in tried and key not in now else {}
+            some = own if _unplaced(key) in completing else tried
+            gone.append(_gone(key, len(rows), [outcome for each in some.values() for outcome in each]))
+    failing = [_completion(name, ended[name], once[name]) for name in alike if name in completing]
+    return [*changes, *(change for change in failing if change), *gone]
+
+
+def _outcomes(rows: pd.DataFrame) -> dict[_Key, dict[_Key, list[str]]]:
+    """Return the outcomes of each line, by its name without a machine."""
+    found: dict[_Key, dict[_Key, list[str]]] = {}
+    for name, group in rows.groupby(list(KEYS), sort=False):
+        key = tuple(map(str, name))
+        found.setdefault(_unplaced(key), {})[key] = list(group["outcome"])
+    return found
+
+
+def _completion(name: _Key, new: Mapping[_Key, Sequence[str]], old: Mapping[_Key, Sequence[str]]) -> Change | None:
+    """Return the change of the number of runs of a configuration that completed; None if none failed, before or now."""
+    over, under = (
+        np.array([float(outcome == "completed") for some in lines.values() for outcome in some if _ended(outcome)])
+        for lines in (new, old)
+    )
+    if over.all() and under.all():
+        return None
+    counts = int(over.sum()), len(over), int(under.sum()), len(under)
+    # A test that cannot be significant is none (Tarone 1990), so that it does not weaken the others.
+    p = fisher(*counts) if least_fisher(*counts) <= 1 - CONFIDENCE else None
+    return Change(
+        study=name[0], line=", ".join(name), column=OUTCOME, measure="completed runs",
+        estimate=Estimate(float(over.mean() / under.mean()) - 1, None, None, p=p), more_is_better=True, new=over, old=under,
+        why="" if p is not None else _few_runs(over, under), text=f"from {counts[2]} of {counts[3]} to {counts[0]} of {counts[1]}", kind=_FEW_RUNS,
+    )  # fmt: skip
+
+
+def _ended(outcome: str) -> bool:
+    """Tell whether a run ended by itself or at its limits: runs that were stopped from outside say nothing about the configuration."""
+    return outcome in ("completed", *_FAILED)
+
+
+def _few_runs(over: Values, under: Values) -> str:
+    return f"{len(under)} runs before and {len(over)} now are too few to show a change of how many complete"
 
 
 def _lines(rows: pd.DataFrame) -> dict[_Key, pd.DataFrame]:
@@ -140,6 +202,8 @@ def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bo
         over, under = (_values(rows, column) for rows in (new, old))
         if len(over) == 0 or len(under) == 0 or not (over.any() or under.any()):
             continue
+        if max(over.max(), under.max()) < _UNNOTICED.get(column, -math.inf):
+            continue
         estimate = _score_change(over, under) if column == SCORE else _relative(over, under)
         why = other or (elsewhere if column != SCORE else "")
         if why:
@@ -152,9 +216,9 @@ def _changes(key: _Key, new: pd.DataFrame, old: pd.DataFrame, more_is_better: bo
 def _gone(key: _Key, before: int, outcomes: Sequence[str]) -> Change:
     """Return the change of a line that has no completed run any more. Runs that were stopped from outside say nothing about it."""
     why = f"none of {count(len(outcomes), 'run')} completed" if outcomes else "the new dataset has no run of this name"
-    failed = outcomes and all(outcome in (*FAILURES, "timeout") for outcome in outcomes)
+    failed = outcomes and all(outcome in _FAILED for outcome in outcomes)
     return Change(
-        study=key[0], line=", ".join(key), column="outcome", measure="completed runs", estimate=Estimate(-1.0, None, None),
+        study=key[0], line=", ".join(key), column=OUTCOME, measure="completed runs", estimate=Estimate(-1.0, None, None),
         more_is_better=True, new=np.array([]), old=np.array([]), verdict=REGRESSION if failed else NOT_JUDGED, why=why,
         text=f"from {before} to 0",
     )  # fmt: skip
@@ -164,38 +228,51 @@ def judge(changes: Sequence[Change]) -> list[Change]:
     """Return the changes with their verdicts, regressions first. The tests of a report are corrected for their number (Holm 1979)."""
     tested = [change for change in changes if change.estimate.p is not None]
     stands = holm([change.estimate.p for change in tested if change.estimate.p is not None])
-    judged = [replace(change, why=change.why or _untested(change)) for change in changes if change.estimate.p is None]
+    judged = [
+        change if change.why else replace(change, **_untested(change)._asdict())
+        for change in changes
+        if change.estimate.p is None
+    ]
     for change, stand in zip(tested, stands, strict=True):
         value = change.estimate.value
         if stand and (abs(value) >= SMALL or (change.text and value)):
             better = (value > 0) == change.more_is_better
             judged.append(replace(change, verdict=IMPROVEMENT if better else REGRESSION))
         elif not stand and (why := _missed(change, len(tested))):
-            judged.append(replace(change, why=why))
+            judged.append(replace(change, **why._asdict()))
         else:
             judged.append(replace(change, verdict=NOTHING_SHOWN))
     order = (REGRESSION, IMPROVEMENT, NOTHING_SHOWN, NOT_JUDGED)
     return sorted(judged, key=lambda change: order.index(change.verdict))
 
 
-def _untested(change: Change) -> str:
-    few = min(len(change.new), len(change.old))
-    return "one seed: at least 2 seeds are needed" if few < 2 else f"some {change.measure} is 0 or negative"
+def _untested(change: Change) -> _Why:
+    if min(len(change.new), len(change.old)) < 2:
+        return _Why("one seed: at least 2 seeds are needed", _FEW_SEEDS, 2)
+    return _Why(f"some {change.measure} is 0 or negative")
 
 
-def _missed(change: Change, comparisons: int) -> str:
-    """Say how many seeds could show a change that these could not; "" if they could."""
+def _missed(change: Change, comparisons: int) -> _Why | None:
+    """Say how many seeds could show a change that these could not; None if they could."""
     among = f"for {count(comparisons, 'comparison')}"
+    if change.column == OUTCOME:
+        return _Why(f"{_few_runs(change.new, change.old)} {among}", _FEW_RUNS)
     if change.column == SCORE:
         if least_p(len(change.new), len(change.old)) <= (1 - CONFIDENCE) / comparisons:
-            return ""
+            return None
         needed = runs_needed(comparisons)
-        return f"at least {needed} seeds are needed {among}" if needed else "too many comparisons"
+        return (
+            _Why(f"at least {needed} seeds are needed {among}", _FEW_SEEDS, needed)
+            if needed
+            else _Why("too many comparisons")
+        )
     if detectable(change.new, change.old, comparisons) <= 1 + LARGE:
-        return ""
+        return None
     needed = runs_to_detect(change.new, change.old, 1 + LARGE, comparisons)
     large = f"a change of {100 * LARGE:.0f} %"
-    return f"about {needed} seeds are needed to show {large} {among}" if needed else f"too noisy to show {large}"
+    if not needed:
+        return _Why(f"too noisy to show {large}")
+    return _Why(f"about {needed} seeds are needed to show {large} {among}", _FEW_SEEDS, needed)
 
 
 def _machines(rows: pd.DataFrame) -> str:

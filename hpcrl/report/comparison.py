@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcrl.report import spreadsheet
 from hpcrl.report.axes import texts_of, values
-from hpcrl.report.design import in_short
+from hpcrl.report.design import in_gib, in_short
 from hpcrl.report.groups import KEYS, Line
 from hpcrl.report.score import Score
 from hpcrl.report.statistics import Estimate
@@ -173,7 +173,7 @@ def _row(line: Line, with_interval: bool, has_goal: bool) -> list[str]:
         number(line.setup_time),
         number(line.compile_time),
         number(line.cpu),
-        number(line.memory / 1024**3 if line.memory else None),
+        in_gib(line.memory) if line.memory else NOTHING,
         number(line.gpu),
         number(line.cpu_above),
         number(line.memory_above),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import counted
+from hpcrl.report.design import at_least, counted
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import Values, interval_of_median
 
@@ -148,6 +148,6 @@ def band_in_words(data: pd.DataFrame) -> str:
     level: Any = data.loc[several, "level"].min()
     text = (
         "Lines are medians over seeds. Bands are intervals of order statistics, which at each point contain the median of all "
-        f"seeds in {100 * level:.0f} % of cases or more. A line covers what all of its seeds cover."
+        f"seeds in {at_least(level)} of cases or more. A line covers what all of its seeds cover."
     )
     return text if several.all() else f"{text} Lines of one seed have no band."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -99,6 +100,17 @@ def in_short(value: float) -> str:
         return f"{value:.2e}"
     decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.{decimals}f}"
+
+
+def in_gib(size: float) -> str:
+    """Write a number of bytes in GiB, without an exponent from a tenth of a MiB on: `0.00062`."""
+    value = size / 1024**3
+    return f"{value:.2g}" if 1e-4 <= value < 1e-3 else in_short(value)
+
+
+def at_least(level: float) -> str:
+    """Write the level of an interval that has it or more, rounded down: `93 %` of 0.9375."""
+    return f"{math.floor(100 * level)} %"
 
 
 def counted(number: int, noun: str) -> str:

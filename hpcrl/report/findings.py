@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import in_short
+from hpcrl.report.design import counted, in_gib, in_short
 from hpcrl.report.intervals import INTERVAL, span, with_interval
 from hpcrl.report.scaling import Series, in_words
 from hpcrl.report.score import Score
@@ -25,7 +25,8 @@ _MODE = "eager"  # the other modes are compared with it
 def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
     """Return at most four sentences about the place with the most configurations, computed from completed cells.
 
-    For a study without training and with scaling, the gain of more cores replaces the fastest configuration.
+    Before them is one about cells that still run, if there are any. For a study without training and with scaling, the gain
+    of more cores replaces the fastest configuration.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
@@ -34,21 +35,34 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     score = score or Score()
     column = "training_time" if rows["training_time"].notna().any() else "wall_time"
     done = rows[rows["outcome"] == "completed"]
+    running = _running(rows)
     if done.empty:
-        return []
+        return running
     places = done.groupby(["cluster", "where"])["what"].nunique().sort_values(ascending=False, kind="stable")
     cluster, where = places.index[0]
     part = done[(done["cluster"] == cluster) & (done["where"] == where)]
     place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
+    here = rows[(rows["cluster"] == cluster) & (rows["where"] == where)]
     several = len({curve.cluster for curve in series}) > 1
     scaled = [] if score.trains else in_words(_first_of_each_kind(series), several=several)
     texts = [
-        *(scaled or [_speed(part, place, column, score.trains)]),
+        *(scaled or [_speed(part, place, column, score.trains, here["what"].nunique())]),
         _modes(part, place) if score.trains else "",
         _scores(part, place, score),
         _memory(part, place),
     ]
-    return [text for text in texts if text][:MOST]
+    return [*running, *[text for text in texts if text][:MOST]]
+
+
+def _running(rows: pd.DataFrame) -> list[str]:
+    """Say that the results are not whole yet. Cells that have not begun have no record, so their number is not known here."""
+    number = int((rows["outcome"] == "running").sum())
+    if not number:
+        return []
+    verb = "is" if number == 1 else "are"
+    return [
+        f"Results so far: {counted(number, 'cell')} {verb} still running, and cells that have not begun are not counted."
+    ]
 
 
 def _first_of_each_kind(series: Sequence[Series]) -> list[Series]:
@@ -60,30 +74,47 @@ def _groups(part: pd.DataFrame, column: str) -> dict[str, Values]:
     return {str(what): np.asarray(group.to_numpy(float)) for what, group in known.groupby("what")[column]}
 
 
-def _speed(part: pd.DataFrame, place: str, column: str, trains: bool) -> str:
+def _speed(part: pd.DataFrame, place: str, column: str, trains: bool, configurations: int) -> str:
+    """Compare the times of some configurations.
+
+    Args:
+        part: their completed runs. configurations: the number of all, also of those without a completed run.
+    """
     times = {what: values for what, values in _groups(part, column).items() if values.min() > 0}
     if not times:
         return ""
     ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)
     first, last = ordered[0], ordered[-1]
     verb = "ends" if column != "training_time" else "trains" if trains else "runs"
-    text = f"{first} {verb} in {with_interval(geometric_mean(times[first]), ' s', 'its own 95 % interval')}"
+    told = {what: with_interval(geometric_mean(times[what]), " s", "its own 95 % interval") for what in (first, last)}
+    completed = part["what"].nunique()
+    among = f" of the {completed:,} of {configurations:,} configurations with completed runs"
+    among = among if completed < configurations else ""
     if first == last:
-        return f"Fastest{place}: {text}."
+        if completed == 1 < configurations:
+            return f"Only 1 of {configurations:,} configurations has completed runs{place}: {first} {verb} in {told[first]}."
+        return f"{first} {verb}{place} in {told[first]}."
     pairs = math.comb(len(ordered), 2)
     longest = ratio(times[last], times[first], pairs)
-    if longest.low is not None and longest.low <= 1:
+    if longest.low is None:
+        return (
+            f"One run cannot show which configuration is faster{place}. The shortest time{among} is that of {first}, "
+            f"which {verb} in {told[first]}, and the longest is that of {last}, {told[last]}."
+        )
+    text = f"{first} {verb} in {told[first]}"
+    if longest.low <= 1:
         text += f", and {last} takes {with_interval(longest, ' times')} as long"
-        head = "No configuration is shown to be faster than another"
+        none = f"None{among}" if among else "No configuration"
+        head = f"{none} is shown to be faster than another"
         if _differ(times, ordered, pairs):
-            head = "The configuration with the longest time is not shown to be slower than the one with the shortest"
+            head = f"The configuration with the longest time{among} is not shown to be slower than the one with the shortest"
             text += _second(times, ordered, pairs)
         elif len(ordered) > _MOST_BY_PAIRS:
-            head = f"No configuration is shown to be slower than {first}"
+            head = f"{none} is shown to be slower than {first}"
         return f"{head}{place}: {text}.{_at_once(pairs, text)}"
     text += f"; slowest is {last}, which takes {with_interval(longest, ' times')} as long"
     text += _second(times, ordered, pairs)
-    return f"Fastest{place}: {text}.{_at_once(pairs, text)}"
+    return f"Fastest{among}{place}: {text}.{_at_once(pairs, text)}"
 
 
 def _differ(times: dict[str, Values], ordered: Sequence[str], pairs: int) -> bool:
@@ -141,8 +172,9 @@ def _scores(part: pd.DataFrame, place: str, score: Score) -> str:
     equal = [what for what in best if in_short(float(np.median(values[what]))) == in_short(top.value)]
     interval = "" if top.low is None or top.high is None else f", its own {100 * top.level:.0f} % interval {span(top)}"
     who = best[0] if len(equal) == 1 else f"{len(equal)} of {len(values)} configurations have it"
-    text = f"Best median {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
-    differences = score_differences({what: values[what] for what in best[:_MOST_SCORES]}, score.trains)
+    head = "Best median" if len(values) > 1 else "Median"
+    text = f"{head} {score.title}{place}: {in_short(top.value)} ({who}{interval if len(equal) == 1 else ''})"
+    differences = score_differences({what: values[what] for what in best[:_MOST_SCORES]}, score)
     some = f"of the {_MOST_SCORES} best, " if len(best) > _MOST_SCORES else ""
     return text + (f"; {some}{differences}" if differences else ".")
 
@@ -159,7 +191,7 @@ def _memory(part: pd.DataFrame, place: str) -> str:
         return ""  # no difference shown
     next_to_least = _second(peaks, ordered, pairs, "Next to the least is")
     return (
-        f"Least memory{place}: {least}, {in_short(geometric_mean(peaks[least]).value / 1024**3)} GiB at its peak. "
+        f"Least memory{place}: {least}, {in_gib(geometric_mean(peaks[least]).value)} GiB at its peak. "
         f"Most memory: {most}, {with_interval(more, ' times')} as much{next_to_least}.{_at_once(pairs, f'({INTERVAL}')}"
     )
 

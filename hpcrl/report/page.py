@@ -15,7 +15,7 @@ from hpcrl import __version__
 from hpcrl.errors import SpecError, printable
 from hpcrl.formats.version import full_version
 from hpcrl.report.comparison import WORDS
-from hpcrl.report.design import capitalised
+from hpcrl.report.design import at_least, capitalised
 from hpcrl.report.figures.drawing import Figure, as_table, for_screen
 from hpcrl.report.renderer import escaped
 from hpcrl.report.sections import Section
@@ -61,6 +61,7 @@ def render(
         "role_heads": heads_of,
         "role_rows": rows_of,
         "capitalised": capitalised,
+        "at_least": at_least,
     }
     check_blocks(environment, f"report/{template}.html.j2")
     try:

@@ -269,6 +269,23 @@ def least_p(first: int, second: int) -> float:
     return max(2 / math.comb(first + second, first), 1 / (_MOST_DIVISIONS + 1))
 
 
+def fisher(first: int, runs: int, second: int, others: int) -> float:
+    """Return the two-sided p of Fisher's exact test: `first` of `runs` completed, and `second` of `others`."""
+    total = first + second
+    ways = {
+        k: math.comb(runs, k) * math.comb(others, total - k)
+        for k in range(max(0, total - others), min(runs, total) + 1)
+    }
+    return sum(way for way in ways.values() if way <= ways[first]) / math.comb(runs + others, total)
+
+
+def least_fisher(first: int, runs: int, second: int, others: int) -> float:
+    """Return the minimum p of :func:`fisher` for so many runs of which as many completed in all."""
+    total = first + second
+    ends = (max(0, total - others), min(runs, total))
+    return min(fisher(end, runs, total - end, others) for end in ends)
+
+
 def runs_needed(comparisons: int) -> int | None:
     """Return the runs per configuration that can show a difference of scores in so many comparisons at once.
 

@@ -35,9 +35,10 @@ def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
     Args:
         rows: attempts with the columns of `with_groups`.
     """
-    trains = score is None or score.trains
-    column, verb = ("training_time", "trains") if rows["training_time"].notna().any() else ("wall_time", "is")
-    verb = verb if trains or verb == "is" else "runs"
+    score = score or Score()
+    trains = score.trains
+    column, verb = ("training_time", "trains") if rows["training_time"].notna().any() else ("wall_time", "ends")
+    verb = verb if trains or verb == "ends" else "runs"
     done = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
     texts = []
     for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
@@ -49,13 +50,13 @@ def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
         if len(times) > MOST:
             place += f", the {MOST} fastest of {len(times):,} configurations"
         texts.append(
-            f"{place}: {ordered[0]} {verb} fastest, in {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
+            f"{place}: {ordered[0]} {verb} in the shortest time, {in_short(geometric_mean(times[ordered[0]]).value)} s (geometric mean). "
             + _steps(ordered if len(times) <= MOST else ordered[:_FEW], times)
         )
         if trains:
             texts += [f"{place}: {text}" for text in break_evens(costs(part[part["what"].isin(ordered)]))]
         scores = {str(what): _values(group["final_score"]) for what, group in part.groupby("what") if what in ordered}
-        if text := score_differences(scores, trains):
+        if text := score_differences(scores, score):
             texts.append(f"{place}: {text}")
     return texts
 
@@ -92,9 +93,9 @@ def _steps(ordered: list[str], times: dict[str, Values]) -> str:
     return text + at_once
 
 
-def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
+def score_differences(scores: dict[str, Values], score: Score) -> str:
     """Name the pairs with a significant difference of scores, or the number of seeds that could show one."""
-    runs, whose = ("seeds", "the last policies' scores") if trains else ("repeats", "scores")
+    runs, whose = ("seeds", "the last policies' scores") if score.trains else ("repeats", "scores")
     names = [name for name in sorted(scores) if len(scores[name]) > 1]
     if len(names) < 2:
         return ""
@@ -107,7 +108,8 @@ def score_differences(scores: dict[str, Values], trains: bool = True) -> str:
     for (first, second), differs in zip(pairs, holm(tests), strict=True):
         if differs:
             above = probability_of_improvement(scores[first], scores[second]).value > 0.5
-            shown.append(f"{first} above {second}" if above else f"{second} above {first}")
+            better, worse = (first, second) if above == score.more_is_better else (second, first)
+            shown.append(f"{better} better than {worse}")
     total = count(len(pairs), "pair") + " of configurations"
     if not any(able) and not shown:
         fewest, needed = min(len(scores[name]) for name in names), runs_needed(len(pairs))

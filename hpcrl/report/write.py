@@ -13,7 +13,7 @@ from hpcrl.errors import UsageError, suggestion
 from hpcrl.formats.files import plain_name, write_atomically
 from hpcrl.formats.tables import load_table, read_index
 from hpcrl.formats.usability import read_usability
-from hpcrl.report import spreadsheet
+from hpcrl.report import against, spreadsheet
 from hpcrl.report.baseline import SCORE, Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
@@ -43,7 +43,7 @@ class Written:
     """The report's main file, its table for the terminal, the changes since the baseline, and the judged claims.
 
     `trouble` is the reason for missing figures, "" if none is missing. `notes` say which papers have no file of claims, and where it
-    was looked for.
+    was looked for. `incomparable` is the reason why nothing could be compared with the baseline, "" if something was.
     """
 
     html: Path
@@ -53,6 +53,7 @@ class Written:
     claims: list[Verdict] = field(default_factory=list)
     trouble: str = ""
     notes: list[str] = field(default_factory=list)
+    incomparable: str = ""
 
 
 def write_report(
@@ -87,7 +88,7 @@ def write_report(
     cells = read_cells(dataset, study)
     with Renderer() as renderer:
         renderer.begin()
-        sections, changes = _judged(dataset, study, cells, library, baseline, grid_intensity)
+        sections, changes, incomparable = _judged(dataset, study, cells, library, baseline, grid_intensity)
         if play and plans:
             sections = [
                 replace(section, videos=clips(cells[cells["study"] == section.study], plans, play))
@@ -106,9 +107,8 @@ def write_report(
     claims = [verdict for section in sections for verdict in section.claims]
     trains = any(section.score.trains for section in sections)
     with_goal = {section.study for section in sections if "at goal" in section.table.columns}
-    return Written(
-        html, *for_terminal(every, trains, with_goal), changes, claims, trouble, claims_notes(sections, library)
-    )
+    notes = claims_notes(sections, library)
+    return Written(html, *for_terminal(every, trains, with_goal), changes, claims, trouble, notes, incomparable)
 
 
 def claims_notes(sections: Sequence[Section], library: Library) -> list[str]:
@@ -125,11 +125,11 @@ def _judged(
     library: Library,
     baseline: Path | None,
     grid_intensity: float | None,
-) -> tuple[list[Section], list[Change]]:
-    """Sum up each study, and compare it with the baseline."""
+) -> tuple[list[Section], list[Change], str]:
+    """Sum up each study, and compare it with the baseline; also return why nothing could be compared, "" if something was."""
     sections = list(make_sections(dataset, cells, library, grid_intensity, study))
     if not baseline:
-        return sections, []
+        return sections, [], ""
     older = read_cells(baseline, study)
     scores = {section.study: section.score for section in sections}
     changes = judge(
@@ -140,11 +140,12 @@ def _judged(
         ]
     )
     changes = [change if scores[change.study].trains else _plain(change, scores[change.study]) for change in changes]
-    told = [
-        replace(section, changes=[change for change in changes if change.study == section.study])
-        for section in sections
-    ]
-    return told, changes
+    told = []
+    for section in sections:
+        own = [change for change in changes if change.study == section.study]
+        found = [*against.first_sentences(own, baseline), *section.findings]
+        told.append(replace(section, changes=own, findings=found))
+    return told, changes, against.incomparable(changes, cells, older, dataset, baseline)
 
 
 def write_page(
@@ -169,7 +170,8 @@ def _plain(change: Change, score: Score) -> Change:
     """Name the measure of a study that trains nothing."""
     names = {"training_time": "time of the command", SCORE: score.title}
     why = re.sub(r"\bseed(s?)\b", r"repeat\1", change.why)
-    return replace(change, measure=names.get(change.column, change.measure), why=why)
+    kind = change.kind.replace("seeds", "repeats")
+    return replace(change, measure=names.get(change.column, change.measure), why=why, kind=kind)
 
 
 def read_cells(dataset: Path, study: str | None) -> pd.DataFrame:

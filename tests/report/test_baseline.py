@@ -87,12 +87,14 @@ def test_one_seed_and_few_seeds_cannot_be_judged(tmp_path: Path, hpcrl: Callable
     shown = hpcrl("report", slow, *options, one)
     assert shown.code == 0
     assert f"Nothing could be compared with {one}." in shown.out and "No regression" not in shown.out
-    assert "x one seed: at least 2 seeds are needed." in shown.out
+    assert "3 comparisons cannot be judged: too few seeds: 3 (at least 2 are needed)." in shown.out
+    assert "one seed: at least 2 seeds are needed" in (tmp_path / "r/report.html").read_text()
     few = dataset(tmp_path / "few", TIMES[:3], SCORES[:3])
     worse = dataset(tmp_path / "worse", TIMES[:3], [score / 2 for score in SCORES[:3]])
     shown = hpcrl("report", worse, *options, few)
-    assert "seeds are needed for" in shown.out
-    assert "that cannot be judged" in (tmp_path / "r/report.html").read_text()
+    assert "too few seeds: 2 (at least 5 are needed)" in shown.out
+    page = (tmp_path / "r/report.html").read_text()
+    assert "at least 5 seeds are needed for" in page and "that cannot be judged" in page
 
 
 def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
@@ -100,8 +102,10 @@ def test_times_that_are_too_noisy_to_show_a_change_cannot_be_judged(tmp_path: Pa
     old, new = dataset(tmp_path / "old", noisy, SCORES), dataset(tmp_path / "new", noisy[::-1], SCORES)
     shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
     assert shown.code == 0
-    (reason,) = [line for line in shown.out.splitlines() if "cannot be judged" in line and "seeds are needed" in line]
-    seeds = int(reason.partition("about ")[2].partition(" seeds are needed to show a change of 10 % for ")[0])
+    (reason,) = [line for line in shown.out.splitlines() if "cannot be judged" in line and "too few seeds" in line]
+    seeds = int(reason.partition("too few seeds: 1 (at least ")[2].partition(" are needed)")[0])
+    page = (tmp_path / "r/report.html").read_text()
+    assert f"about {seeds} seeds are needed to show a change of 10 % for " in page
     # What so many seeds of this spread show, by simulation.
     generator = np.random.default_rng(1)
     spread = float(np.log(noisy).std(ddof=1))
@@ -119,7 +123,7 @@ def test_times_on_another_kind_of_machine_cannot_be_judged(tmp_path: Path, hpcrl
     shown = hpcrl("report", new, "-o", tmp_path / "r", "--figures", "none", "--baseline", old)
     (line,) = [line for line in shown.out.splitlines() if line.startswith("regression")]
     assert "final score -50.0 %" in line
-    assert "it ran on another kind of machine (before: C, 2 threads; now: D, 4 threads)." in shown.out
+    assert "it ran on another kind of machine (before: C, 2 threads; now: D, 4 threads): 2." in shown.out
     rows, before = (read_cells(place, None) for place in (new, old))
     found = {change.column: change.verdict for change in judge(compare(rows, before))}
     assert (found["training_time"], found["final_score"]) == ("cannot be judged", "regression")
@@ -218,6 +222,77 @@ def test_a_line_whose_runs_all_fail_now_is_a_regression(outcomes: list[str], ver
     (change, *_) = judge(compare(new, line(training_time=TIMES).iloc[:3]))
     assert change.verdict == verdict
     assert change.why.startswith("none of 3 runs completed") == (outcomes.count("completed") == 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict", "text"),
+    [
+        ({}, {}, "", ""),
+        ({}, {"failed": 20}, "regression", "from 25 of 25 to 5 of 25"),
+        ({}, {"timeout": 10, "oom": 10}, "regression", "from 25 of 25 to 5 of 25"),
+        ({"failed": 20}, {}, "improvement", "from 5 of 25 to 25 of 25"),
+        ({}, {"failed": 4}, "cannot be judged", "from 25 of 25 to 21 of 25"),
+        ({"failed": 4}, {"failed": 4}, "cannot be judged", "from 21 of 25 to 21 of 25"),
+        # Runs that were stopped from outside do not count.
+        ({}, {"preempted": 5, "cancelled": 5, "node_fail": 4, "lost": 4, "running": 4}, "", ""),
+        ({}, {"failed": 1, "lost": 19}, "cannot be judged", "from 25 of 25 to 5 of 6"),
+    ],
+)
+def test_numbers_of_failed_runs_are_judged(
+    before: dict[str, int], now: dict[str, int], verdict: str, text: str
+) -> None:
+    new, old = (
+        line(training_time=TIMES * 5, final_score=SCORES * 5).assign(
+            outcome=[name for name, number in ended.items() for _ in range(number)]
+            + ["completed"] * (25 - sum(ended.values()))
+        )
+        for ended in (now, before)
+    )
+    found = [change for change in judge(compare(new, old)) if change.measure == RUNS]
+    assert [(change.verdict, change.text) for change in found] == [(verdict, text)] * bool(verdict)
+    for change in found:
+        few = f"{len(change.old)} runs before and {len(change.new)} now are too few to show"
+        assert change.why.startswith(few) == (verdict == "cannot be judged")
+
+
+def test_four_of_five_runs_that_fail_are_judged_among_all_comparisons() -> None:
+    """The p of Fisher's exact test is 0.048: enough alone, and not beside two others."""
+    new, old = line(training_time=TIMES, final_score=np.nan), line(training_time=TIMES, final_score=np.nan)
+    new = new.assign(outcome=["failed"] * 4 + ["completed"])
+    (alone,) = judge([change for change in compare(new, old) if change.measure == RUNS])
+    assert (alone.verdict, str(alone)) == (
+        "regression",
+        "s, c, a, 1 core: completed runs from 5 of 5 to 1 of 5 (p = 0.048)",
+    )
+    beside = compare(line(memory=TIMES), line(memory=TIMES))
+    (among,) = [change for change in judge([*compare(new, old), *beside]) if change.measure == RUNS]
+    assert (among.verdict, among.why) == (
+        "cannot be judged",
+        "5 runs before and 5 now are too few to show a change of how many complete for 3 comparisons",
+    )
+
+
+def test_a_single_failed_run_does_not_weaken_the_other_tests() -> None:
+    """One failure among ten runs is significant in neither group, so it is no comparison for Holm's correction."""
+    new = line().assign(outcome=["failed", *["completed"] * 4])
+    (found,) = [change for change in compare(new, line()) if change.measure == RUNS]
+    assert found.estimate.p is None and found.why
+    assert judge([found])[0].verdict == "cannot be judged"
+
+
+def test_failures_on_one_of_two_kinds_of_machines_say_nothing_about_the_kind_that_is_gone() -> None:
+    both = [line(**{"where": "1 core (C)"}), line(**D)]
+    new = line(**D).assign(outcome=["failed"] * 2 + ["completed"] * 3)
+    found = {
+        (change.line, change.text, change.why)
+        for change in compare(new, pd.concat(both, ignore_index=True))
+        if change.measure == RUNS
+    }
+    few = "10 runs before and 5 now are too few to show a change of how many complete"
+    assert found == {
+        ("s, c, a, 1 core (C)", "from 5 to 0", NO_NAME),
+        ("s, c, a, 1 core", "from 10 of 10 to 3 of 5", few),
+    }
 
 
 def test_two_datasets_of_one_distribution_are_told_apart_in_one_report_of_twenty() -> None:

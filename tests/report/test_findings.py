@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from hpcrl.report.design import in_gib
 from hpcrl.report.findings import MOST, findings
 from hpcrl.report.scaling import Point, Series
 from hpcrl.report.score import Score
@@ -147,9 +148,61 @@ def test_a_lower_score_may_be_the_better_one() -> None:
 
 def test_single_runs_claim_no_interval_and_failed_ones_nothing() -> None:
     one = rows({name: each[:1] for name, each in TIMES.items()}, SCORES)
-    assert "(one run)" in findings(one)[0]
+    assert findings(one)[0] == (
+        "One run cannot show which configuration is faster. The shortest time is that of JAX lazy, which trains in 10.0 s (one run), "
+        "and the longest is that of JAX eager, 100 s (one run)."
+    )
     assert "95 %" not in " ".join(findings(one))
     assert findings(one.assign(outcome="failed")) == []
+
+
+def test_one_configuration_is_not_the_fastest_nor_the_best_of_any() -> None:
+    times = {"JAX eager": TIMES["JAX eager"]}
+    speed, score = findings(rows(times, SCORES))
+    assert speed.startswith("JAX eager trains in 100 s (its own 95 % interval ")
+    assert score.startswith("Median final score: 6.50 (JAX eager, ")
+
+
+def test_configurations_without_a_completed_run_are_counted() -> None:
+    table = rows(TIMES, SCORES)
+    some = table.assign(outcome=table["outcome"].where(table["what"] != "JAX lazy", "failed"))
+    speed = findings(some)[0]
+    assert speed.startswith(
+        "Fastest of the 2 of 3 configurations with completed runs: PyTorch eager trains in 10.0 s (its own 95 %"
+    )
+    one = some.groupby("what").head(1)
+    assert (
+        "The shortest time of the 2 of 3 configurations with completed runs is that of PyTorch eager"
+        in findings(one)[0]
+    )
+    equal = some.assign(training_time=[10.0, 11, 12, 13] * 3)
+    assert findings(equal)[0].startswith(
+        "None of the 2 of 3 configurations with completed runs is shown to be faster than another: JAX eager trains in "
+    )
+    alone = some.assign(outcome=some["outcome"].where(some["what"] != "PyTorch eager", "failed"))
+    assert findings(alone)[0].startswith(
+        "Only 1 of 3 configurations has completed runs: JAX eager trains in 100 s (its own "
+    )
+
+
+def test_results_while_cells_run_are_told_to_be_so_far() -> None:
+    table = rows(TIMES, SCORES)
+    outcome = table["outcome"].where(table["what"] != "JAX lazy", "running")
+    first, speed, *_ = findings(table.assign(outcome=outcome))
+    so_far = "Results so far: 4 cells are still running, and cells that have not begun are not counted."
+    assert first == so_far and speed.startswith("Fastest of the 2 of 3 ")
+    assert findings(table.assign(outcome="running")) == [so_far.replace("4", "12")]
+    assert not findings(table)[0].startswith("Results so far")
+
+
+def test_little_memory_has_no_exponent() -> None:
+    sizes = {"JAX eager": 6.18e-4, "JAX lazy": 0.01, "PyTorch eager": 2.0}
+    table = rows(TIMES, SCORES)
+    (memory,) = [text for text in findings(table.assign(memory=table["what"].map(sizes) * GIB)) if "memory" in text]
+    assert memory.startswith("Least memory: JAX eager, 0.00062 GiB at its peak. ")
+    assert [in_gib(value * GIB) for value in (1e-5, 1e-4, 0.00099, 0.001, 1.5)] == [
+        "1.00e-05", "0.0001", "0.00099", "0.001", "1.50",
+    ]  # fmt: skip
 
 
 def test_a_command_has_wall_times() -> None:

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
+from hpcrl.report.score import Score
 from hpcrl.report.statistics import (
     Estimate,
     bootstrap,
+    fisher,
     geometric_mean,
     holm,
     interquartile_mean,
+    least_fisher,
     least_p,
     mann_whitney,
     median,
@@ -18,7 +24,7 @@ from hpcrl.report.statistics import (
     ratio,
     runs_needed,
 )
-from hpcrl.report.summary import sentences
+from hpcrl.report.summary import score_differences, sentences
 
 
 def test_the_interquartile_mean_by_hand() -> None:
@@ -33,6 +39,16 @@ def test_improvement_and_profiles_by_hand() -> None:
     # Of the four pairs 3 > 1, 3 = 3, 5 > 1, 5 > 3.
     assert probability_of_improvement(np.array([3.0, 5]), np.array([1.0, 3])).value == 0.875
     assert performance_profile(np.array([1.0, 2, 3, 4]), np.array([0.0, 2, 4])).tolist() == [1, 0.5, 0]
+
+
+def test_fisher_s_test_is_that_of_scipy() -> None:
+    for runs, others in ((5, 5), (3, 8), (30, 40)):
+        for first, second in itertools.product(range(runs + 1), range(others + 1)):
+            table = [[first, runs - first], [second, others - second]]
+            assert fisher(first, runs, second, others) == pytest.approx(stats.fisher_exact(table).pvalue)
+    # Of ten runs one failed: whichever group it is in, p is 1. Of four failed ones all may be in one group of five.
+    assert least_fisher(4, 5, 5, 5) == 1
+    assert least_fisher(3, 5, 3, 5) == fisher(1, 5, 5, 5) == pytest.approx(2 * 5 / 210)
 
 
 def test_mann_whitney_by_hand() -> None:
@@ -151,13 +167,21 @@ def test_sentences_say_what_is_shown_and_what_is_not() -> None:
     }
     speed, last = sentences(rows(times, scores))
     assert speed.startswith(
-        "1 core: a trains fastest, in 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
+        "1 core: a trains in the shortest time, 9.97 s (geometric mean). b takes 2.00 times as long as a (95 % interval "
     )
     assert "a difference between b and d is not shown: d takes 0.9" in speed
     assert speed.endswith(" The intervals hold for all 3 pairs at once.")
     assert last == (
-        "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d above a, d above b."
+        "1 core: the last policies' scores differ beyond chance in 2 of 3 pairs of configurations: d better than a, d better than b."
     )
+
+
+def test_where_less_is_better_the_lower_score_is_the_better_one() -> None:
+    scores = {"fast": [100.0, 101, 102, 103, 104], "slow": [55.0, 56, 57, 58, 59]}
+    for more, told in ((False, "slow better than fast"), (True, "fast better than slow")):
+        assert score_differences(
+            dict(zip(scores, map(np.array, scores.values()), strict=True)), Score("loss", more)
+        ) == (f"the last policies' scores differ beyond chance in 1 of 1 pair of configurations: {told}.")
 
 
 def test_sentences_say_how_many_seeds_would_do() -> None:

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import GREY, in_short
+from hpcrl.report.design import GREY, at_least, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     ROW,
@@ -165,10 +165,10 @@ def in_words(data: pd.DataFrame, column: str, centre: Centre) -> str:
         kind = "the geometric mean over seeds, the bar its 95 % interval (t on logarithms)"
     else:
         several = seeds[seeds > 1]
-        level = 100 * min(median(np.arange(float(count))).level for count in {int(number) for number in several})
+        level = min(median(np.arange(float(count))).level for count in {int(number) for number in several})
         kind = (
             "the median over seeds, the bar an interval of order statistics that contains the median of all seeds in "
-            f"{level:.0f} % of cases or more"
+            f"{at_least(level)} of cases or more"
         )
     return f"Each dot is one seed, the tick is {kind}."
 
