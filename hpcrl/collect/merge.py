@@ -180,7 +180,7 @@ def check(plans: Sequence[Path], dataset: Path) -> Collected:
 def _add_study(studies: dict[str, Any], plan: Plan) -> None:
     """Add what reports need of a plan's study. Searches of one name have all parameters of their spaces.
 
-    `asked` has the cores and GPUs of its cells, also of those that have no place on the cluster.
+    `asked` has the cores and GPUs of its cells, also of those that have no place on the cluster, `planned` the number of a plan's cells.
     """
     name, given = plan.study.name, plan.study.given
     facts = {key: given.get(key) for key in ("title", "goal", "paper", "score", "better", "scaling", "search")}
@@ -191,7 +191,9 @@ def _add_study(studies: dict[str, Any], plan: Plan) -> None:
     cells = [*(job.asked for job in plan.cell_jobs()), *(group.asked for group in plan.unplaced)]
     asked = {(size.cores, size.gpus) for size in cells}
     asked |= {(size["cores"], size["gpus"]) for size in known.get("asked") or ()}
-    studies[name] = facts | {"asked": [{"cores": cores, "gpus": gpus} for cores, gpus in sorted(asked)]}
+    planned = {**(known.get("planned") or {}), plan.id: sum(job.count for job in plan.cell_jobs())}
+    asked_for = [{"cores": cores, "gpus": gpus} for cores, gpus in sorted(asked)]
+    studies[name] = facts | {"asked": asked_for, "planned": planned}
 
 
 def _inside(facts: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     several = len({curve.cluster for curve in series}) > 1
     scaled = [] if score.trains else in_words(_first_of_each_kind(series), several=several)
     texts = [
-        *(scaled or [_speed(part, place, column, score.trains, here["what"].nunique())]),
+        *(scaled or [_speed(part, place, column, score.trains, here["what"].nunique()) + _whole_runs(part)]),
         _modes(part, place) if score.trains else "",
         _scores(part, place, score),
         _memory(part, place),
@@ -115,6 +115,19 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool, configurat
     text += f"; slowest is {last}, which takes {with_interval(longest, ' times')} as long"
     text += _second(times, ordered, pairs)
     return f"Fastest{among}{place}: {text}.{_at_once(pairs, text)}"
+
+
+def _whole_runs(part: pd.DataFrame) -> str:
+    """Say so where the whole runs of another configuration are shorter than those of the one that trains fastest, as the first figure shows."""
+    training, whole = (_groups(part, column) for column in ("training_time", "wall_time"))
+    both = [what for what in training if what in whole and training[what].min() > 0 and whole[what].min() > 0]
+    if len(both) < 2:
+        return ""
+    fastest, shortest = (min(both, key=lambda what: geometric_mean(times[what]).value) for times in (training, whole))
+    longer = ratio(whole[fastest], whole[shortest], math.comb(len(both), 2))
+    if fastest == shortest or longer.low is None or longer.low <= 1:
+        return ""
+    return f" But whole runs, with imports, compiling and evaluations, take {with_interval(longer, ' times')} as long with {fastest} as with {shortest}."
 
 
 def _differ(times: dict[str, Values], ordered: Sequence[str], pairs: int) -> bool:

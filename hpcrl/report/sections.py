@@ -242,6 +242,8 @@ def failed(
         more = f" and {len(names) - _MOST_NAMES:,} more configurations" if len(names) > _MOST_NAMES else ""
         outcomes = spread({str(name): int(number) for name, number in bad["outcome"].value_counts().items()})
         text = f"{len(bad):,} of {len(rows):,} cells did not complete ({outcomes}): {', '.join(told)}{more}."
+    if waiting := _not_begun(attempts, study):
+        text += f" {waiting}"
     if sizes := _not_run(attempts, study):
         text += f" Not run: cells of {', '.join(sizes)}."
     missing = [(title.partition(":")[0], why.startswith(_NOT_RUN)) for title, why in empty]
@@ -256,6 +258,16 @@ def failed(
             "as on a simulated cluster: their times say nothing about so many cores."
         )
     return " ".join([text, *uneven(rows), *not_idle(rows)])
+
+
+def _not_begun(attempts: pd.DataFrame, study: Mapping[str, Any]) -> str:
+    """Say how many cells of the study's only plan have no attempt; of several plans, which may share cells, that is not known."""
+    planned = study.get("planned") or {}
+    if len(planned) != 1:
+        return ""
+    ((plan, number),) = planned.items()
+    missing = number - attempts.loc[attempts["plan"] == plan, "cell"].nunique()
+    return f"{missing:,} of the {counted(number, 'cell')} of its plan have not been run." if missing > 0 else ""
 
 
 def _not_run(attempts: pd.DataFrame, study: Mapping[str, Any]) -> list[str]:

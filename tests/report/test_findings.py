@@ -210,3 +210,16 @@ def test_a_command_has_wall_times() -> None:
     found = findings(command)
     assert found[0].startswith("Fastest: JAX lazy ends in 11.0 s")
     assert len(found) <= MOST
+
+
+def test_whole_runs_of_another_configuration_may_be_shorter() -> None:
+    """As with a compiler: the first figure shows whole runs, the first finding training alone."""
+    times = {"compiled": [2.0, 2.1, 1.9, 2.0, 2.05], "plain": [4.0, 4.2, 3.9, 4.1, 4.0]}
+    some = rows(times, {what: [1.0] * 5 for what in times})
+    start = some["what"].map({"compiled": 20.0, "plain": 1.0})
+    first, *_ = findings(some.assign(wall_time=some["training_time"] + start))
+    assert first.startswith("Fastest: compiled trains in 2.01 s")
+    assert "But whole runs, with imports, compiling and evaluations, take 4.37 times (95 % interval" in first
+    assert first.endswith("as long with compiled as with plain.")
+    first, *_ = findings(some.assign(wall_time=some["training_time"] + 1))
+    assert "But whole runs" not in first

@@ -27,7 +27,7 @@ from tests.collect.gathering import no_slurm
 
 def study(steps: int | None = 1500, **changes: Any) -> dict[str, Any]:
     """A study of two seeds."""
-    made = dqn_study(seeds=2, **changes)
+    made = dqn_study(**{"seeds": 2} | changes)
     hyperparameters = {"total_steps": steps} if steps else {}
     return made | {"workload": made["workload"] | {"hyperparameters": hyperparameters | {"hidden": [16, 8]}}}
 
@@ -118,3 +118,14 @@ def test_datasets_of_older_versions_are_compared_as_before(tmp_path: Path, unkno
     pair[unknown] = pair[unknown].assign(settings=None)
     assert not [change for change in judge(compare(*pair)) if "total_steps" in change.why]
     assert in_words(pair[unknown], steps=True) == ""
+
+
+def test_cells_of_the_plan_that_have_not_been_run_are_counted(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", study(seeds=5))
+    for number, cell in enumerate(cells_of(plan)[:2]):
+        write_record(plan, cell, f"local-{number}_0")
+    collect([plan], tmp_path / "d", no_slurm())
+    (section,) = sections(tmp_path / "d", read_cells(tmp_path / "d", None))
+    assert "3 of the 5 cells of its plan have not been run." in section.failed
+    whole = ran(planned(tmp_path / "q", study()), tmp_path / "e")
+    assert "not been run" not in sections(tmp_path / "e", whole)[0].failed
