@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -52,13 +53,11 @@ def test_status_says_what_is_gone_or_was_changed(hpcrl: Call, done: Path, tmp_pa
 @pytest.mark.slow
 def test_a_ledger_that_cannot_be_used(hpcrl: Call, done: Path) -> None:
     (done / FILE).write_bytes(b"rubbish" * 1000)
-    assert (
-        f"{done / FILE}: is damaged (file is not a database): `hpcrl submit` rebuilds it" in hpcrl("status", done).err
-    )
+    # SQLite's own words depend on whether there is a journal of a process that has just ended.
+    damaged = rf"{FILE}: is damaged \((file is not a database|database disk image is malformed)\)"
+    assert re.search(f"{re.escape(str(done))}/{damaged}: `hpcrl submit` rebuilds it", hpcrl("status", done).err)
     told = hpcrl("submit", done).err
-    assert (
-        f"{FILE}: is damaged (file is not a database): it is rebuilt (the old one is kept as {FILE}.damaged-1)" in told
-    )
+    assert re.search(rf"{damaged}: it is rebuilt \(the old one is kept as {FILE}.damaged-1\)", told)
     assert "`hpcrl submit` rebuilds" not in told
     (done / FILE).unlink()
     (done / FILE).mkdir()
