@@ -10,7 +10,7 @@ from hpcrl.catalogue.registry import algorithms, frameworks
 
 # Colours of Okabe and Ito, which readers with any common colour blindness can distinguish. A framework has the same colour
 # in every figure.
-_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2", "jax": "#009E73", "mxnet": "#CC79A7", "numpy": "#E69F00"}
+_COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2", "jax": "#009E73", "mxnet": "#CC79A7", "numpy": "#8C564B"}
 FRAMEWORKS = {name: (frameworks()[name].title, colour) for name, colour in _COLOURS.items()}
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 GREY = "#7F7F7F"

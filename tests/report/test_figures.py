@@ -226,7 +226,7 @@ def test_colours_are_the_same_in_every_figure(dataset: Path, rows: pd.DataFrame)
             assert hues.get("PyTorch", FRAMEWORKS["torch"][1]) == FRAMEWORKS["torch"][1]
             for panel in figure.panels:
                 for hue, name in zip(*_scale(panel.chart.to_dict()), strict=True):
-                    assert {"PyTorch": "#D55E00", "NumPy": "#E69F00"}.get(name, hue) == hue, figure.name
+                    assert {"PyTorch": "#D55E00", "NumPy": "#8C564B"}.get(name, hue) == hue, figure.name
 
 
 def _scale(spec: dict[str, Any]) -> tuple[list[str], list[str]]:

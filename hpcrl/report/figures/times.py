@@ -28,7 +28,10 @@ from hpcrl.report.score import Score
 _MOST_PANELS = 6  # of break-even points
 
 # column -> name and colour, in order of time
-_START = {"setup_time": ("set-up (import, build)", "#E69F00"), "compile_time": ("compile, warm up", "#D55E00")}
+_START = {
+    "setup_time": ("set-up (import, build)", PHASES["setup"][1]),
+    "compile_time": ("compile, warm up", PHASES["compile"][1]),
+}
 
 
 def figures(rows: pd.DataFrame, phases: pd.DataFrame, score: Score) -> list[Figure | None]:
