@@ -12,9 +12,9 @@ from typing import Any
 
 from hpcrl.collect.accounting import Accounted, AttemptKey
 from hpcrl.errors import UsageError
-from hpcrl.formats.facts import RETURNS, StudyFacts
+from hpcrl.formats.facts import RETURNS, StudyFacts, settings
 from hpcrl.formats.outcomes import FAILURES, RankEnd, cause, place_of
-from hpcrl.formats.plan import Cell, Plan, every_planned_cell
+from hpcrl.formats.plan import Cell, Plan, every_cell
 from hpcrl.formats.runs import host_of
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.schedulers.states import OF_ALL_CELLS
@@ -85,10 +85,10 @@ class PlannedCell(Cell):
 def planned_cells(directory: Path, plan: Plan) -> Iterator[PlannedCell]:
     """Read the cells of all generations of a plan, as :func:`hpcrl.formats.plan.every_cell` does."""
     texts: dict[int, str] = {}
-    for manifest, cell in every_planned_cell(directory, plan):
+    for manifest, cell in every_cell(directory, plan):
         if manifest.generation not in texts:
             try:
-                texts[manifest.generation] = json.dumps(manifest.settings, sort_keys=True)
+                texts[manifest.generation] = json.dumps(settings(manifest.workload), sort_keys=True)
             except (TypeError, AttributeError):
                 raise UsageError(
                     f"{directory}: its workload contains values of a wrong type: leave this plan out"

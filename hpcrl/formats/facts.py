@@ -37,6 +37,14 @@ def computed(
     )
 
 
+def settings(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a workload sets for all of its cells, by name, as far as cells compute by it. A cell's configuration comes first."""
+    kept, _ = computed(workload, {}, ())
+    hyperparameters, variables = kept.pop("hyperparameters", {}), kept.pop("env", {})
+    all_of_it = {**kept, **hyperparameters, **{f"env.{name}": value for name, value in variables.items()}}
+    return {name: value for name, value in all_of_it.items() if value not in (None, {}, [])}
+
+
 @dataclass(frozen=True)
 class Asked:
     """What one cell, or the job of a stage, asks for: cores and MiB of each rank, seconds, nodes, ranks, GPUs in all.

@@ -27,7 +27,7 @@ from typing import Any
 
 from hpcrl.catalogue.training import frameworks_of
 from hpcrl.errors import UsageError, count, suggestion
-from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, computed, read_asked, read_cluster, read_study
+from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, read_asked, read_cluster, read_study
 from hpcrl.formats.files import is_plain_name, open_of_stranger
 from hpcrl.formats.shapes import first_wrong_field, shown
 from hpcrl.pins import Requirement, read_requirements, unhashed
@@ -193,14 +193,6 @@ class Plan:
     def runs_command(self) -> bool:
         """Whether the cells run a command of the user, not built-in training."""
         return bool(self.workload.get("command"))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the study sets for all of its cells, by name: its workload, as far as cells compute by it. A cell's configuration comes first."""
-        workload, _ = computed(self.workload, {}, ())
-        hyperparameters, variables = workload.pop("hyperparameters", {}), workload.pop("env", {})
-        all_of_it = {**workload, **hyperparameters, **{f"env.{name}": value for name, value in variables.items()}}
-        return {name: value for name, value in all_of_it.items() if value not in (None, {}, [])}
 
     def is_wanted(self, job: Job) -> bool:
         """Tell whether a job is submitted: the message is one only if it has a receiver."""
@@ -439,17 +431,12 @@ def has_digest(path: Path, digest: str | None) -> bool:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def every_cell(directory: Path, plan: Plan) -> Iterator[Cell]:
-    """Read the cells of all generations of a plan, each cell once, from the newest generation that has it.
+def every_cell(directory: Path, plan: Plan) -> Iterator[tuple[Plan, Cell]]:
+    """Read the cells of all generations of a plan, each cell once, with the newest manifest that has it.
 
     Raises:
         UsageError: a line or a manifest is damaged.
     """
-    return (cell for _, cell in every_planned_cell(directory, plan))
-
-
-def every_planned_cell(directory: Path, plan: Plan) -> Iterator[tuple[Plan, Cell]]:
-    """Read the cells as :func:`every_cell` does, each with the manifest that has it."""
     seen: set[str] = set()
     files: set[str] = set()
     for manifest in every_generation(directory, plan):

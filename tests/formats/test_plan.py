@@ -72,7 +72,7 @@ def test_cells_are_those_of_the_generation(plan: Path) -> None:
     assert [cell.config["seed"] for cell in read_cells(plan)] == [2, 3]
     assert [cell.config["seed"] for cell in read_cells(plan, now)] == [2, 3]
     assert [cell.config["seed"] for cell in read_cells(plan, read_plan(plan, 1))] == [1, 2, 3]
-    assert [cell.config["seed"] for cell in every_cell(plan, now)] == [2, 3, 1]
+    assert [cell.config["seed"] for _, cell in every_cell(plan, now)] == [2, 3, 1]
     last = list(read_cells(plan))[1]
     cell, job, index = find_cell(plan, now, last.id)
     assert (cell, job.name, index) == (last, "job-g2", 1)

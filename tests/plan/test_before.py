@@ -153,14 +153,14 @@ def test_a_raised_limit_changes_no_cell(plan: Path, extend: Extend) -> None:
     assert find_job(plan, STEM)[1].resources["time"] == 600
     assert find_job(plan, f"{STEM}-g2")[1].resources["time"] == 3600
     # Of a cell of both generations the newest is what it is.
-    assert [cell.resources["time"] for cell in every_cell(plan, read_plan(plan))] == [3600, 3600]
+    assert [cell.resources["time"] for _, cell in every_cell(plan, read_plan(plan))] == [3600, 3600]
 
 
 def test_cells_that_the_study_has_no_more_stay_known(plan: Path, extend: Extend) -> None:
     extend(axes={"variant": ["a", "b"]})
     files = extend(axes={"variant": ["b", "c"]})
     assert files.changes == Changes(1, 1, 1, [])
-    assert [cell.config["variant"] for cell in every_cell(plan, read_plan(plan))] == ["b", "c", "a"]
+    assert [cell.config["variant"] for _, cell in every_cell(plan, read_plan(plan))] == ["b", "c", "a"]
     # As many cells from the same script are still other cells, so the job is another one.
     assert [job.name for job in read_plan(plan).cell_jobs()] == [f"{STEM}-g2"]
 
