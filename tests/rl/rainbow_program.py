@@ -24,7 +24,7 @@ from hpcrl.telemetry.phases import PhaseClock
 
 SETTINGS = Settings(
     total_steps=400, hidden=(16,), learning_rate=1e-2, final_learning_rate=1e-3, learning_starts=50, batch_size=32, target_interval=20,
-    gamma=0.5, atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=200, evaluation_episodes=2,
+    gamma=0.5, n_step=3, atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=200, evaluation_episodes=2,
 )  # fmt: skip
 NOTHING: dict[str, Any] = {
     "double": False, "dueling": False, "prioritized": False, "n_step": 1, "noisy": False, "distributional": False

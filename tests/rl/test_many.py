@@ -36,7 +36,7 @@ SMALL = Settings(
 )  # fmt: skip
 RAINBOW = rainbow.Settings(
     total_steps=960, hidden=(16,), learning_rate=1e-2, batch_size=16, learning_starts=96, train_interval=24, updates=3,
-    target_interval=50, atoms=11, value_minimum=-5.0, value_maximum=5.0, evaluation_interval=240, evaluation_episodes=3,
+    target_interval=50, n_step=3, atoms=11, value_minimum=-5.0, value_maximum=5.0, evaluation_interval=240, evaluation_episodes=3,
 )  # fmt: skip
 # The parts of Rainbow that change how it explores and what it stores: all of them, and none.
 RAINBOWS = [RAINBOW, replace(RAINBOW, noisy=False, prioritized=False, n_step=1)]

@@ -205,7 +205,7 @@ def test_priorities_decide_what_is_drawn_and_weights_make_up_for_it() -> None:
 
 LEARNING = Settings(
     total_steps=1_500, hidden=(16,), learning_rate=3e-3, learning_starts=50, batch_size=32, target_interval=50, gamma=0.9,
-    atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=1_500, evaluation_episodes=2,
+    n_step=3, atoms=21, value_minimum=-2.0, value_maximum=2.0, evaluation_interval=1_500, evaluation_episodes=2,
 )  # fmt: skip
 
 
