@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcrl.collect.values import Values, checked_number
 from hpcrl.formats.files import is_plain_name
+from hpcrl.formats.mappings import first_wrong_mapping, first_wrong_value
 from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Frame, Layout, Layouts, RecordError, read_frames
 from hpcrl.formats.shapes import COUNT, FACTS, MAX_WORDS, NUMBER, TEXT, TRUTH, first_wrong, shown
 
@@ -27,16 +28,6 @@ _HEADER_TOO = {
     "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "search": TEXT, "profile": TEXT,
     "submission": TEXT,
 }  # fmt: skip
-_HARDWARE = {
-    "cpu": TEXT,
-    "threads": COUNT,
-    "memory": NUMBER,
-    "kernel": TEXT,
-    "gpu_driver": TEXT,
-    "os": TEXT,
-    "os_version": TEXT,
-    "virtual": TEXT,
-}
 _CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT, "surroundings": TEXT}
 _FOOTER = {
     "reason": TEXT, "wall_time": NUMBER, "training_time": NUMBER, "setup_time": NUMBER, "compile_time": NUMBER,
@@ -325,15 +316,21 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
     calibration = payload.get("calibration") or {}
     _check_names("a calibration", calibration)
     _check("header", calibration, dict.fromkeys(calibration, NUMBER), required=True)
-    _check("header", payload["hardware"], _HARDWARE)
-    if not all(isinstance(name, str) for name in _list(payload["hardware"].get("gpus") or [])):
-        raise RecordError("has a wrong header: 'gpus': expected names")
+    if wrong := first_wrong_value("hardware", payload["hardware"]):
+        raise RecordError(f"has a wrong header: {wrong}")
+    _check_text("header", "surroundings", payload.get("code") or {})
     return {name: payload[name] for name in HEADER if name in payload}
 
 
 def _check(where: str, payload: Mapping[str, Any], kinds: Mapping[str, str], required: bool = False) -> None:
     if wrong := first_wrong(payload, kinds, required):
         raise RecordError(f"has a wrong {where}: {wrong}")
+
+
+def _check_text(where: str, name: str, payload: Mapping[str, Any]) -> None:
+    """Check a text that contains a mapping."""
+    if payload.get(name) and (wrong := first_wrong_mapping(name, payload[name])):
+        raise RecordError(f"has a wrong {where}: {name!r}: {wrong}")
 
 
 def _check_names(where: str, payload: Mapping[str, Any]) -> None:
@@ -391,4 +388,5 @@ def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(outcome, str) or outcome not in OUTCOMES:
         raise RecordError(f"has a footer with an unknown outcome: {shown(outcome)!r}")
     _check("footer", payload, _FOOTER)
+    _check_text("footer", "messages", payload)
     return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}

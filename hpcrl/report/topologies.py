@@ -70,7 +70,7 @@ def with_topology(rows: pd.DataFrame) -> pd.DataFrame:
     done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]
     done = done[done["workload"] != "command"]  # its axes have names and values of its own
     configs = [json.loads(text) for text in done["config"]]
-    sent = [len(json.loads(text)["transitions"]) if isinstance(text, str) else 0 for text in done["messages"]]
+    sent = [len(json.loads(text).get("transitions") or []) if isinstance(text, str) else 0 for text in done["messages"]]
     return done.assign(
         topology=[
             str(config.get("topology", "actors" if number_of else SEQUENTIAL))

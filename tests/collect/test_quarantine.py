@@ -91,6 +91,10 @@ def test_text_that_is_no_unicode_is_kept_as_far_as_it_goes(
     [
         ({"calibration": {"matrix": "fast"}}, {}, "has a wrong header: 'matrix': expected a number, got 'fast'"),
         ({"calibration": {"matrix": None}}, {}, "has a wrong header: 'matrix': expected a number, got 'None'"),
+        ({"hardware": {"gpus": [1]}}, {}, "has a wrong header: 'gpus': expected a list of names"),
+        ({"hardware": {"host": 3}}, {}, "has a wrong header: 'host': expected text, got '3'"),
+        ({"code": {"surroundings": "[]"}}, {}, "has a wrong header: 'surroundings': expected a mapping as JSON"),
+        ({}, {"messages": "many"}, "has a wrong footer: 'messages': expected a mapping as JSON"),
         ({}, {"outcome": np.ones((0, 0))}, "has a footer with an unknown outcome: '[]'"),
     ],
 )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ import pytest
 from hpcrl.collect.merge import collect
 from hpcrl.formats.runs import hosts
 from hpcrl.formats.tables import SCHEMAS, load_table
-from tests.builders import cells_of, dqn_study, planned, ranks_study, write_record
+from tests.builders import cells_of, command_study, dqn_study, planned, ranks_study, write_record
 from tests.collect.gathering import no_slurm
 from tests.conftest import Shown
 
@@ -65,3 +66,47 @@ def test_a_dataset_of_a_stranger_writes_nothing_elsewhere(
         assert shown.code == 2
         assert f"{dataset}: contains a {column} named {name!r}, which no plan gives" in shown.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+WRONG = [
+    ("settings", "{not json", "expected a mapping as JSON"),
+    ("settings", "[1]", "expected a mapping as JSON"),
+    ("config", "[" * 10**5, "expected a mapping as JSON"),
+    ("settings", '{"a": "' + "v" * 300_000 + '"}', "expected at most 262144 characters, got 300009"),
+    ("config", '{"framework": {"x": 1}}', "'framework': expected text, got \"{'x': 1}\""),
+    ("config", '{"actors": "many"}', "'actors': expected a whole number, got 'many'"),
+    ("hardware", '{"gpus": "none"}', "'gpus': expected a list of names"),
+    ("hardware", '{"threads": "two"}', "'threads': expected a whole number, got 'two'"),
+    ("messages", '{"transitions": ["many"]}', "'transitions': expected a list of whole numbers"),
+]
+
+
+@pytest.mark.parametrize(("column", "text", "expected"), WRONG, ids=range(len(WRONG)))
+def test_a_mapping_in_a_dataset_of_a_stranger_is_what_its_column_should_hold(
+    tmp_path: Path, hpcrl: Callable[..., Shown], column: str, text: str, expected: str
+) -> None:
+    dataset = with_text(tmp_path, dqn_study(), column, text)
+    shown = hpcrl("report", str(dataset), "--figures", "none")
+    assert shown.code == 2
+    assert shown.err.startswith(
+        f"hpcrl: {dataset}: column {column!r} of its cells contains what no plan gives ({expected})"
+    )
+
+
+def test_the_axes_of_a_users_command_have_any_values(tmp_path: Path) -> None:
+    dataset = with_text(tmp_path, command_study(["true"]), "config", '{"actors": "many", "clip": Infinity}')
+    assert list(load_table(dataset, "runs")["actors"]) == ["many"]
+
+
+def with_text(tmp_path: Path, study: dict[str, Any], column: str, text: str) -> Path:
+    """Return a dataset whose cell has another text in a column."""
+    plan, dataset = planned(tmp_path / "p", study), tmp_path / "d"
+    write_record(plan, cells_of(plan)[0])
+    collect([plan], dataset, no_slurm())
+    (part,) = (dataset / "cells").glob("*.parquet")
+    table = pq.read_table(part)
+    place, kind = table.column_names.index(column), table.schema.field(column).type
+    changed = pa.array([text], pa.string())
+    changed = changed.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else changed
+    pq.write_table(table.set_column(place, table.schema.field(place), changed), part)
+    return dataset

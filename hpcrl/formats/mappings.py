@@ -1,0 +1,68 @@
+"""Columns of a dataset, and texts of a record, that contain a mapping as JSON: a stranger may have written them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hpcrl.formats.shapes import COUNT, MAX_WORDS, NUMBER, TEXT, first_wrong
+
+HARDWARE = {
+    "cpu": TEXT,
+    "threads": COUNT,
+    "memory": NUMBER,
+    "kernel": TEXT,
+    "gpu_driver": TEXT,
+    "os": TEXT,
+    "os_version": TEXT,
+    "virtual": TEXT,
+    "host": TEXT,
+}
+_CONFIG = {
+    "algorithm": TEXT,
+    "framework": TEXT,
+    "execution": TEXT,
+    "topology": TEXT,
+    "actors": COUNT,
+    "step_latency": NUMBER,
+}
+# The columns of `cells`, and the types of what reports read of them.
+COLUMNS: dict[str, Mapping[str, str]] = {
+    "config": _CONFIG,
+    "settings": {},
+    "versions": {},
+    "variables": {},
+    "hardware": HARDWARE,
+    "messages": {},
+    "surroundings": {},
+}
+_LISTS = {"hardware": ("gpus", str), "messages": ("transitions", int)}
+
+
+def first_wrong_mapping(column: str, text: str, typed: bool = True) -> str | None:
+    """Return what is wrong with the text of a column, as in ``expected a mapping as JSON``; None if nothing is.
+
+    Args:
+        typed: whether the values of known names have the types of built-in training: the axes of a user's own command may have any.
+    """
+    if len(text) > MAX_WORDS:
+        return f"expected at most {MAX_WORDS} characters, got {len(text)}"
+    try:
+        known = json.loads(text)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
+        return "expected a mapping as JSON"
+    return first_wrong_value(column, known) if typed else None
+
+
+def first_wrong_value(column: str, known: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first value of another type than its name has in a column; None if nothing is."""
+    if wrong := first_wrong(known, COLUMNS[column]):
+        return wrong
+    name, kind = _LISTS.get(column, ("", str))
+    values = known.get(name) or []
+    if not (isinstance(values, list) and all(type(value) is kind for value in values)):
+        return f"{name!r}: expected a list of {'names' if kind is str else 'whole numbers'}"
+    return None
