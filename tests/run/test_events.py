@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -162,5 +161,5 @@ def test_tensorboard_shows_the_cells_of_a_plan(tmp_path: Path) -> None:
         points = ask(f"scalars?run={ids[1]}&tag=return%2Fevaluation")
         assert [step for _, step, _ in points] == [500, 1000, 1500]
     finally:
-        server.send_signal(signal.SIGINT)
+        server.terminate()
         server.wait(timeout=60)
