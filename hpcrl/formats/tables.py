@@ -500,7 +500,7 @@ def _check_mappings(dataset: Path, cells: pa.Table) -> None:
     for column in COLUMNS:
         pairs = cells.select(["workload", column]).group_by(["workload", column]).aggregate([])
         for workload, text in zip(*(pairs[name].to_pylist() for name in pairs.column_names), strict=True):
-            if text is not None and (wrong := first_wrong_mapping(column, text, typed=workload != "command")):
+            if text is not None and (wrong := first_wrong_mapping(column, text, workload)):
                 raise UsageError(
                     f"{dataset}: column {column!r} of its cells contains what no plan gives ({wrong}): do not trust this dataset"
                 )

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hpcrl.collect.merge import collect
+from hpcrl.errors import UsageError
 from hpcrl.formats.runs import hosts
 from hpcrl.formats.tables import SCHEMAS, load_table
 from tests.builders import cells_of, command_study, dqn_study, planned, ranks_study, write_record
@@ -96,6 +97,9 @@ def test_a_mapping_in_a_dataset_of_a_stranger_is_what_its_column_should_hold(
 def test_the_axes_of_a_users_command_have_any_values(tmp_path: Path) -> None:
     dataset = with_text(tmp_path, command_study(["true"]), "config", '{"actors": "many", "clip": Infinity}')
     assert list(load_table(dataset, "runs")["actors"]) == ["many"]
+    dataset = with_text(tmp_path / "2", command_study(["true"]), "hardware", '{"threads": "two"}')
+    with pytest.raises(UsageError, match="'threads': expected a whole number"):
+        load_table(dataset)
 
 
 def with_text(tmp_path: Path, study: dict[str, Any], column: str, text: str) -> Path:
