@@ -10,7 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.files import is_plain_name
 from hpcrl.formats.plan import MANIFEST
+
+# Columns that files and directories are named after.
+_NAMES = ("study", "cluster", "plan", "cell", "attempt")
 
 
 def instead_of(directory: Path, index: str) -> str:
@@ -42,3 +46,17 @@ def reading(part: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:
             raise UsageError(f"{part}: cannot be read: {os.strerror(error.errno)}") from None
         raise UsageError(f"{part}: is damaged: collect again into a new directory") from None
+
+
+def check_names(dataset: Path, rows: pa.Table) -> None:
+    """Check the names that files and directories get.
+
+    Raises:
+        UsageError: no plan gives a name like one of these, and a file of that name could be outside the directory.
+    """
+    for column in _NAMES:
+        for name in rows[column].unique().to_pylist() if column in rows.column_names else ():
+            if name is not None and not is_plain_name(name):
+                raise UsageError(
+                    f"{dataset}: contains a {column} named {name[:80]!r}, which no plan gives: do not trust this dataset"
+                )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from hpcrl.errors import UsageError
 from hpcrl.formats.shapes import COUNT, MAX_WORDS, NUMBER, TEXT, first_wrong
 
 HARDWARE = {
@@ -66,3 +70,18 @@ def first_wrong_value(column: str, known: Mapping[str, Any]) -> str | None:
     if not (isinstance(values, list) and all(type(value) is kind for value in values)):
         return f"{name!r}: expected a list of {'names' if kind is str else 'whole numbers'}"
     return None
+
+
+def check_mappings(dataset: Path, cells: pa.Table) -> None:
+    """Check every different text in the columns of the table ``cells`` of a dataset.
+
+    Raises:
+        UsageError: one is not what its column should hold.
+    """
+    for column in COLUMNS:
+        pairs = cells.select(["workload", column]).group_by(["workload", column]).aggregate([])
+        for workload, text in zip(*(pairs[name].to_pylist() for name in pairs.column_names), strict=True):
+            if text is not None and (wrong := first_wrong_mapping(column, text, workload)):
+                raise UsageError(
+                    f"{dataset}: column {column!r} of its cells contains what no plan gives ({wrong}): do not trust this dataset"
+                )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from hpcrl.errors import UsageError, suggestion
-from hpcrl.formats.damage import instead_of, reading
-from hpcrl.formats.files import is_plain_name, open_of_stranger
-from hpcrl.formats.mappings import COLUMNS, first_wrong_mapping
+from hpcrl.formats.damage import check_names, instead_of, reading
+from hpcrl.formats.files import open_of_stranger
+from hpcrl.formats.mappings import check_mappings
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.runs import runs
 from hpcrl.formats.shapes import COUNT, FACTS, first_wrong
@@ -476,34 +476,10 @@ def load_table(dataset: str | PathLike[str], table: str = "cells") -> pandas.Dat
     if not parts:
         return _plain(SCHEMAS[table]).empty_table().to_pandas()
     rows = pa.concat_tables(parts)
-    for name in _NAMES:
-        if name in rows.column_names:
-            _check_names(directory, name, rows[name])
+    check_names(directory, rows)
     if table == "cells":
-        _check_mappings(directory, rows)
+        check_mappings(directory, rows)
     return rows.cast(_plain(SCHEMAS[table])).to_pandas()
-
-
-# Columns that files and directories are named after.
-_NAMES = ("study", "cluster", "plan", "cell", "attempt")
-
-
-def _check_names(dataset: Path, column: str, values: pa.ChunkedArray) -> None:
-    for name in values.unique().to_pylist():
-        if name is not None and not is_plain_name(name):
-            raise UsageError(
-                f"{dataset}: contains a {column} named {name[:80]!r}, which no plan gives: do not trust this dataset"
-            )
-
-
-def _check_mappings(dataset: Path, cells: pa.Table) -> None:
-    for column in COLUMNS:
-        pairs = cells.select(["workload", column]).group_by(["workload", column]).aggregate([])
-        for workload, text in zip(*(pairs[name].to_pylist() for name in pairs.column_names), strict=True):
-            if text is not None and (wrong := first_wrong_mapping(column, text, workload)):
-                raise UsageError(
-                    f"{dataset}: column {column!r} of its cells contains what no plan gives ({wrong}): do not trust this dataset"
-                )
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 PARTS = ("catalogue", "formats", "run", "rl", "slurm", "telemetry")
 # The tables of a dataset need pyarrow, which no cell's environment has.
-NOT_IN_CELLS = ("formats/damage.py", "formats/tables.py")
+NOT_IN_CELLS = ("formats/damage.py", "formats/mappings.py", "formats/tables.py")
 
 
 @cache
