@@ -33,7 +33,8 @@ from hpcrl.catalogue.images import side_of
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.formats.files import open_of_stranger
-from hpcrl.formats.plan import Cell, Plan, agent_file, find_cell, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import Cell, Plan, agent_file, read_plan
 from hpcrl.rl import checkpoint
 from hpcrl.rl.envs.bounded import stretched
 from hpcrl.rl.interfaces import Algorithm, Space, Weights

@@ -92,9 +92,7 @@ def explores() -> dict[str, Any]:
         learner: Any = learner_of("jax", "fused", made, first_weights(made))
         own = SimpleNamespace(key=jax.random.key_data(jax.random.key(1)), state=jnp.zeros(4))
         choose = jax.jit(
-            lambda step, learner=learner, own=own: fused_rainbow.chosen(
-                learner, SimpleNamespace(online=learner.vectors["online"], own=own, step=step)
-            )
+            lambda step, learner=learner, own=own: fused_rainbow.policy(learner, learner.vectors["online"])(own, step)
         )
         shares[str(noisy)] = float(np.mean([int(choose(jnp.int32(step))) for step in range(200)]))
     return shares

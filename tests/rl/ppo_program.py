@@ -67,9 +67,10 @@ def values(weights: Weights, observations: list[list[float]]) -> list[float]:
 
 def resumed(framework: str, execution: str) -> dict[str, bool]:
     """Tell whether a run that is stopped after four of six rollouts has other weights and moments, and the same when it is resumed."""
-    # The compiled loop has the environments in its checkpoint.
-    make: Callable[[], Any] = partial(Probe, 5) if execution == "fused" else TwoSteps
-    scaled = replace(SETTINGS, total_steps=288, evaluation_interval=144, normalize_observations=True, normalize_rewards=True)  # fmt: skip
+    # The compiled loop has the environments in its checkpoint, and takes both rollouts between two evaluations before it asks whether to stop.
+    fused = execution == "fused"
+    make: Callable[[], Any] = partial(Probe, 5) if fused else TwoSteps
+    scaled = replace(SETTINGS, total_steps=288, evaluation_interval=96, normalize_observations=True, normalize_rewards=True)  # fmt: skip
 
     def end(**given: Any) -> list[bytes]:
         training = make_training("ppo", scaled, framework, execution, make, Run(3, Silent(), PhaseClock()))
@@ -77,7 +78,7 @@ def resumed(framework: str, execution: str) -> dict[str, bool]:
         arrays = [*training.learner.weights("both").values(), *(training.loop.moments() or ())]
         return [np.asarray(array).tobytes() for array in arrays]
 
-    whole, asked = end(), iter([*[False] * 4, *[True] * 10])
+    whole, asked = end(), iter([*[False] * (2 if fused else 4), *[True] * 10])
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "checkpoint.npz")
         stopped = end(stop=lambda: next(asked), checkpoint_file=file)

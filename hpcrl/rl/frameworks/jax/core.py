@@ -72,12 +72,12 @@ class Learner:
 
         return acting
 
-    def sampler(self, *vectors: jax.Array) -> Callable[..., tuple[jax.Array, ...]]:
-        """Return `pure_sample` of vectors whose layers are cut once, for a loop that does not change them."""
+    def policy(self, name: str, *vectors: jax.Array) -> Callable[..., Any]:
+        """Return `pure_greedy` or `pure_sample` (by `name` without "pure") of vectors whose layers are cut once, for a loop that does not change them."""
         groups = (self.algorithm.acts_with, *self.algorithm.samples_with)
-        networks = [self._layouts[group].layers(vector) for group, vector in zip(groups, vectors, strict=True)]
-        page, settings = self._page, self._settings
-        return lambda observations, noise: page.sample(observations, noise, settings, *networks)
+        networks = [self._layouts[group].layers(vector) for group, vector in zip(groups, vectors, strict=False)]
+        function, settings = getattr(self._page, name), self._settings
+        return lambda *arrays: function(*arrays, settings, *networks)
 
     def _gradient(self, step: Step) -> Callable[[jax.Array, Constants, Any], tuple[jax.Array, tuple[jax.Array, ...]]]:
         """Return the pure function: vector, constants, batch -> flat gradient, aux."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, duel, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, chosen, duel, forward
 
 
 def q_values(online: Layers, observations: jax.Array, settings: Any) -> jax.Array:
@@ -26,10 +25,7 @@ def loss(online: Layers, batch: Any, settings: Any, target: Layers) -> jax.Array
     """Return the mean Huber or squared error of Q(s, a) against r + gamma (1 - terminated) max_a' Q_target(s', a')."""
     observations, actions, rewards, following, terminated = batch
     values = q_values(target, following, settings)
-    if settings.double:
-        best = jnp.take_along_axis(values, q_values(online, following, settings).argmax(1)[:, None], 1)[:, 0]
-    else:
-        best = values.max(1)
+    best = chosen(values, q_values(online, following, settings).argmax(1)) if settings.double else values.max(1)
     wanted = jax.lax.stop_gradient(rewards + settings.gamma * (1 - terminated) * best)
-    errors = jnp.take_along_axis(q_values(online, observations, settings), actions[:, None], 1)[:, 0] - wanted
+    errors = chosen(q_values(online, observations, settings), actions) - wanted
     return (optax.huber_loss(errors) if settings.loss == "huber" else errors**2).mean()

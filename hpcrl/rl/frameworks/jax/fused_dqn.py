@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -62,6 +63,7 @@ def epsilon(settings: Any, step: jax.Array) -> jax.Array:
     return schedule(settings.initial_epsilon, settings.final_epsilon, exploring, step)
 
 
-def chosen(learner: Learner, carry: Any) -> jax.Array:
-    """Return the greedy action."""
-    return learner.pure_greedy(carry.online, carry.own.state[None])[0].astype(jnp.int32)
+def policy(learner: Learner, vector: jax.Array) -> Callable[[Any, jax.Array], jax.Array]:
+    """Return the greedy action's choice by the loop's state and step, for steps that do not change the vector."""
+    greedy = learner.policy("greedy", vector)
+    return lambda own, step: greedy(own.state[None])[0].astype(jnp.int32)

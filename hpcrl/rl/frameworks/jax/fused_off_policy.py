@@ -8,6 +8,7 @@ actions are those of the algorithm's module ``fused_<algorithm>`` of this packag
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ class State(NamedTuple):
 class Carry(NamedTuple):
     """Everything that a step reads and writes; `online`, `slots` and `target` are the learner's."""
 
-    step: jax.Array
+    step: jax.Array | np.int32
     own: State
     online: jax.Array
     slots: Any
@@ -62,6 +63,7 @@ class Happened(NamedTuple):
     length: jax.Array
 
 
+Drawn = tuple[jax.Array, jax.Array, jax.Array]
 Episodes = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -90,21 +92,24 @@ class FusedLoop:
 
     def _carry(self) -> Carry:
         vectors, slots = self._learner.vectors, self._learner.slots
-        return Carry(jnp.int32(self.step), self._own, vectors[self._group], slots[self._group], vectors[self._target])
+        return Carry(np.int32(self.step), self._own, vectors[self._group], slots[self._group], vectors[self._target])
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
         if stop():
             return False
         self._clock.switch("fused")
-        carry, (ended, values, lengths) = self._programs[until - self.step](self._carry())
+        carry, episodes = self._programs[until - self.step](self._carry())
         jax.block_until_ready(carry)
         self._clock.switch("other")
         self._own = carry.own
         self._learner.vectors |= {self._group: carry.online, self._target: carry.target}
         self._learner.slots[self._group] = carry.slots
-        for index in np.flatnonzero(np.asarray(ended)):
+        ended, values, lengths = (np.asarray(array) for array in episodes)
+        for index, value, length in zip(
+            np.flatnonzero(ended).tolist(), values[ended].tolist(), lengths[ended].tolist(), strict=True
+        ):
             self.episodes += 1
-            self._reporter.episode(self.step + int(index) + 1, float(values[index]), int(lengths[index]))
+            self._reporter.episode(self.step + index + 1, value, length)
         self.step = until
         self._reporter.progress(self.step, self._settings.total_steps)
         return True
@@ -163,43 +168,57 @@ def _advance(
         changing, _ = jax.lax.scan(one, (carry.online, carry.slots, own.scores), parts.draws(settings, key, carry.step))
         return changing
 
-    def body(carry: Carry, drawn: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Carry, Episodes]:
-        luck, choice, restart = drawn
-        own = carry.own
-        action = jax.lax.cond(
-            luck < parts.epsilon(settings, carry.step), lambda: choice, lambda: parts.chosen(learner, carry)
-        )
-        following, reward, terminated = world.step(own.state, action)
-        value, length = own.value + reward, own.length + 1
-        ended = terminated | (length >= limit)
-        place = carry.step % settings.buffer_size
-        happened = Happened(place, own.state, action, reward, following, terminated, ended, length)
-        stored, scores = parts.added(settings, own.stored, own.scores, happened)
-        step = carry.step + 1
-        target = jnp.where(step % learner.algorithm.sync_every == 0, carry.online, carry.target)
-        own = own._replace(
-            state=jnp.where(ended, restart, following),
-            value=jnp.where(ended, 0.0, value),
-            length=jnp.where(ended, 0, length),
-            stored=stored,
-            scores=scores,
-        )
+    def steps(carry: Carry, drawn: Drawn) -> tuple[Carry, Episodes]:
+        """Take steps with one policy, then learn if it is due."""
+        choose = parts.policy(learner, carry.online)
+
+        def one(moving: tuple[jax.Array, State], drawn: Drawn) -> tuple[tuple[jax.Array, State], Episodes]:
+            (step, own), (luck, choice, restart) = moving, drawn
+            explore = luck < parts.epsilon(settings, step)
+            action = jax.lax.cond(explore, lambda: choice, lambda: choose(own, step))
+            following, reward, terminated = world.step(own.state, action)
+            value, length = own.value + reward, own.length + 1
+            ended = terminated | (length >= limit)
+            place = step % settings.buffer_size
+            happened = Happened(place, own.state, action, reward, following, terminated, ended, length)
+            stored, scores = parts.added(settings, own.stored, own.scores, happened)
+            own = own._replace(
+                state=jnp.where(ended, restart, following),
+                value=jnp.where(ended, 0.0, value),
+                length=jnp.where(ended, 0, length),
+                stored=stored,
+                scores=scores,
+            )
+            return (step + 1, own), (ended, value, length)
+
+        (step, own), episodes = jax.lax.scan(one, (carry.step, carry.own), drawn, unroll=2)
+        every = learner.algorithm.sync_every
+        target = jnp.where(step // every > carry.step // every, carry.online, carry.target)
         carry = carry._replace(step=step, own=own, target=target)
         due = (step % settings.train_interval == 0) & (step >= settings.learning_starts)
         online, slots, scores = jax.lax.cond(
             due, learn, lambda carry: (carry.online, carry.slots, carry.own.scores), carry
         )
-        carry = carry._replace(online=online, slots=slots, own=own._replace(scores=scores))
-        return carry, (ended, value, length)
+        return carry._replace(online=online, slots=slots, own=own._replace(scores=scores)), episodes
 
     # Drawn for all steps at once: with one key per step, the random numbers would cost more than the environment.
     key, *streams = jax.random.split(jax.random.wrap_key_data(carry.own.key), 4)
-    drawn = (
+    drawn: Drawn = (
         jax.random.uniform(streams[0], (count,)),
         jax.random.randint(streams[1], (count,), 0, world.actions),
         jax.vmap(world.reset)(jax.random.split(streams[2], count)),
     )
-    return jax.lax.scan(body, carry._replace(own=carry.own._replace(key=jax.random.key_data(key))), drawn)
+    carry = carry._replace(own=carry.own._replace(key=jax.random.key_data(key)))
+    # It learns only at multiples of this number of steps, and each call begins at one. Only the last call of a training has a rest.
+    together = math.gcd(settings.evaluation_interval, settings.train_interval)
+    whole = count - count % together
+    rows = jax.tree.map(lambda array: array[:whole].reshape(-1, together, *array.shape[1:]), drawn)
+    carry, episodes = jax.lax.scan(steps, carry, rows)
+    episodes = jax.tree.map(lambda array: array.reshape(whole), episodes)
+    if whole < count:
+        carry, last = steps(carry, jax.tree.map(lambda array: array[whole:], drawn))
+        episodes = jax.tree.map(lambda *arrays: jnp.concatenate(arrays), episodes, last)
+    return carry, episodes
 
 
 def make_loop(

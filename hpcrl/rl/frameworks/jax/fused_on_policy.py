@@ -19,6 +19,7 @@ from hpcrl.rl.envs.jax.registry import world_of
 from hpcrl.rl.envs.jax.world import World
 from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.fused_rollout import Episodes, State, Transition, advantages, rollout
+from hpcrl.rl.frameworks.jax.permuting import permutations
 from hpcrl.rl.frameworks.jax.schedules import schedule
 from hpcrl.rl.interfaces import Algorithm, Step
 from hpcrl.rl.measures import Measures
@@ -30,14 +31,20 @@ from hpcrl.rl.runs import Run
 class Carry(NamedTuple):
     """Everything that a rollout reads and writes; the vectors and the optimiser's slots of each group are the learner's."""
 
-    step: jax.Array
+    step: jax.Array | np.int32
     environments: State
     vectors: dict[str, jax.Array]
     slots: dict[str, Any]
 
 
+Results = tuple[Episodes, tuple[jax.Array, ...]]
+
+# Rollouts of a compiled call: between two calls Python costs as much as a fortieth of a small rollout, and asks whether to stop.
+_TOGETHER = 16
+
+
 class FusedLoop:
-    """Advances by one compiled call per rollout. `implementation` is the algorithm's module, which makes batches."""
+    """Advances by compiled calls of some rollouts each. `implementation` is the algorithm's module, which makes batches."""
 
     def __init__(self, learner: Learner, implementation: Any, environment: Any, run: Run) -> None:
         settings = learner.algorithm.settings
@@ -55,44 +62,45 @@ class FusedLoop:
             discounted=jnp.zeros(count),
             moments=jax.tree.map(jnp.asarray, {"observations": none_yet(world.inputs), "returns": none_yet()}),
         )
-        self._moments = none_yet(world.inputs)
         self._measures = Measures(learner.algorithm.steps[-1].aux)
-        program = jax.jit(partial(_rollout_and_updates, learner, implementation, world, limit), donate_argnums=0)
+        program = jax.jit(partial(_rollouts, learner, implementation, world, limit), donate_argnums=0)
         # Compiled beforehand, so that training contains no compilation.
-        self._program = program.lower(self._carry()).compile()
+        self._program = program.lower(self._carry(), np.int32(1)).compile()
         for evaluated in (1, settings.evaluation_episodes):
             learner.act(np.zeros((evaluated, world.inputs), np.float32))
 
     def _carry(self) -> Carry:
         learner = self._learner
-        return Carry(jnp.int32(self.step), self._environments, dict(learner.vectors), dict(learner.slots))
+        return Carry(np.int32(self.step), self._environments, dict(learner.vectors), dict(learner.slots))
 
     def _shown(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return observations as the policy sees them."""
-        if not self._settings.normalize_observations:
-            return observations
-        shown: NDArray[np.float32] = centred(observations, self._moments)
+        moments = self.moments()
+        shown: NDArray[np.float32] = observations if moments is None else centred(observations, moments)
         return shown
 
     def advance(self, until: int, stop: Callable[[], bool]) -> bool:
-        count = self._settings.environments
+        environments = self._settings.environments
+        size = environments * self._settings.rollout_steps
         while self.step < until:
             if stop():
                 return False
+            rollouts = min(_TOGETHER, -(-(until - self.step) // size))
             self._clock.switch("fused")
-            carry, episodes, aux = self._program(self._carry())
+            carry, (episodes, aux) = self._program(self._carry(), np.int32(rollouts))
             jax.block_until_ready(carry)
-            self._measures.add(self._learner, aux)
+            for one in zip(*(array[:rollouts] for array in self._learner.read(aux)), strict=True):
+                self._measures.add(self._learner, one)
             self._clock.switch("other")
             self._environments = carry.environments
-            self._moments = jax.tree.map(np.asarray, carry.environments.moments["observations"])
             self._learner.vectors.update(carry.vectors)
             self._learner.slots.update(carry.slots)
-            ended, values, lengths = (np.asarray(array) for array in episodes)
-            for row, place in zip(*np.nonzero(ended), strict=True):
+            ended, values, lengths = (np.asarray(array)[:rollouts].reshape(-1, environments) for array in episodes)
+            for row, value, length in zip(
+                np.nonzero(ended)[0].tolist(), values[ended].tolist(), lengths[ended].tolist(), strict=True
+            ):
                 self.episodes += 1
-                at = self.step + (int(row) + 1) * count
-                self._reporter.episode(at, float(values[row, place]), int(lengths[row, place]))
+                self._reporter.episode(self.step + (row + 1) * environments, value, length)
             self.step += ended.size
             self._reporter.progress(self.step, self._settings.total_steps)
         return True
@@ -101,7 +109,10 @@ class FusedLoop:
         return self._measures.means()
 
     def moments(self) -> Moments | None:
-        return self._moments if self._settings.normalize_observations else None
+        if not self._settings.normalize_observations:
+            return None
+        moments: Moments = jax.tree.map(np.asarray, self._environments.moments["observations"])
+        return moments
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
@@ -114,12 +125,27 @@ class FusedLoop:
         structure = jax.tree.structure(self._environments)
         leaves = [jnp.asarray(arrays[str(number)]) for number in range(len(arrays))]
         self._environments = jax.tree.unflatten(structure, leaves)
-        self._moments = jax.tree.map(np.asarray, self._environments.moments["observations"])
+
+
+def _rollouts(
+    learner: Learner, implementation: Any, world: World, limit: int, carry: Carry, count: jax.Array
+) -> tuple[Carry, Results]:
+    """Return what `count` rollouts and their updates lead to, and the results of each, in the first rows of arrays of `_TOGETHER`."""
+    whole = partial(_rollout_and_updates, learner, implementation, world, limit)
+    shapes = jax.eval_shape(whole, carry)[1]
+    kept = jax.tree.map(lambda shape: jnp.zeros((_TOGETHER, *shape.shape), shape.dtype), shapes)
+
+    def one(number: jax.Array, made: tuple[Carry, Results]) -> tuple[Carry, Results]:
+        carry, results = whole(made[0])
+        return carry, jax.tree.map(lambda array, result: array.at[number].set(result), made[1], results)
+
+    made: tuple[Carry, Results] = jax.lax.fori_loop(0, count, one, (carry, kept))
+    return made
 
 
 def _rollout_and_updates(
     learner: Learner, implementation: Any, world: World, limit: int, carry: Carry
-) -> tuple[Carry, Episodes, Any]:
+) -> tuple[Carry, Results]:
     """Return what a rollout and its updates lead to, the episodes, and the aux of the last minibatch."""
     algorithm, settings = learner.algorithm, learner.algorithm.settings
     key, exploring, permuting = jax.random.split(jax.random.wrap_key_data(carry.environments.key), 3)
@@ -168,11 +194,11 @@ def _rollout_and_updates(
         return (vectors, slots), aux
 
     size = transitions.rewards.size
-    orders = jax.vmap(lambda key: jax.random.permutation(key, size))(jax.random.split(permuting, settings.epochs))
+    orders = permutations(permuting, settings.epochs, size)
     (vectors, slots), aux = jax.lax.scan(one, (carry.vectors, carry.slots), orders.reshape(-1, settings.minibatch_size))
     environments = environments._replace(key=jax.random.key_data(key), moments=moments)
     carry = Carry(carry.step + size, environments, vectors, slots)
-    return carry, episodes, tuple(array[-1] for array in aux)
+    return carry, (episodes, tuple(array[-1] for array in aux))
 
 
 def _learn(

@@ -7,6 +7,7 @@ complete.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -132,8 +133,13 @@ def epsilon(settings: Any, step: jax.Array) -> jax.Array:
     return jnp.float32(0.0) if settings.noisy else fused_dqn.epsilon(settings, step)
 
 
-def chosen(learner: Learner, carry: Any) -> jax.Array:
-    """Return the greedy action with new noise."""
-    key = jax.random.fold_in(jax.random.wrap_key_data(carry.own.key), -1 - carry.step)
-    (actions,) = learner.pure_sample(carry.online, carry.own.state[None], drawn_noise(learner, key))
-    return actions[0].astype(jnp.int32)
+def policy(learner: Learner, vector: jax.Array) -> Callable[[Any, jax.Array], jax.Array]:
+    """Return the choice of the greedy action with new noise by the loop's state and step, for steps that do not change the vector."""
+    sample = learner.policy("sample", vector)
+
+    def choose(own: Any, step: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.wrap_key_data(own.key), -1 - step)
+        (actions,) = sample(own.state[None], drawn_noise(learner, key))
+        return actions[0].astype(jnp.int32)
+
+    return choose

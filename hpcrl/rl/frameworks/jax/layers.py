@@ -80,6 +80,11 @@ def forward(layers: Layers, observations: jax.Array, activation: str = "relu") -
     return outputs
 
 
+def chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
+    """Return the values (n,) of the chosen actions from those of all (n, actions). Compiled loops gather more slowly than they compare."""
+    return jnp.where(actions[:, None] == jnp.arange(values.shape[1]), values, 0.0).sum(1)
+
+
 def duel(output: jax.Array) -> jax.Array:
     """Return Q (n, actions, ...) of value and advantages (n, 1 + actions, ...): Q = V + A - mean(A)."""
     advantages = output[:, 1:]

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.frameworks.jax.layers import Layers, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, chosen, forward
 from hpcrl.rl.layers import halves
 
 Arrays = tuple[jax.Array, ...]
@@ -23,7 +23,7 @@ def sample(observations: jax.Array, noise: jax.Array, settings: Any, both: Layer
     actor, critic = halves(both)
     logits = forward(actor, observations, "tanh")
     actions = (logits + noise).argmax(1)
-    logs = jnp.take_along_axis(jax.nn.log_softmax(logits), actions[:, None], 1)[:, 0]
+    logs = chosen(jax.nn.log_softmax(logits), actions)
     return actions, logs, forward(critic, observations, "tanh")[:, 0]
 
 
@@ -32,7 +32,7 @@ def loss(both: Layers, batch: Any, settings: Any) -> tuple[jax.Array, Arrays]:
     observations, actions, old_logs, advantages, returns, old_values, clip = batch
     actor, critic = halves(both)
     logs = jax.nn.log_softmax(forward(actor, observations, "tanh"))
-    difference = jnp.take_along_axis(logs, actions[:, None], 1)[:, 0] - old_logs
+    difference = chosen(logs, actions) - old_logs
     ratio = jnp.exp(difference)
     policy = jnp.maximum(-advantages * ratio, -advantages * jnp.clip(ratio, 1 - clip, 1 + clip)).mean()
     entropy = -(jnp.exp(logs) * logs).sum(1).mean()

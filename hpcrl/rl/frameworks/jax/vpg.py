@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.frameworks.jax.layers import Layers, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, chosen, forward
 from hpcrl.rl.layers import with_log_std
 from hpcrl.rl.specification.vpg import HALF_LOG_TWO_PI
 
@@ -57,4 +57,4 @@ def _gaussian_logs(standardised: jax.Array, log_std: jax.Array) -> jax.Array:
 
 
 def _chosen(logits: jax.Array, actions: jax.Array) -> jax.Array:
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), actions[:, None], 1)[:, 0]
+    return chosen(jax.nn.log_softmax(logits), actions)
