@@ -5,7 +5,7 @@ python -m benchmarks.floors [CORE]
 CleanRL's sizes: a network of 4-120-84-2, acting on one observation, updates of 128 transitions with Adam and without clipping. The least CPU time
 of a call, in microseconds, of many rounds in turn, on one core. A call of ours goes through the learner, from NumPy's arrays to NumPy's arrays. So does
 the floor, without a learner: PyTorch with a gradient by hand, TensorFlow by the name of a concrete function, JAX by a jitted function of flat
-vectors, MXNet by a CachedOp. Nothing of it can be used for another network.
+vectors, MXNet by a CachedOp. Nothing of it can be used for another network. Then the parts of a rollout and its updates of PPO in JAX's fused mode.
 """
 
 from __future__ import annotations
@@ -43,6 +43,11 @@ def main(core: int | None = None) -> None:
                 for what in ("act", "update")
             )
             print(f"  {framework + ' ' + execution:<18}{row}", flush=True)
+        print("Least microseconds of CPU time of the parts of PPO in JAX's fused mode")
+        words = [python_of("jax"), "-m", "benchmarks.fused_parts_program"]
+        done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        for name, microseconds in json.loads(done.stdout.splitlines()[-1]).items():
+            print(f"  {name:<40} {microseconds:8.0f}", flush=True)
 
 
 if __name__ == "__main__":

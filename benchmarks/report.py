@@ -52,6 +52,7 @@ def write_dataset(directory: Path, cells: int = 10_000) -> Path:
         directory / "plan", dqn_study(name="large", title="A large study", axes=axes, seeds=5, goal=900), "sol"
     )
     draw = np.random.default_rng(0)
+    header = {"hardware": {"cpu": "C", "threads": 16, "memory": 1024**3, "gpus": [], "kernel": "6"}}
     for number, cell in enumerate(cells_of(plan)):
         config, cores = cell["config"], cell["resources"]["cpus"]
         distance = abs(np.log2(config["learning_rate"] / 1.6e-3)) + 0.3 * abs(np.log2(config["batch_size"] / 128))
@@ -59,10 +60,12 @@ def write_dataset(directory: Path, cells: int = 10_000) -> Path:
         seconds = (20.0 if config["framework"] == "torch" else 8.0) * (config["batch_size"] / 64) ** 0.4 / cores**0.5
         training = float(seconds * draw.lognormal(0, 0.05))
         if number % 997 == 0:
-            write_record(plan, cell, outcome="failed", reason="out of luck", final_score=None, training_time=None)
+            write_record(
+                plan, cell, header=header, outcome="failed", reason="out of luck", final_score=None, training_time=None
+            )
             continue
         write_record(
-            plan, cell, returns=tuple(np.linspace(9, score, 5)), final_score=score, training_time=training,
+            plan, cell, header=header, returns=tuple(np.linspace(9, score, 5)), final_score=score, training_time=training,
             wall_time=training + 3, compile_time=1.0, steps=50_000, goal_step=30_000 if score > 900 else None,
             goal_time=training / 2 if score > 900 else None,
         )  # fmt: skip

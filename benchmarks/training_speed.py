@@ -11,6 +11,7 @@ nothing depends). The table names the version of Gymnasium that each of them ste
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -191,4 +192,8 @@ def output_of(words: list[str], directory: Path, *paths: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "dqn", int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("algorithm", choices=sorted(TASKS), nargs="?", default="dqn")
+    parser.add_argument("core", type=int, nargs="?", help="the core that all run on; by default the first one")
+    options = parser.parse_args()
+    main(options.algorithm, options.core)

@@ -4,6 +4,7 @@ python -m benchmarks.update_program td3 FRAMEWORK EXECUTION BATCH   hpcrl's lear
 python -m benchmarks.update_program cleanrl SCRIPT BATCH            the lines of CleanRL's own script, unchanged
 python -m benchmarks.update_program spinning-up BATCH               a stand-in: see spinning_up.py
 python -m benchmarks.update_program products LIBRARY BATCH          its matrix products alone, in numpy or jax
+python -m benchmarks.update_program arithmetic BATCH                hpcrl's updates in JAX, many in one program, without calls
 python -m benchmarks.update_program vpg FRAMEWORK EXECUTION         an epoch of hpcrl's loop
 python -m benchmarks.update_program spinning-up-vpg                 an epoch of the stand-in
 
@@ -31,6 +32,7 @@ OBSERVATIONS, ACTIONS, HIDDEN = 17, 6, (256, 256)
 POLICY, CRITIC = (OBSERVATIONS, *HIDDEN, ACTIONS), (OBSERVATIONS + ACTIONS, *HIDDEN, 1)
 # Updates of one reading of the clock, one of each kind, and readings.
 BLOCK, READINGS = 2, 600
+BLOCKS = 20  # of one program
 ROLLOUT, EPOCHS, VPG_HIDDEN, ENVIRONMENT = 4_000, 6, (64, 64), "HalfCheetah-v5"
 
 
@@ -58,16 +60,7 @@ def batch_of(rows: int) -> tuple[Floats, ...]:
 
 def td3(framework: str, execution: str, rows: str) -> float:
     """Time the learner as its loop calls it, with the transfer of the batch."""
-    from hpcrl.catalogue.algorithms.td3 import Settings
-    from hpcrl.rl.algorithms.td3 import algorithm
-    from hpcrl.rl.frameworks import make_learner
-    from hpcrl.rl.interfaces import Space
-    from hpcrl.rl.weights import initial_weights
-
-    _prepare(framework)
-    space = Space(OBSERVATIONS, ACTIONS, bounds=((-1.0, 1.0),) * ACTIONS)
-    made = algorithm(space, Settings(hidden=HIDDEN, batch_size=int(rows)))
-    learner = make_learner(framework, execution, made, initial_weights(made, np.random.default_rng(0)))
+    made, learner = _learner(framework, execution, rows)
     batch, draw = batch_of(int(rows)), np.random.default_rng(1)
 
     def updates() -> None:
@@ -83,6 +76,46 @@ def td3(framework: str, execution: str, rows: str) -> float:
         learner.synchronize()
 
     return least(updates, READINGS) / BLOCK
+
+
+def arithmetic(rows: str) -> float:
+    """Time the updates of JAX's learner in one program: what they compute, without the calls of Python and of programs. Their noise was drawn before."""
+    import jax
+
+    made, learner = _learner("jax", "lazy", rows)
+    batch = batch_of(int(rows))
+
+    def block(state: Any, noises: Any) -> Any:
+        vectors, slots = dict(state[0]), dict(state[1])
+        for number in range(BLOCK):
+            for step in made.steps:
+                if number % step.every == 0:
+                    own, uses = (vectors[step.group], slots[step.group]), [vectors[name] for name in step.uses]
+                    learnt = learner.pure_updates[step.name](*own, uses, (*batch, noises[number]), np.float32(1e-3))
+                    vectors[step.group], slots[step.group], _ = learnt
+                    if step.name == made.sync_unit:
+                        for target, group in made.targets.items():
+                            vectors[target] += made.sync_share * (vectors[group] - vectors[target])
+        return (vectors, slots), None
+
+    noises = np.random.default_rng(1).standard_normal((BLOCKS, BLOCK, int(rows), ACTIONS)).astype(np.float32)
+    program = jax.jit(lambda state, noises: jax.lax.scan(block, state, noises)[0])
+    state = (learner.vectors, learner.slots)
+    return least(lambda: jax.block_until_ready(program(state, noises)), READINGS // BLOCKS) / BLOCKS / BLOCK
+
+
+def _learner(framework: str, execution: str, rows: str) -> tuple[Any, Any]:
+    """Return the algorithm and its learner."""
+    from hpcrl.catalogue.algorithms.td3 import Settings
+    from hpcrl.rl.algorithms.td3 import algorithm
+    from hpcrl.rl.frameworks import make_learner
+    from hpcrl.rl.interfaces import Space
+    from hpcrl.rl.weights import initial_weights
+
+    _prepare(framework)
+    space = Space(OBSERVATIONS, ACTIONS, bounds=((-1.0, 1.0),) * ACTIONS)
+    made = algorithm(space, Settings(hidden=HIDDEN, batch_size=int(rows)))
+    return made, make_learner(framework, execution, made, initial_weights(made, np.random.default_rng(0)))
 
 
 def cleanrl(script: str, rows: str) -> float:
@@ -267,8 +300,8 @@ def _prepare(framework: str) -> None:
 
 
 PROGRAMS: dict[str, Callable[..., float]] = {
-    "td3": td3, "cleanrl": cleanrl, "spinning-up": spinning_up, "products": products, "vpg": vpg,
-    "spinning-up-vpg": spinning_up_vpg,
+    "td3": td3, "cleanrl": cleanrl, "spinning-up": spinning_up, "products": products, "arithmetic": arithmetic,
+    "vpg": vpg, "spinning-up-vpg": spinning_up_vpg,
 }  # fmt: skip
 
 if __name__ == "__main__":

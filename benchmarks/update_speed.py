@@ -4,7 +4,7 @@ python -m benchmarks.update_speed [td3 | vpg] [CORE]
 
 What is measured, and how, is said in update_program.py. CleanRL's lines are run unchanged, from the scripts of its last release. Spinning Up is
 in no package index: a stand-in of its form is (spinning_up.py). The floor is the time of an update's matrix products alone, in NumPy's BLAS or
-in one program of XLA, whichever is faster. Programs run three times, one after the other in turn, and the best reading counts.
+in one program of XLA, whichever is faster. Between both is what hpcrl's updates compute in JAX, forty of them in one program. Programs run three times, one after the other in turn, and the best reading counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ BATCHES = (100, 256)
 MODES = (("torch", "eager"), ("torch", "lazy"), ("jax", "lazy"))
 SCRIPTS = ("td3_continuous_action.py", "td3_continuous_action_jax.py")
 STAND_IN = "in Spinning Up's form"
+ARITHMETIC = "what hpcrl's updates compute, jax"
 FLOORS = {library: f"matrix products alone, {library}" for library in ("numpy", "jax")}
 
 
@@ -47,6 +48,7 @@ def _updates(scripts: Path, batch: str) -> dict[str, list[str]]:
     programs[STAND_IN] = [python_of("torch"), "spinning-up", batch]
     for framework, execution in MODES:
         programs[f"hpcrl, {framework} {execution}"] = [python_of(framework), "td3", framework, execution, batch]
+    programs[ARITHMETIC] = [python_of("jax"), "arithmetic", batch]
     for library, name in FLOORS.items():
         programs[name] = [python_of("jax"), "products", library, batch]
     return programs
@@ -72,7 +74,8 @@ def _best(programs: Mapping[str, list[str]], directory: Path) -> dict[str, float
 
 def _print_updates(batch: int, best: dict[str, float]) -> None:
     floor = min(best[name] for name in FLOORS.values())
-    beside = {script: best[f"{CLEANRL}, {script}"] for script in SCRIPTS} | {STAND_IN: best[STAND_IN], "floor": floor}
+    beside = {script: best[f"{CLEANRL}, {script}"] for script in SCRIPTS} | {STAND_IN: best[STAND_IN]}
+    beside |= {"what they compute": best[ARITHMETIC], "floor": floor}
     _print_table(f"TD3, one update, batch {batch}, least of {ROUNDS} runs on one core", best, beside)
 
 

@@ -103,3 +103,12 @@ def test_floors_compute_what_the_learner_does(tmp_path: Path, framework: str, ex
     python = built_environment(framework).path / "bin/python"
     found = json.loads(run(python, code, f"{tmp_path / 'worker.zip'}:{ROOT}"))
     assert set(found) == {"act", "act floor", "update", "update floor"}
+
+
+@pytest.mark.slow
+def test_the_parts_of_the_fused_loop_are_less_than_the_whole(tmp_path: Path) -> None:
+    (tmp_path / "worker.zip").write_bytes(worker_zip())
+    code = "import benchmarks.fused_parts_program as program; program.REPEATS, program.ROUNDS = 2, 5; program.main()"
+    found = json.loads(run(built_environment("jax").path / "bin/python", code, f"{tmp_path / 'worker.zip'}:{ROOT}"))
+    whole, *parts = found.values()
+    assert len(parts) == 5 and min(parts) > 0 and max(parts) < whole

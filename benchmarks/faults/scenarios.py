@@ -107,6 +107,7 @@ def ctrl_c_at_any_moment(rig: Rig) -> None:
         pause(0.9)
         killed(process, number=signal.SIGINT)
         rig.end(process)
+    rig.wait(plan)  # the controller may act on an interrupted scancel later than the next submit asks
     rig.finish(plan)
 
 
