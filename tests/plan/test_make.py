@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrl.errors import HpcrlError, SpecError, UsageError
-from hpcrl.formats.plan import STAGES, find_cell, read_cells, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import STAGES, read_cells, read_plan
 from hpcrl.plan.diff import diff_plans
 from hpcrl.plan.directory import write_plan
 from hpcrl.plan.make import UserChoices, make_plan
