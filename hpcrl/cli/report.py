@@ -83,10 +83,10 @@ def command(
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
-        for option, value in (("--baseline", baseline), ("--usability", usability), ("--videos", videos)):
+        for option, value in (("--baseline", baseline), ("--videos", videos)):
             if value:
                 raise UsageError(f"{option}: is for a single report: leave out --site")
-        return _site(datasets, site, study, formats, paths, grid_intensity)
+        return _site(datasets, site, study, formats, paths, grid_intensity, usability)
     if len(datasets) > 1:
         raise UsageError("expected one dataset, got several: write their reports with --site DIR")
     done = api.report(
@@ -128,11 +128,12 @@ def _site(
     formats: tuple[str, ...],
     paths: tuple[Path, ...],
     grid_intensity: float | None,
+    usability: Path | None,
 ) -> int:
     from hpcrl.report.site import write_site
     from hpcrl.spec.library import Library
 
-    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity)
+    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity, usability)
     print_table(
         ["study", "title", "report"],
         [[entry.section.study, entry.section.title, f"{entry.place}/"] for entry in entries],

@@ -39,7 +39,8 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
     """Run one cell on this machine, in its own environment, as its script does."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.standing import check_training
-    from hpcrl.formats.plan import find_cell, read_plan
+    from hpcrl.formats.finding import find_cell
+    from hpcrl.formats.plan import read_plan
     from hpcrl.formats.profiles import check_profiler
     from hpcrl.surroundings import PYTHONPATH, expanded, fault
 

@@ -10,7 +10,8 @@ from hpcrl.collect.finding import Found
 from hpcrl.collect.reading import Reader
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.files import open_of_stranger
-from hpcrl.formats.plan import RECORDS, Plan, find_cell, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import RECORDS, Plan, read_plan
 from hpcrl.formats.profiles import PROFILES, Profile
 from hpcrl.formats.record import SUFFIX, RecordError, read_frames
 from hpcrl.formats.traces import TRACE, XSPACE, TraceError, chrome_trace, read_xspace

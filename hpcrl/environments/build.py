@@ -1,8 +1,8 @@
 """Build the software environments of a plan, once each, by the site's environment manager.
 
 The name of an environment's directory is the hash of its rendering, so it never changes under a running job. It
-counts as built when its marker is written, which is the last step. An interrupted build is
-continued. Two builders of one environment wait for each other.
+counts as built when its marker is written, which is the last step. What an interrupted build left is
+removed. Two builders of one environment wait for each other.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _build(environment: Environment, root: Path, site: Mapping[str, Any], report
         )
         (files / "environment.yaml").write_text(environment.conda)
         setup = tuple(site.get("setup", ()))
-        start, whole = time.monotonic(), not path.exists()
+        _remove_unfinished(path)
+        start = time.monotonic()
         _MANAGERS[site["manager"]](environment, path, files, setup)
         link_libraries(environment, path)
         if environment.build:
@@ -164,13 +165,24 @@ def _build(environment: Environment, root: Path, site: Mapping[str, Any], report
         seconds = time.monotonic() - start
         report(environment.key, "checking that it imports and trains")
         checked = check(environment, path, setup)
-        marker: dict[str, Any] = {"key": environment.key, "versions": checked.versions, "modes": checked.modes}
-        if whole:  # the time of the rest of an interrupted build says nothing
-            marker["build_seconds"] = round(seconds, 3)
+        facts = {"versions": checked.versions, "modes": checked.modes, "build_seconds": round(seconds, 3)}
+        marker = {"key": environment.key, **facts}
         write_atomically(path / MARKER, json.dumps(marker, indent=1) + "\n")
         shutil.rmtree(files)
         report(environment.key, f"built: {checked}")
     return Built(environment, path, True, checked)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what an interrupted build left: installers take packages for installed of which only a part of the files is there."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HpcrlError(
+            f"{path}: an unfinished build cannot be removed: {error.strerror or error}: remove it, or set HPCRL_ENVIRONMENTS to your own directory"
+        ) from None
 
 
 def link_libraries(environment: Environment, path: Path) -> None:
@@ -200,8 +212,7 @@ def _with_uv(environment: Environment, path: Path, files: Path, setup: Sequence[
     uv = find_uv_bin()
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     python = sys.executable if here == environment.python else environment.python
-    if not (path / "bin/python").exists():
-        call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
+    call([uv, "venv", "--quiet", "--no-project", "--python", python, path], setup)
     # The pins are complete, so no other package can be installed with them (no CUDA packages on the CPU).
     requirements: list[str | Path] = ["-r", files / "requirements.txt"]
     if environment.hashed:
@@ -226,8 +237,7 @@ def _install(environment: Environment, path: Path, what: Sequence[str | Path], s
 
 
 def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:
-    if not (path / "bin/python").exists():
-        call([f"python{environment.python}", "-m", "venv", path], setup)
+    call([f"python{environment.python}", "-m", "venv", path], setup)
     words: list[str | Path] = [path / "bin/python", "-m", "pip", "install", "--quiet", "--no-deps"]
     words += ["-r", files / "requirements.txt", *(["--require-hashes"] if environment.hashed else [])]
     call([*words, *find_links_options(environment.find_links)], setup, failed=f"{environment.key}: pip failed")
@@ -235,8 +245,6 @@ def _with_venv(environment: Environment, path: Path, files: Path, setup: Sequenc
 
 def _with_conda(program: str) -> Callable[[Environment, Path, Path, Sequence[str]], None]:
     def build(environment: Environment, path: Path, files: Path, setup: Sequence[str]) -> None:
-        if path.exists():
-            shutil.rmtree(path)  # conda cannot continue an interrupted build
         verb = ["create", "--yes"] if program == "micromamba" else ["env", "create", "--yes"]
         call([program, *verb, "--prefix", path, "--file", files / "environment.yaml"], setup)
 

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from hpcrl.environments.build import is_built, root_of
 from hpcrl.environments.commands import call
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.plan import WORKER, find_cell, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import WORKER, read_plan
 from hpcrl.formats.worker import worker_zip
 from hpcrl.rl.agents import load_agent
 from hpcrl.rl.play import Played, VideoFile, play

@@ -449,36 +449,6 @@ def every_cell(directory: Path, plan: Plan) -> Iterator[tuple[Plan, Cell]]:
                 yield manifest, cell
 
 
-def find_cell(directory: Path, plan: Plan, wanted: str, older: bool = False) -> tuple[Cell, Job, int]:
-    """Find a cell by its id or an unambiguous beginning of it; return also its job and its index there.
-
-    Args:
-        older: also search the cells that only an older generation of the plan has.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
-    for manifest in every_generation(directory, plan):
-        matches = [
-            (number, cell) for number, cell in enumerate(read_cells(directory, manifest)) if cell.id.startswith(wanted)
-        ]
-        if len(matches) > 1:
-            raise UsageError(
-                f"{len(matches)} cells of {directory} begin with {wanted!r}: `hpcrl status` lists the cells"
-            )
-        if not matches:
-            continue
-        number, cell = matches[0]
-        if manifest.generation != plan.generation and not older:
-            raise UsageError(
-                f"cell {cell.id} of {directory} belongs to generation {manifest.generation} and is no longer in the study: "
-                "only `hpcrl logs` and `hpcrl cancel` accept it"
-            )
-        job = next(job for job in manifest.cell_jobs() if job.first <= number < job.first + job.count)
-        return cell, job, number - job.first
-    raise UsageError(f"no cell of {directory} begins with {wanted!r}: `hpcrl status` lists the cells")
-
-
 def format_tasks(tasks: Iterable[int]) -> str:
     """Write indices as Slurm's array syntax: ``0-3,7``."""
     ordered = sorted(set(tasks))

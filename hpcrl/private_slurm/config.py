@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Layout:
-    """Directory, host, user, ports and nodes of a private cluster."""
+    """Directory, host, user, ports and nodes of a private cluster, and the number of its first job."""
 
     directory: Path
     host: str
@@ -41,6 +41,7 @@ class Layout:
     nodes: tuple[Node, ...]
     memory: Enforcement = "none"
     submission_plugin: bool = False
+    first_job: int = 1
 
     @property
     def group(self) -> str:
@@ -100,6 +101,7 @@ def slurm_conf(profile: ClusterProfile, layout: Layout) -> str:
         "JobRequeue=1",
         f"MaxArraySize={site.max_array_size}",
         f"MaxJobCount={site.max_job_count or max(50_000, site.max_array_size + 1)}",
+        f"FirstJobId={layout.first_job}",
         "MinJobAge=300",
         "SlurmctldTimeout=30",
         "SlurmdTimeout=10",

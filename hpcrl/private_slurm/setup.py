@@ -6,6 +6,7 @@ import errno
 import getpass
 import json
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -32,6 +33,8 @@ from hpcrl.spec.cluster import ClusterProfile
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 STATE = "cluster.json"
+# Slurm numbers jobs up to 67,043,327 and then begins again.
+_MOST_FIRST_JOB = 60_000_000
 _FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 
 
@@ -53,7 +56,9 @@ def write_files(root: Path, profile: ClusterProfile, memory: Enforcement) -> Lay
     ports = _free_ports(len(names) + 2)
     nodes = tuple(Node(name, kind, port) for (name, kind), port in zip(names, ports[2:], strict=True))
     host = socket.gethostname().partition(".")[0]
-    layout = Layout(root, host, getpass.getuser(), ports[0], ports[1], nodes, memory)
+    # Not where an earlier one began: records have the numbers of their jobs in their names.
+    first_job = 1 + secrets.randbelow(_MOST_FIRST_JOB)
+    layout = Layout(root, host, getpass.getuser(), ports[0], ports[1], nodes, memory, first_job=first_job)
     plugin = job_submit_lua(profile, layout) if _plugin("job_submit_lua") else None
     if plugin:
         layout = replace(layout, submission_plugin=True)

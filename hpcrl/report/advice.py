@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hpcrl.formats.runs import cores, hosts
+from hpcrl.report.design import enumerated
 
 CPU_LOW = 0.5  # of the requested cores
 GPU_LOW = 0.15  # utilisation
@@ -25,7 +26,7 @@ _MOST_NAMES = 3
 _KEYS = ["cluster", "what", "where"]  # of a configuration in one place
 _USED = (
     "cpus", "nodes", "hosts", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
-    "threads", "machine_cpu_percent", "setup_time", "compile_time",
+    "threads", "machine_cpu_percent", "setup_time", "compile_time", "crowded",
 )  # fmt: skip
 
 _TEXTS = {
@@ -79,7 +80,7 @@ def advice(rows: pd.DataFrame, trains: bool = True) -> list[str]:
 
 def _sentence(kind: str, text: str, found: list[tuple[str, _Waste]], every: int) -> str:
     names = [name for name, _ in found]
-    who = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    who = enumerated(names)
     if len(names) > _MOST_NAMES:
         who = f"All {every:,} configurations" if len(names) == every else f"{len(names):,} of {every:,} configurations"
     used = [waste.used for _, waste in found]
@@ -99,7 +100,7 @@ def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     """Give the little-used resources of one configuration in one place: means over seeds; for limits, the maximum over seeds."""
     first = group.iloc[0]
     asked, used = float(cores(group).iloc[0]), float(group["cpu_utilisation"].mean())
-    if asked > 1 and used < CPU_LOW:
+    if asked > 1 and used < CPU_LOW and not first["crowded"]:  # its machine does not have them
         yield _Waste("cpu", used, asked)
     gpu = float(group["gpu_percent"].mean()) / 100
     if first["gpus"] > 0 and gpu < GPU_LOW:

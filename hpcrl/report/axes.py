@@ -9,6 +9,7 @@ import pandas as pd
 
 from hpcrl.report.design import digits_of, natural
 from hpcrl.report.groups import kinds
+from hpcrl.report.names import FIRST
 
 _RESOURCES = ("cluster", "cpus", "gpus", "gpu_type", "nodes", "tasks", "parallelism")
 _COUNTED = {"cpus": "cores", "tasks": "ranks"}
@@ -17,20 +18,14 @@ _COUNTED = {"cpus": "cores", "tasks": "ranks"}
 def axes(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a column for each axis with several values in the cells of a study, in the order of the study.
 
-    Resources are axes, too, and so is the machine where cells with the same kind of GPU, or without one, ran on several kinds; the seed is no axis.
+    Resources are axes, too, and so is the machine where cells with the same kind of GPU, or without one, ran on several kinds; the seed is no axis,
+    and neither is what :func:`of_algorithms` tells.
 
     Args:
         rows: cells of one study with the columns of `with_groups`.
     """
-    flat = [
-        {
-            name: value
-            for name, value in json.loads(text).items()
-            if name != "seed" and not isinstance(value, dict | list)
-        }
-        for text in rows["config"]
-    ]
-    table = pd.DataFrame(flat, index=rows.index)
+    table = _settings(rows)
+    table = table.drop(columns=_of_algorithms(table))
     for name in _RESOURCES:
         if name not in table:
             told = _COUNTED.get(name, name)
@@ -39,6 +34,37 @@ def axes(rows: pd.DataFrame) -> pd.DataFrame:
         table["machine"] = [text[2:-1] or None for text in machine_kinds(rows)]
     several = [name for name in table.columns if table[name].nunique(dropna=False) > 1]
     return table[sorted(several, key=lambda name: name not in ("framework", "execution"))]
+
+
+def of_algorithms(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return the settings of each algorithm, if there are several, that differ between algorithms and have one value for each."""
+    table = _settings(rows)
+    names = _of_algorithms(table)
+    told = table[names].apply(texts_of) if names else table[names]
+    return {
+        str(algorithm): {name: told.loc[own.index[0], name] for name in names if own[name].notna().all()}
+        for algorithm, own in (table.groupby("algorithm") if names else ())
+    }
+
+
+def _settings(rows: pd.DataFrame) -> pd.DataFrame:
+    flat = [
+        {
+            name: value
+            for name, value in json.loads(text).items()
+            if name != "seed" and not isinstance(value, dict | list)
+        }
+        for text in rows["config"]
+    ]
+    return pd.DataFrame(flat, index=rows.index)
+
+
+def _of_algorithms(table: pd.DataFrame) -> list[str]:
+    if "algorithm" not in table or table["algorithm"].isna().any() or table["algorithm"].nunique() < 2:
+        return []
+    several = [name for name in table.columns if name not in FIRST and table[name].nunique(dropna=False) > 1]
+    values_of_one = table.groupby("algorithm")[several].nunique(dropna=False).max()
+    return [name for name in several if values_of_one[name] == 1]
 
 
 def machine_kinds(rows: pd.DataFrame) -> pd.Series[str]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hpcrl.errors import count
-from hpcrl.report.claim_runs import MEASURES, Runs, values_of
+from hpcrl.report.claim_runs import MEASURES, OF_ANY_CORES, Runs, values_of
 from hpcrl.report.equivalence import LEVEL as EQUAL
 from hpcrl.report.equivalence import Position, mean_within, median_within, same_ratio
 from hpcrl.report.statistics import CONFIDENCE, Values, least_p, mann_whitney, median, ratio, runs_needed
@@ -167,6 +167,10 @@ def _measured(configuration: Configuration, measure: Measure, runs: Runs) -> Val
     done = rows[rows["outcome"] == "completed"]
     if done.empty:
         return f"{runs.name(configuration)} did not complete ({count(len(rows), 'run')})"
+    if measure not in OF_ANY_CORES and done["crowded"].any():
+        return (
+            f"on {configuration.place}, runs had more cores to use than the machine has ({done['threads'].min():.0f})"
+        )
     if of_machine and (others := sorted(set(runs.busy.loc[done.index]) - {""})):
         return others[0]
     values = values_of(done, column)

@@ -16,6 +16,10 @@ from hpcrl.spec.claims import Claims, Configuration
 
 _MOST_TOLD = 8  # comparisons that have a sentence of their own
 _OF_ANY_MACHINE: tuple[Measure, ...] = (*SCORES, "goal_step")  # do not depend on the machine
+# Do not depend on how many of its cores are real.
+OF_ANY_CORES: tuple[Measure, ...] = (
+    *_OF_ANY_MACHINE, "memory", "memory_range", "machine_memory", "machine_memory_range", "gpu_memory",
+)  # fmt: skip
 # measure -> column, name, whether it is a value of the whole machine
 MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "training_time": ("training_time", "training time", False),

@@ -41,11 +41,13 @@ class Fastest:
 def in_words(rows: pd.DataFrame) -> list[str]:
     """Return one sentence for each configuration that uses the same number of cores of one kind of machine in several ways, over completed runs on CPU cores.
 
+    Runs that had more cores than their machine has are left out.
+
     Args:
         rows: attempts of one study with the columns of `with_groups`.
     """
     done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0) & (rows["gpus"].fillna(0) == 0)]
-    done = done[done["framework"].notna() & done["cpus"].notna()]
+    done = done[done["framework"].notna() & done["cpus"].notna() & ~done["crowded"]]
     if done.empty:
         return []
     configs = [json.loads(text) for text in done["config"]]

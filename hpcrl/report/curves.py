@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from hpcrl.report.design import at_least, counted
+from hpcrl.report.design import at_least, counted, enumerated
 from hpcrl.report.groups import KEYS
 from hpcrl.report.statistics import Values, interval_of_median
 
 By = Literal["episode", "step", "time"]
-_NAMES = [*KEYS, "line", "colour", "hex", "dash"]
+_NAMES = [*KEYS, "line", "colour", "hex", "dash", "apart"]
 _COLUMNS = ["x", "median", "low", "high", "seeds", "level", *_NAMES]
 
 
@@ -151,3 +151,14 @@ def band_in_words(data: pd.DataFrame) -> str:
         f"seeds in {at_least(level)} of cases or more. A line covers what all of its seeds cover."
     )
     return text if several.all() else f"{text} Lines of one seed have no band."
+
+
+def equal_lines(data: pd.DataFrame) -> str:
+    """Say which lines of :func:`banded` are equal in all points, so that one hides the others; "" if none are."""
+    told: dict[str, None] = {}
+    for _, panel in data.groupby(["cluster", "where", "apart"], sort=False):
+        alike: dict[bytes, list[str]] = {}
+        for name, line in panel.groupby("what", sort=False):
+            alike.setdefault(line[["x", "median", "low", "high"]].to_numpy().tobytes(), []).append(str(name))
+        told |= dict.fromkeys(enumerated(names) for names in alike.values() if len(names) > 1)
+    return f" One line hides the others where all their values are equal: {'; '.join(told)}." if told else ""

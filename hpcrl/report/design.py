@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from hpcrl.catalogue.registry import algorithms, frameworks
 
@@ -12,7 +12,7 @@ from hpcrl.catalogue.registry import algorithms, frameworks
 # in every figure.
 _COLOURS = {"torch": "#D55E00", "tensorflow": "#0072B2", "jax": "#009E73", "mxnet": "#CC79A7", "numpy": "#8C564B"}
 FRAMEWORKS = {name: (frameworks()[name].title, colour) for name, colour in _COLOURS.items()}
-OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 GREY = "#7F7F7F"
 # mode of execution -> lengths of strokes and gaps of its lines
 DASHES = {"": (1, 0), "eager": (1, 0), "lazy": (6, 3), "fused": (2, 2), "xla": (8, 3, 2, 3)}
@@ -39,7 +39,7 @@ PHASES = {
     "wait": ("waiting", "#DDDDDD"),
     "profile": ("profiler", "#332288"),
 }
-_WORDS = {"horovod": "Horovod"}
+_WORDS = {"horovod": "Horovod", "True": "true", "False": "false"}
 # A minus after another character than a space is a hyphen.
 _DIGITS = re.compile(r"((?:(?<!\S)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 
@@ -74,6 +74,11 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     others = [name for name in ordered if name not in known]
     given = {name: free[place % len(free)] for place, name in enumerate(others)}
     return {name: known.get(name) or given[name] for name in ordered}
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Return some names in a sentence: `A, B and C`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def dash(mode: str) -> list[int]:

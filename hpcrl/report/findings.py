@@ -38,8 +38,9 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     running = _running(rows)
     if done.empty:
         return running
-    places = done.groupby(["cluster", "where"])["what"].nunique().sort_values(ascending=False, kind="stable")
-    cluster, where = places.index[0]
+    places = done.groupby(["crowded", "cluster", "where"])["what"].nunique().sort_values(ascending=False, kind="stable")
+    # The first one whose machine has its cores, if there is one.
+    _, cluster, where = min(places.index, key=lambda place: place[0])
     part = done[(done["cluster"] == cluster) & (done["where"] == where)]
     place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
     here = rows[(rows["cluster"] == cluster) & (rows["where"] == where)]

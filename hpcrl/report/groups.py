@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from hpcrl.formats.labels import SETTLING
-from hpcrl.formats.runs import OF_ONE_ATTEMPT, goal_wall_time, machines
-from hpcrl.profilers import KEY as PROFILE
+from hpcrl.formats.runs import OF_ONE_ATTEMPT, cores, goal_wall_time, hosts, machines
 from hpcrl.report.design import colours, counted, digits_of, display, natural
+from hpcrl.report.names import names_of
 from hpcrl.report.statistics import Estimate, geometric_mean, median
-from hpcrl.searches import ROLE
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
-_FIRST = ("algorithm", "framework", "execution", "topology", ROLE)  # in names, by their value alone
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
+_MOST_APART = 6  # configurations of a framework and mode that have panels of their own
 
 
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
@@ -31,35 +29,43 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     that have one seed: their software environments differ. Machines of two kinds are never
     one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
-    any subset of the rows. Also `repeats` (how often it ran), `threads` (of the whole machine) and `memory`: the
-    peak of the job's own in bytes, shared pages counted once (of records up to format 3 as far as samples saw it).
+    any subset of the rows. `apart` names what colour and dash do not tell, and so needs a panel of its own. Also `repeats` (how
+    often it ran), `threads` (of the whole machine), `crowded` (it had more cores to use than its machine has, as on a simulated
+    cluster; `where` says how many are real) and `memory`: the peak of the job's own in bytes, shared pages counted once (of
+    records up to format 3 as far as samples saw it).
     Scores are finite and of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
     rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
     configs = [json.loads(text) for text in rows["config"]]
-    given = {place: name for _, places in _places(rows["study"]) for place, name in _whats(configs, places)}
+    given: dict[int, str] = {}
+    for _, places in _places(rows["study"]):
+        given |= dict(zip(places, names_of([configs[place] for place in places]), strict=True))
     rows["what"] = [given[place] for place in range(len(rows))]
+    threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
+    rows["threads"] = rows["hardware"].map(threads).astype(float)
+    real = rows["threads"] * hosts(rows)
+    rows["crowded"] = cores(rows) > real
     rows["where"] = pd.Series(resources(rows), rows.index, dtype=str)
+    rows["where"] += _real(rows, real)
     rows["where"] += kinds(rows, ["study", "cluster", "where"])
     rows = _newest(rows)
     configs = [json.loads(text) for text in rows["config"]]
-    named: dict[int, tuple[str, str]] = {}
+    rows["dash"] = [str(config.get("execution") or "") for config in configs]
+    named: dict[int, tuple[str, str, str]] = {}
     for _, places in _places(rows["study"]):
-        whats = [str(rows["what"].iloc[place]) for place in places]
-        names = _colour_names([configs[place] for place in places], whats)
+        own = [configs[place] for place in places]
+        names = _colour_names(own, [str(rows["what"].iloc[place]) for place in places])
         hues = colours(names)
-        named |= {place: (name, hues[name]) for place, name in zip(places, names, strict=True)}
-    rows["colour"] = [named[place][0] for place in range(len(rows))]
-    rows["hex"] = [named[place][1] for place in range(len(rows))]
-    threads = {text: json.loads(text).get("threads") for text in rows["hardware"].dropna().unique()}
-    rows["threads"] = rows["hardware"].map(threads).astype(float)
+        apart = _apart(own, rows.iloc[places].assign(colour=names))
+        named |= {place: (name, hues[name], rest) for place, name, rest in zip(places, names, apart, strict=True)}
+    for part, column in enumerate(("colour", "hex", "apart")):
+        rows[column] = [named[place][part] for place in range(len(rows))]
     rows[OF_ONE_ATTEMPT] = rows[OF_ONE_ATTEMPT].mask(rows["resumed_step"].notna())
     # A value that a cell reported before it failed is not a score, and neither is an infinite one.
     score = rows["final_score"].astype(float)
     rows["final_score"] = score.where((rows["outcome"] == "completed") & np.isfinite(score))
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
-    rows["dash"] = [str(config.get("execution") or "") for config in configs]
     return rows
 
 
@@ -70,6 +76,14 @@ def _newest(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(repeats=rows.groupby(keys, observed=True)["cell"].transform("size"))
     ordered = rows.sort_values("started", kind="stable", na_position="first")
     return ordered.drop_duplicates(keys, keep="last").sort_index().drop(columns="run")
+
+
+def _real(rows: pd.DataFrame, real: pd.Series[float]) -> pd.Series[str]:
+    """Return how many cores are real, in brackets, where they are fewer; of a cell without a record as the others of its place."""
+    told = [f" ({number:.0f} real)" if more else "" for number, more in zip(real, rows["crowded"], strict=True)]
+    words = pd.Series(told, rows.index, dtype=object).mask(real.isna())
+    of_others = words.groupby([rows["study"], rows["cluster"], rows["where"]]).transform("first")
+    return words.fillna(of_others).fillna("").astype(str)
 
 
 def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
@@ -117,12 +131,15 @@ def _places(column: pd.Series[str]) -> list[tuple[str, list[int]]]:
 def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
     """Return the value that the colour of each cell shows: its framework, otherwise the first axis with few values.
 
-    Topologies of one framework have a colour each.
+    Of one framework topologies have a colour each, and so have a few configurations.
     """
     frameworks, topologies = ({config.get(name) for config in configs} for name in ("framework", "topology"))
     if len(frameworks) == 1 and len(topologies) > 1:
         return [display(config.get("topology") or "sequential") for config in configs]
     if None not in frameworks:
+        rest = _rest(configs)
+        if len(frameworks) == 1 < len(set(rest)) <= _MOST_COLOURS:
+            return rest
         return [display(config["framework"]) for config in configs]
     if len(set(whats)) <= _MOST_COLOURS:
         return whats
@@ -134,36 +151,19 @@ def _colour_names(configs: list[dict[str, Any]], whats: list[str]) -> list[str]:
     return ["all"] * len(configs)
 
 
-def _whats(configs: list[dict[str, Any]], places: list[int]) -> Iterator[tuple[int, str]]:
-    """Yield the names of the configurations of one study: two configurations have two names.
-
-    What has one value for an algorithm or topology is left out. To lack a setting is a value, too.
-    """
-    own = [configs[place] for place in places]
-    keys = dict.fromkeys(key for config in own for key in config)
-    values: dict[tuple[Any, str], set[str]] = {}
-    for config in own:
-        settled = _settled(config)
-        for key in keys:
-            values.setdefault((settled, key), set()).add(str(config.get(key)))
-    digits = {key: digits_of(config.get(key) for config in own) for key in keys}
-    for place, config in zip(places, own, strict=True):
-        first = [display(config[key]) for key in _FIRST if config.get(key) is not None]
-        settled = _settled(config)
-        others = [
-            f"{key} {display(value, digits[key])}"
-            for key, value in config.items()
-            if key not in (*_FIRST, "seed")
-            and value is not None
-            and (settled is None or key in ("actors", PROFILE) or len(values[settled, key]) > 1)
-        ]
-        yield place, " ".join(first + sorted(others)) or "all cells"
+def _rest(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the configurations without framework and mode."""
+    return names_of(
+        [{key: config[key] for key in config if key not in ("framework", "execution")} for config in configs]
+    )
 
 
-def _settled(config: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return what settles other settings: an algorithm or a topology with its actors has its own; None without both."""
-    of = tuple(config.get(name) for name in SETTLING)
-    return of if any(value is not None for value in of) else None
+def _apart(configs: Sequence[Mapping[str, Any]], rows: pd.DataFrame) -> list[str]:
+    """Name the configurations without framework and mode if a place has two with the same colour and dash, but not very many."""
+    rest = _rest(configs)
+    alike = rows.groupby(["cluster", "where", "colour", "dash"])["what"].nunique().max() > 1
+    several_frameworks = len({config.get("framework") for config in configs}) > 1
+    return rest if alike and several_frameworks and len(set(rest)) <= _MOST_APART else [""] * len(rest)
 
 
 def resources(rows: pd.DataFrame) -> list[str]:

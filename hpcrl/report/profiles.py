@@ -17,7 +17,7 @@ import pandas as pd
 from hpcrl.formats.profiles import read_functions, read_stacks
 from hpcrl.formats.runs import machines
 from hpcrl.profilers import KEY, PROFILERS
-from hpcrl.report.design import counted, in_short
+from hpcrl.report.design import counted, enumerated, in_short
 from hpcrl.report.figures.updates import dispatched, places_of
 from hpcrl.report.flame import flame_graph
 from hpcrl.report.groups import with_groups
@@ -127,7 +127,7 @@ def _named(under: pd.DataFrame) -> pd.DataFrame:
 
 def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
     names = [_title(str(name)) for name in sorted(under["profile"].unique())]
-    tools = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    tools = enumerated(names)
     if not alone:
         return [
             f"{counted(len(under), 'attempt')} ran under a profiler ({tools}). A profiler changes times, so these attempts are in no table, figure, finding or test."

@@ -16,6 +16,7 @@ from hpcrl.formats.runs import cores
 from hpcrl.report.design import colours, counted, display, in_short, natural
 from hpcrl.report.groups import kinds
 from hpcrl.report.intervals import with_interval
+from hpcrl.report.names import names_of
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
 Kind = Literal["strong", "weak"]
@@ -68,23 +69,21 @@ class Series:
 
 
 def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
-    """Return the series of a study, strong ones first, each kind in the order of its names.
+    """Return the series of a study, strong ones first, each kind in the order of its names; without runs that had more cores than their machine.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
         size: the axes whose product is the work of a cell, from the study's `scaling`.
     """
-    done = rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0) & rows["cpus"].notna()]
+    done = rows[
+        (rows["outcome"] == "completed") & (rows["training_time"] > 0) & rows["cpus"].notna() & ~rows["crowded"]
+    ]
     if done.empty:
         return []
     table = _flat(done, size)
     axes = [name for name in table.columns if str(name).startswith(_AXIS)]
     equal = [name for name in axes if name.removeprefix(_AXIS) not in size]
-    told = sorted(
-        (name for name in equal if table[name].nunique() > 1),
-        key=lambda name: (name != _AXIS + "framework", name != _AXIS + "execution"),
-    )
-    table = table.assign(kind=kinds(table, ["cluster", "unit", "gpu_type"]).str.strip())
+    table = table.assign(label=_labels(table[equal]), kind=kinds(table, ["cluster", "unit", "gpu_type"]).str.strip())
     alike = ["cluster", "unit", "gpu_type", "machine", *equal]
     # Most studies have one number of cores, and some have thousands of configurations.
     table = table[table.groupby(alike)["count"].transform("nunique") > 1]
@@ -93,7 +92,7 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
     for _, group in table.groupby(alike, sort=True):
         first = group.iloc[0]
         words = [
-            *(_named(name, first[name]) for name in told),
+            first["label"],
             first["gpu_type"] if several_types else "",
             first["kind"],
         ]
@@ -195,9 +194,22 @@ def _work(config: dict[str, Any], size: Sequence[str]) -> float:
     return math.prod(numbers) if values and len(numbers) == len(values) else math.nan
 
 
-def _named(axis: str, text: str) -> str:
-    name, value = axis.removeprefix(_AXIS), json.loads(text)
-    return display(value) if name in ("framework", "execution") else f"{name.replace('_', ' ')} {display(value)}"
+def _labels(axes: pd.DataFrame) -> list[str]:
+    """Name each configuration as the comparison does, by the axes that distinguish several of them."""
+    several = [name for name in axes if axes[name].nunique() > 1]
+    configs = [
+        {str(name).removeprefix(_AXIS): json.loads(str(text)) for name, text in row.items()}
+        for row in axes[several].to_dict("records")
+    ]
+    named = names_of(configs)
+    return [
+        name if any(value is not None for value in config.values()) else ""
+        for name, config in zip(named, configs, strict=True)
+    ]
+
+
+def _size(axis: str, text: str) -> str:
+    return f"{axis.removeprefix(_AXIS).replace('_', ' ')} {display(json.loads(text))}"
 
 
 def _by_parallelism(group: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -219,7 +231,7 @@ def _strong(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str
         yield "strong", "", part
         return
     for _, group in part.groupby(sizes, sort=True):
-        yield "strong", " ".join(_named(name, group[name].iloc[0]) for name in sizes), group
+        yield "strong", " ".join(_size(name, group[name].iloc[0]) for name in sizes), group
 
 
 def _weak(part: pd.DataFrame, size: Sequence[str]) -> Iterator[tuple[Kind, str, pd.DataFrame]]:

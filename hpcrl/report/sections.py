@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from hpcrl.formats.runs import cores, hosts
+from hpcrl.formats.runs import cores
 from hpcrl.report import core_uses, energy, settings
 from hpcrl.report.advice import advice
 from hpcrl.report.axes import axes as axes_of
-from hpcrl.report.axes import values
+from hpcrl.report.axes import of_algorithms, values
 from hpcrl.report.baseline import Change
 from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
@@ -23,6 +24,7 @@ from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines, with_groups
 from hpcrl.report.machines import in_one_line, measuring, not_idle, provenance, uneven
+from hpcrl.report.names import base
 from hpcrl.report.profiles import Profiled
 from hpcrl.report.scaling import Series, in_words, scaling, sizes
 from hpcrl.report.score import Score, score_of
@@ -220,7 +222,14 @@ def _compared(rows: pd.DataFrame, axes: pd.DataFrame, compared: list[Line], runs
     few, many = int(seeds.min()), int(seeds.max())
     of_seeds = f"{few} to {many} {runs}" if few != many else counted(many, runs.removesuffix("s"))
     text = f"{counted(len(compared), 'configuration')} with {of_seeds} each, {counted(len(rows), 'cell')} in all"
-    return f"{text}: {'; '.join(parts)}." if parts else f"{text}."
+    of_each = of_algorithms(rows).items()
+    settled = "".join(f" {display(name)} with {_in_a_list(settings)}." for name, settings in of_each if settings)
+    of_names = base([json.loads(config) for config in rows["config"]])
+    return f"{text}{': ' if parts else ''}{'; '.join(parts)}.{settled}{' ' if of_names else ''}{of_names}"
+
+
+def _in_a_list(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
 
 
 def failed(
@@ -250,12 +259,12 @@ def failed(
     for what, is_not_run in (("runs", True), ("values", False)):
         if parts := [title for title, each in missing if each == is_not_run]:
             text += f" No {what} for these parts of the paper: {', '.join(parts)}."
-    small = rows[cores(rows) > rows["threads"] * hosts(rows)]
+    small = rows[rows["crowded"]]
     if len(small):
         threads = " or ".join(f"{int(number):,}" for number in sorted(small["threads"].unique()))
         text += (
             f" {counted(len(small), 'cell')} had more cores to use than the machine has ({threads} threads), "
-            "as on a simulated cluster: their times say nothing about so many cores."
+            "as on a simulated cluster. Their times say nothing about so many cores: scaling and the paper's claims about times and CPU leave them out."
         )
     return " ".join([text, *uneven(rows), *not_idle(rows)])
 

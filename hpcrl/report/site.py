@@ -10,9 +10,11 @@ import pandas as pd
 
 from hpcrl.errors import UsageError
 from hpcrl.formats.files import write_atomically
+from hpcrl.formats.usability import read_usability
 from hpcrl.report.page import render
 from hpcrl.report.renderer import Renderer
 from hpcrl.report.sections import Section
+from hpcrl.report.usability import to_csv, usability_table
 from hpcrl.report.write import claims_notes, make_sections, read_cells, studies_of, write_files, write_page
 from hpcrl.spec.library import Library
 
@@ -37,6 +39,7 @@ def write_site(
     formats: Sequence[str] = (),
     library: Library | None = None,
     grid_intensity: float | None = None,
+    usability: Path | None = None,
 ) -> list[Entry]:
     """Write `output/index.html`, and for each study `output/PLACE/index.html` with its tables; return the studies.
 
@@ -46,18 +49,23 @@ def write_site(
     Args:
         study: only this one of each dataset.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
+        usability: a file of `hpcrl env measure`, for the index's table of what a framework costs its user.
 
     Raises:
-        UsageError: a dataset or the study does not exist, or two datasets of one name have the same study.
+        UsageError: a dataset or the study does not exist, two datasets of one name have the same study, or `usability` is not such a file.
         HpcrlError: the site cannot be written.
     """
     library = library or Library()
+    measured = None if usability is None else read_usability(usability)
     once = {dataset.resolve(): dataset for dataset in datasets}
     every = [(dataset, read_cells(dataset, study)) for dataset in once.values()]
     with Renderer() as renderer:
         renderer.begin()
         entries = _write_studies(every, study, output, formats, library, grid_intensity, renderer)
-    write_atomically(output / "index.html", render(library, [], template="site", entries=entries))
+    costs = None if measured is None else usability_table(measured)
+    write_atomically(output / "index.html", render(library, [], template="site", usability=costs, entries=entries))
+    if measured is not None:
+        write_atomically(output / "usability.csv", to_csv(measured))
     return entries
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from hpcrl.catalogue.training import ranks_with_actors
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import begins, note_turned_away, take_attempt
-from hpcrl.formats.plan import find_cell, find_job, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import find_job, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
 from hpcrl.profilers import PROFILERS

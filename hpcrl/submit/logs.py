@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import find_cell, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import read_plan
 from hpcrl.schedulers.states import LIVE, NEVER, UNSETTLED
 from hpcrl.slurm.client import WAITING, Slurm
 from hpcrl.submit.status import surveyed

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError, amount, suggestion
+from hpcrl.formats.finding import find_cells
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import Cell, Job, Plan, every_generation, find_cell, read_cells
+from hpcrl.formats.plan import Cell, Job, Plan, every_generation, read_cells
 from hpcrl.schedulers.states import COMPLETED, LIVE, NEVER, UNSETTLED, TaskStatus
 from hpcrl.schedulers.wanted import Ask, Wanted
 from hpcrl.submit.retrying import cause_of, next_ask
@@ -140,7 +141,7 @@ def chosen_cells(directory: Path, plan: Plan, choice: Choice) -> list[Cell] | No
     """
     if not choice.cells and not choice.where:
         return None
-    named = [find_cell(directory, plan, cell)[0] for cell in choice.cells]
+    named = [cell for cell, _, _ in find_cells(directory, plan, choice.cells)]
     if not choice.where:
         return named
     agreeing = [cell for _, cell in cells_where(directory, choice.where)]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.files import open_of_stranger
+from hpcrl.formats.finding import find_cells
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.memory import without_gc
-from hpcrl.formats.plan import Cell, Job, Plan, cells_at, find_cell, read_cells, read_plan
+from hpcrl.formats.plan import Cell, Job, Plan, cells_at, read_cells, read_plan
 from hpcrl.formats.submission import read_submissions
 from hpcrl.schedulers.interface import at_work, by_scheduler
 from hpcrl.schedulers.states import (
@@ -315,8 +316,7 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
     if not (directory / FILE).exists():
         _check_lost(directory)
     chosen = set()
-    for cell in cells:
-        found, job, _ = find_cell(directory, plan, cell, older=True)
+    for found, job, _ in find_cells(directory, plan, cells, older=True):
         chosen.add(found.id)
         if job not in plan.jobs:
             say(f"cell {found.id} belongs to an older generation of the plan and is no longer in the study")

@@ -161,6 +161,7 @@ class _Submitting:
         for name in (LOGS, RECORDS):  # the survey reports one that was removed
             (self._directory / name).mkdir(exist_ok=True)
         self._release(known)
+        self._warn_of_cancelled(known)
         selected = Selection(self._directory, self._plan, self._ledger, known, choice)
         cells = [part for job in self._plan.cell_jobs() for part in selected.of(job)]
         check_budget(self._directory, self._plan, self._ledger, cells, budget)
@@ -185,6 +186,20 @@ class _Submitting:
         if known.held:
             self._say(f"removed {count(len(known.held), 'task')} that Slurm held although the cells have completed")
             self._slurm.cancel(known.held)
+
+    def _warn_of_cancelled(self, known: Survey) -> None:
+        """Say that cells still wait or run although they were cancelled: the scheduler takes its time, or the cancelling was interrupted."""
+        cancelled = self._ledger.cancelled()
+        live = [
+            status
+            for status in known.units.values()
+            if status.state in LIVE and status.submission and (status.submission.token, status.index) in cancelled
+        ]
+        if live:
+            self._say(
+                f"cancelled, but not ended yet: {count(len(live), 'cell')}; run `hpcrl submit` again after the end, or `hpcrl cancel` "
+                "if it was interrupted"
+            )
 
     def _builds(self, known: Survey, cells: Sequence[Wanted]) -> Iterator[Wanted]:
         """Give the stage that builds the environments of some cells, unless its last run builds or has built all of them."""

@@ -45,10 +45,19 @@ def test_built_once_checked_and_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_build_that_was_interrupted_is_taken_up(tmp_path: Path) -> None:
-    built(tmp_path, environment())
-    (tmp_path / "tiny-cpu-1" / build.MARKER).unlink()
+def test_a_build_that_was_interrupted_begins_anew(tmp_path: Path) -> None:
+    """A full disk leaves a package whose metadata is there and whose modules are not: an installer takes it for installed."""
+    path = built(tmp_path, environment()).path
+    (path / build.MARKER).unlink()
+    next(path.glob("lib/python*/site-packages/six.py")).unlink()
     assert built(tmp_path, environment()).made
+
+
+def test_an_unfinished_build_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tiny-cpu-1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HpcrlError, match=r"tiny-cpu-1: an unfinished build cannot be removed: .*link.*: remove it, or"):
+        built(tmp_path, environment())
 
 
 @pytest.mark.slow
@@ -191,7 +200,7 @@ def test_libraries_are_linked_into_the_package_that_looks_for_them(tmp_path: Pat
     for name in ("nvidia/cudnn/lib/libcudnn.so.8", "nvidia/nccl/lib/libnccl.so.2", "mxnet/libmxnet.so"):
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(name)
-    for _ in range(2):  # a build that was interrupted does it again
+    for _ in range(2):
         build.link_libraries(environment(libraries={"mxnet": "nvidia/*/lib"}), tmp_path)
     assert sorted(path.name for path in (packages / "mxnet").iterdir()) == [
         "libcudnn.so.8", "libmxnet.so", "libnccl.so.2",

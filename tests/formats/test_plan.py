@@ -7,16 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import (
-    VERSION,
-    every_cell,
-    find_cell,
-    find_job,
-    generations,
-    old_manifest,
-    read_cells,
-    read_plan,
-)
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import VERSION, every_cell, find_job, generations, old_manifest, read_cells, read_plan
 from tests.builders import command_study, planned
 
 

@@ -15,7 +15,7 @@ def cells(**changes: Any) -> pd.DataFrame:
     row = {
         "cluster": "c", "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "hosts": float("nan"), "gpus": 0,
         "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
-        "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "setup_time": 3.0,
+        "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "crowded": False, "setup_time": 3.0,
         "compile_time": 1.0, "resumed_step": float("nan"),
     }  # fmt: skip
     return pd.DataFrame([row | changes] * 2)
@@ -94,3 +94,7 @@ def test_the_same_advice_is_given_once() -> None:
     assert advice(pd.concat([*several, cells()])) == [
         "4 of 5 configurations: 30% to 33% of the 2 cores in use: request fewer cores."
     ]
+
+
+def test_cores_that_the_machine_does_not_have_are_no_waste() -> None:
+    assert advice(cells(cpu_utilisation=0.3, crowded=True)) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcrl.report.axes import axes
+from hpcrl.report.axes import axes, of_algorithms
 from hpcrl.report.design import colours
 from hpcrl.report.figures import axes as drawing
 from hpcrl.report.figures.drawing import Figure
@@ -30,7 +30,7 @@ def runs(*configs: dict[str, Any], colour: str = "", **columns: Any) -> pd.DataF
             {
                 "config": json.dumps(config | {"seed": seed}), "seed": seed, "cluster": "sol", "cpus": 1, "gpus": 0, "gpu_type": None, "nodes": 1, "tasks": 1,
                 "parallelism": "none", "machine": "C, 2 threads", "outcome": "completed", "final_score": 10.0 * config["size"],
-                "training_time": float(config["size"]), "wall_time": 9.0, "colour": name, "dash": "",
+                "training_time": float(config["size"]), "wall_time": 9.0, "colour": name, "dash": "", "crowded": False,
             }
             | columns
             for seed in (1, 2)
@@ -52,6 +52,17 @@ def test_an_axis_of_a_command_is_not_overwritten_by_what_it_asked_for() -> None:
     rows = runs(*({"size": 1, "ranks": ranks, "cores": 1} for ranks in (1, 2, 4)))
     assert axes(rows)["ranks"].tolist() == [1, 1, 2, 2, 4, 4]
     assert axes(rows.assign(cpus=[1, 1, 2, 2, 4, 4]))["cpus"].tolist() == [1, 1, 2, 2, 4, 4]
+
+
+def test_what_an_algorithm_settles_is_told_of_it_and_is_no_axis() -> None:
+    ppo, dqn = {"algorithm": "ppo", "steps": 20, "epochs": 4}, {"algorithm": "dqn", "steps": 10, "rate": 0.25}
+    rows = runs(*(config | {"size": size} for config in (ppo, dqn) for size in SIZES))
+    assert list(axes(rows)) == ["algorithm", "size"]
+    assert of_algorithms(rows) == {"dqn": {"rate": "0.25", "steps": "10"}, "ppo": {"epochs": "4", "steps": "20"}}
+    further = pd.concat([rows, runs(ppo | {"size": 1, "steps": 30})], ignore_index=True)
+    assert list(axes(further)) == ["algorithm", "steps", "size"]
+    assert of_algorithms(further)["ppo"] == {"epochs": "4"}
+    assert of_algorithms(runs(ppo | {"size": 1}, ppo | {"size": 2})) == {}
 
 
 @pytest.mark.parametrize(
@@ -99,3 +110,12 @@ def test_times_on_two_machines_are_not_one_line(other: dict[str, str]) -> None:
     assert sorted(field.values.iloc[:, 2]) == sorted([1.0, 2, 3, 4] * 3)
     assert f"Only runs on {'sol' if 'cluster' in other else 'sol (C)'} are drawn" in found["time-map"].text
     assert "Only runs" not in found["score-map"].text
+
+
+def test_times_on_more_cores_than_the_machine_has_are_not_drawn_and_counted() -> None:
+    rows = runs(*({"size": size} for size in (1, 2, 4, 8)))
+    figures = drawn(rows.assign(crowded=rows["training_time"] > 4))
+    assert figures["score-by-size"].panels[0].values["size"].tolist() == [1, 2, 4, 8]
+    assert figures["time-by-size"].panels[0].values["size"].tolist() == [1, 2, 4]
+    assert figures["time-by-size"].text.endswith("Without 2 cells that had more cores to use than the machine has.")
+    assert "Without" not in figures["score-by-size"].text

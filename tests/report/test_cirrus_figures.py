@@ -257,3 +257,14 @@ def test_specifications_are_valid(drawn: PaperFigures) -> None:
         for each in figure.panels:
             each.chart.to_dict()
         assert for_paper(figure)["columns"] == 2
+
+
+def test_runs_with_more_cores_than_their_machine_are_said(dataset: Path) -> None:
+    rows = read_cells(dataset, None).assign(shared=False)
+    found = papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, rows.assign(crowded=rows["cpus"] == 2)))
+    texts = [figure.text for figure in found.drawn]
+    assert any("In 6 of 12 runs the machine had only 2 of the cores: " in text for text in texts)
+    assert not any(
+        "the machine had only" in each.text
+        for each in papers.figures("cirrus-pytorch-tensorflow", data_of(dataset, rows)).drawn
+    )

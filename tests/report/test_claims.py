@@ -45,7 +45,7 @@ def runs(framework: str, execution: str, *times: float, **changes: Any) -> list[
             "cluster": "c", "framework": framework, "execution": execution, "gpus": 0, "tasks": 1, "cpus": 1, "overcommit": False, "workload": "dqn", "nodes": 1, "hosts": 1,
             "parallelism": "none", "what": f"{framework} {execution}", "where": "1 core", "outcome": "completed", "seed": seed,
             "training_time": time, "wall_time": time + 1, "final_score": 100.0 + seed, "best_score": 200.0, "goal_step": 10.0,
-            "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "goal_wall_time": float("nan"),
+            "goal_time": time / 2, "setup_time": 1.0, "compile_time": 0.0, "cpu_seconds": time + 1, "memory": 1e6 * time, "shared": False, "crowded": False, "goal_wall_time": float("nan"),
             "machine_cpu_percent": 52.0, "machine_memory_percent": 20.0 + seed / 10, "gpu_percent": float("nan"),
             "gpu_memory_peak": float("nan"), "energy": float("nan"), "threads": 2.0, "machine": "C, 2 threads",
         }
@@ -384,3 +384,15 @@ def test_the_report_holds_the_verdicts(tmp_path: Path, monkeypatch: pytest.Monke
     other = write_report(tmp_path / "d", None, tmp_path / "q", ())
     assert "The paper says" not in other.html.read_text()
     assert not (tmp_path / "q/claims.csv").exists()
+
+
+def test_times_on_more_cores_than_the_machine_has_are_not_judged(tmp_path: Path) -> None:
+    test = {"kind": "less", "measure": "training_time", "this": LAZY | ON_CPU, "than": {"execution": "eager"}}
+    lazy, eager = runs("torch", "lazy", *FAST), runs("torch", "eager", *SLOW)
+    assert verdict(tmp_path, test, *lazy, *eager).verdict == "agrees"
+    eager[0]["crowded"] = True
+    found = verdict(tmp_path, test, *lazy, *eager)
+    assert (found.verdict, found.measured) == (
+        "cannot be tested here", "Not tested: on CPU, runs had more cores to use than the machine has (2).",
+    )  # fmt: skip
+    assert verdict(tmp_path, test | {"measure": "memory"}, *lazy, *eager).verdict == "agrees"

@@ -140,3 +140,8 @@ def test_the_report_says_it_also_of_a_single_number_of_cores(tmp_path: Path) -> 
     page = write_report(dataset, None, tmp_path / "r", ()).html.read_text()
     assert "of 2 cores, environments in processes train fastest, 1.6" in page
     assert "All values are in scaling.csv" not in page
+
+
+def test_cores_that_the_machine_does_not_have_are_of_no_use(tmp_path: Path) -> None:
+    rows = with_groups(hpcrl.load(measured(tmp_path, {"threads": 8.0, "processes": 5.0})))
+    assert in_words(rows.assign(crowded=rows["cpus"] > 1)) == []

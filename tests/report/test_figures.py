@@ -14,10 +14,10 @@ import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.report.break_even import break_evens, costs
 from hpcrl.report.choice import chosen
-from hpcrl.report.curves import band_in_words
+from hpcrl.report.curves import band_in_words, equal_lines
 from hpcrl.report.design import FRAMEWORKS
 from hpcrl.report.figures import figures, statistics
-from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of
+from hpcrl.report.figures.drawing import MOST_VALUES, Figure, as_table, for_paper, for_screen, scale_of, y_lines
 from hpcrl.report.figures.marks import bands
 from hpcrl.report.figures.statistics import _profiles
 from hpcrl.report.groups import with_groups
@@ -101,6 +101,7 @@ def test_throughput_is_that_of_each_kind_of_machine(dataset: Path, rows: pd.Data
         ("NumPy eager (C)", 1, 200, 2), ("NumPy eager (C)", 2, 400, 2),
         ("NumPy eager (D)", 1, 50, 2), ("NumPy eager (D)", 2, 100, 2),
     ]  # fmt: skip
+    assert "scaling" not in drawn(dataset, here.assign(crowded=here["cpus"] == 2))
 
 
 def test_energy_is_drawn_where_a_counter_was_read(dataset: Path, rows: pd.DataFrame, every: dict[str, Figure]) -> None:
@@ -285,7 +286,10 @@ def test_panels_of_a_figure_on_paper_share_their_colours_and_dashes() -> None:
     panels = []
     for framework, hue, mode in (("JAX", "#009E73", "lazy"), ("PyTorch", "#D55E00", "eager")):
         data = pd.DataFrame(
-            [ends | {"x": x, "median": x, "colour": framework, "hex": hue, "dash": mode} for x in (1.0, 2.0)]
+            [
+                ends | {"x": x, "median": x, "colour": framework, "hex": hue, "dash": mode, "apart": ""}
+                for x in (1.0, 2.0)
+            ]
         )
         panels += bands(data, "time (s)", "return")
     spec = for_paper(Figure("f", "F", "text", tuple(panels), ()))
@@ -315,7 +319,7 @@ def test_panels_of_a_figure_on_paper_share_their_colours_and_dashes() -> None:
 def test_every_line_of_a_performance_profile_has_its_beginning(
     scores: dict[str, list[float]], expected: dict[str, list[float]]
 ) -> None:
-    look = {"cluster": "c", "where": "1 core", "colour": "w", "hex": "#000000", "dash": ""}
+    look = {"cluster": "c", "where": "1 core", "colour": "w", "hex": "#000000", "dash": "", "apart": ""}
     rows = pd.DataFrame(
         [look | {"what": what, "final_score": value} for what, each in scores.items() for value in each]
     )
@@ -324,8 +328,68 @@ def test_every_line_of_a_performance_profile_has_its_beginning(
     assert {str(what): values.tolist() for what, values in first.iterrows()} == expected
 
 
+def test_lines_that_hide_each_other_are_told() -> None:
+    def line(what: str, end: float, where: str = "1 core", apart: str = "") -> dict[str, Any]:
+        return {
+            "what": what,
+            "where": where,
+            "apart": apart,
+            "cluster": "c",
+            "x": [0.0, 1.0],
+            "median": [0.0, end],
+            "low": 0.0,
+            "high": 9.0,
+        }
+
+    def told(*lines: dict[str, Any]) -> str:
+        return equal_lines(pd.concat([pd.DataFrame(each) for each in lines]))
+
+    assert told(line("A", 1), line("B", 2), line("C", 1), line("D", 1)).endswith("are equal: A, C and D.")
+    assert told(line("A", 1), line("B", 2), line("C", 1), line("D", 2)).endswith("are equal: A and C; B and D.")
+    assert told(line("A", 1), line("B", 1.001), line("C", 1, where="2 cores"), line("D", 1, apart="PPO")) == ""
+
+
 def test_the_level_of_bands_is_that_of_lines_that_have_one() -> None:
     text = band_in_words(pd.DataFrame({"seeds": [1, 5], "level": [0.0, 0.9375]}))
     assert "in 93 % of cases or more" in text and text.endswith("Lines of one seed have no band.")
     assert "no band" not in band_in_words(pd.DataFrame({"seeds": [5, 5], "level": [0.9375, 0.9375]}))
     assert band_in_words(pd.DataFrame({"seeds": [1], "level": [0.0]})) == "Lines are single seeds."
+
+
+def curves_of(tmp_path: Path, axes: dict[str, Any], **changes: Any) -> Figure:
+    content = dqn_study(axes=axes, seeds=2)
+    content["workload"] |= changes
+    plan = planned(tmp_path / "p", content)
+    for cell in cells_of(plan):
+        write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    tables = {name: hpcrl.load(tmp_path / "d", name) for name in ("episodes", "samples", "phases")}
+    rows, _ = chosen(with_groups(hpcrl.load(tmp_path / "d")).assign(shared=False))
+    return next(each for each in figures(rows, **tables, study={}).own if each.name == "return-by-step")
+
+
+def test_long_names_have_two_lines_of_text() -> None:
+    names = ["TD3 JAX lazy", "TD3 JAX lazy activation relu, shared_noise false, target_noise_kind normal", "x" * 80]
+    axis = y_lines(names).to_dict()["axis"]
+    assert "TD3 JAX lazy activation relu," in axis["labelExpr"] and "target_noise_kind normal" in axis["labelExpr"]
+    assert '["TD3 JAX lazy activation relu, shared_noise", "false, target_noise_kind normal"]' in axis["labelExpr"]
+    assert axis["labelOverlap"] is False
+    assert "labelExpr" not in y_lines(names[:1]).to_dict()["axis"]
+
+
+def test_configurations_of_one_framework_have_a_colour_each(tmp_path: Path) -> None:
+    figure = curves_of(tmp_path, {"framework": ["numpy"], "gamma": [0.9, 0.99, 0.999]})
+    assert [key.name for key in figure.legend if key.colour] == ["gamma 0.9", "gamma 0.99", "gamma 0.999"]
+    assert len({key.colour for key in figure.legend if key.colour}) == 3
+    assert [panel.title for panel in figure.panels] == [""]
+
+
+def test_what_colours_and_dashes_do_not_tell_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    figure = curves_of(tmp_path, {"framework": ["numpy", "torch"], "gamma": [0.9, 0.99]})
+    assert [key.name for key in figure.legend if key.colour] == ["PyTorch", "NumPy"]
+    assert [panel.title for panel in figure.panels] == ["gamma 0.9", "gamma 0.99"]
+    for panel in figure.panels:
+        assert panel.values["configuration"].nunique() == 2
+    (tmp_path / "many").mkdir()
+    many = curves_of(tmp_path / "many", {"framework": ["numpy", "torch"], "gamma": [n / 10 for n in range(1, 10)]})
+    assert [panel.title for panel in many.panels] == [""]  # too many for panels

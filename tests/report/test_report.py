@@ -161,7 +161,7 @@ def test_a_goal_that_no_seed_reached_is_told_from_no_goal(dataset: Path) -> None
 
 def test_curves_are_cut_where_the_shortest_seed_ends() -> None:
     keys = {
-        "plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": "",
+        "plan": "p", "attempt": "a", "study": "s", "cluster": "c", "what": "w", "where": "h", "colour": "w", "dash": "", "apart": "",
         "hex": "#000000", "line": "w", "setup_time": 2.0, "compile_time": float("nan"), "workload": "dqn", "resumed_step": None,
     }  # fmt: skip
     rows = pd.DataFrame([{**keys, "cell": "1"}, {**keys, "cell": "2"}, {**keys, "cell": "3"}])
@@ -288,6 +288,8 @@ def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: P
     whats = {line.what for line in lines(with_groups(hpcrl.load(tmp_path / "d")))}
     names = ("DQN PyTorch eager", "DQN PyTorch eager batch_size 32", "PPO PyTorch eager")
     assert whats == {f"{name} learning_rate {rate}" for name in names for rate in ("0.1", "0.2")}
+    page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
+    assert ". PPO with environments 4, minibatch size 64. " in page
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_settings_that_an_algorithm_determines_are_no_part_of_a_name(tmp_path: P
         ([{"algorithm": "rainbow"}, {"algorithm": "rainbow", "n_step": 5}], ["Rainbow", "Rainbow n_step 5"]),
         (
             [{"topology": "collective", "actors": 4}, {"topology": "collective", "actors": 4, "overlap": False}],
-            ["collective actors 4", "collective actors 4 overlap False"],
+            ["collective actors 4", "collective actors 4 overlap false"],
         ),
         ([{"frequency": 2400000.5}, {"frequency": 2400001.5}], ["frequency 2400000.5", "frequency 2400001.5"]),
         ([{"frequency": 2400000.5}, {"frequency": 0.1 + 0.2}], ["frequency 0.3", "frequency 2.4e+06"]),
@@ -350,7 +352,9 @@ def test_cores_that_a_machine_does_not_have_are_said(tmp_path: Path, axis: list[
         write_record(plan, cell)
     collect([plan], tmp_path / "d", no_slurm())
     page = write_report(tmp_path / "d", None, tmp_path / "r", ()).html.read_text()
-    assert ("more cores to use than the machine has (2 threads)" in page) == bool(said)
+    assert (f"{said} more cores to use than the machine has (2 threads)" in page) == bool(said)
+    assert ("3 cores, native (2 real)" in page) == bool(said)
+    assert "real)" not in page.replace("3 cores, native (2 real)", "")
     assert said in page
 
 
@@ -362,3 +366,18 @@ def test_no_text_of_a_dataset_is_obeyed_by_the_page(dataset: Path, tmp_path: Pat
     page = write_report(dataset, None, tmp_path / "r", ()).html.read_text()
     assert r"\x1b[31m\u202e\ud800&lt;!--&lt;script&gt;" in page
     assert "\x1b" not in page
+
+
+def test_a_cell_without_a_record_is_on_the_line_of_the_others(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", dqn_study(axes={"framework": ["numpy"], "cpus": [2, 3]}, seeds=3), cluster="sol")
+    for cell in cells_of(plan):
+        if cell["config"]["seed"] < 3:
+            write_record(plan, cell)
+    collect([plan], tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d")
+    without = cells.loc[cells["seed"] == 1].assign(
+        cell=lambda each: each["cell"] + "x", seed=3, hardware=None, outcome="lost"
+    )
+    rows = with_groups(pd.concat([cells, without], ignore_index=True))
+    assert set(rows["where"]) == {"2 cores", "3 cores (2 real)"}
+    assert len(rows) == 6

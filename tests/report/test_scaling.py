@@ -20,6 +20,7 @@ from tests.builders import cells_of, command_study, dqn_study, planned, write_re
 from tests.collect.gathering import no_slurm
 
 NOISE = (0.99, 1.0, 1.01)
+MACHINE = {"cpu": "C", "threads": 128, "memory": 1024**3, "gpus": [], "kernel": "6"}
 
 
 def study(values: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def measured(tmp_path: Path, content: dict[str, Any] | str, cluster: str = "sol"
         cores = asked["tasks"] * asked["cpus"]
         seconds = 8 * config.get("rows", 100) / 100 * (0.1 + 0.9 / cores) * NOISE[config["seed"] - 1]
         write_record(plan, cell, returns=(), training_time=seconds, wall_time=seconds + 1, steps=None, episodes=None,
-                     final_score=None)  # fmt: skip
+                     final_score=None, header={"hardware": MACHINE})  # fmt: skip
     collect([plan], tmp_path / "dataset", no_slurm())
     return tmp_path / "dataset"
 
@@ -155,11 +156,11 @@ def test_ranks_that_average_are_compared_with_one_that_works_alone(tmp_path: Pat
 
 def test_kinds_of_machines_scale_each_for_itself(tmp_path: Path) -> None:
     rows = with_groups(hpcrl.load(measured(tmp_path, study(STRONG))))
-    elsewhere = rows.assign(machine=rows["machine"].mask(rows["tasks"] > 1, "D, 2 threads"))
+    elsewhere = rows.assign(machine=rows["machine"].mask(rows["tasks"] > 1, "D, 128 threads"))
     # What is left is 2 and 4 ranks on D: the step from 1 to 2 would be that of the CPU.
     (series,) = scaling(elsewhere)
     assert (series.label, [point.count for point in series.points]) == ("(D)", [2, 4])
-    other = rows.assign(machine="D, 2 threads", training_time=2 * rows["training_time"])
+    other = rows.assign(machine="D, 128 threads", training_time=2 * rows["training_time"])
     both = scaling(pd.concat([rows, other], ignore_index=True))
     assert [(each.label, [point.runs for point in each.points]) for each in both] == [
         ("(C)", [3] * 3),
@@ -244,3 +245,25 @@ def test_one_run_has_no_interval_and_says_so(tmp_path: Path) -> None:
 def _made(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+def test_runs_with_more_cores_than_their_machine_scale_nothing(tmp_path: Path) -> None:
+    rows = with_groups(hpcrl.load(measured(tmp_path, study(STRONG))))
+    assert not rows["crowded"].any()
+    (series,) = scaling(rows.assign(crowded=rows["tasks"] > 2))
+    assert [point.count for point in series.points] == [1, 2]
+    assert scaling(rows.assign(crowded=rows["tasks"] > 1)) == []
+
+
+def test_a_series_is_named_as_in_the_comparison_and_without_settings_that_its_algorithm_settles(tmp_path: Path) -> None:
+    axes = {
+        "algorithm": [
+            {"algorithm": "dqn", "batch_size": 64, "total_steps": 2000},
+            {"algorithm": "ppo", "minibatch_size": 32, "total_steps": 2048},
+        ],
+        "cpus": [1, 2],
+    }
+    content = dqn_study(axes={"framework": ["torch"], **axes}, seeds=2)
+    content["workload"] = {"environment": "CartPole-v1"}
+    series = found(measured(tmp_path, content))
+    assert list(series) == ["strong DQN", "strong PPO"]

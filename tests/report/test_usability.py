@@ -87,7 +87,13 @@ def test_the_report_has_the_table(tmp_path: Path, hpcrl: Callable[..., Shown]) -
     assert list(table["size_bytes"]) == [900 * 2**20] * 2
     assert list(table["lines"]) == [190, 190]
     shown = hpcrl("report", tmp_path / "d", "--usability", tmp_path / "u.json", "--site", tmp_path / "s")
-    assert (shown.code, shown.err) == (2, "hpcrl: --usability: is for a single report: leave out --site\n")
+    assert shown.code == 0
+    index, page = ((tmp_path / "s" / name).read_text() for name in ("index.html", "short/index.html"))
+    assert (
+        index.count(">What a framework costs its user</h2>"),
+        page.count(">What a framework costs its user</h2>"),
+    ) == (1, 0)
+    assert (tmp_path / "s/usability.csv").read_text() == (tmp_path / "r/usability.csv").read_text()
 
 
 def test_a_mode_that_failed_has_a_row_that_says_why() -> None:

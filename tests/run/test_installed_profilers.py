@@ -11,7 +11,8 @@ import pytest
 
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.errors import UsageError
-from hpcrl.formats.plan import find_cell, read_plan
+from hpcrl.formats.finding import find_cell
+from hpcrl.formats.plan import read_plan
 from hpcrl.formats.profiles import check_profiler, read_functions
 from tests.builders import cells_of, command_study, dqn_study, planned, run_cell, run_task, write_yaml
 from tests.conftest import Shown

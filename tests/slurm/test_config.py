@@ -17,6 +17,7 @@ from hpcrl.private_slurm.config import (
     node_names,
     slurm_conf,
 )
+from hpcrl.private_slurm.setup import write_files
 from hpcrl.spec.cluster import ClusterProfile, Qos, Scheduler
 from hpcrl.spec.library import Library
 
@@ -141,3 +142,10 @@ def test_a_site_s_submission_plugin() -> None:
     assert 'here: a \\"b\\" \\\\")' in str(job_submit_lua(odd, layout(odd)))
     assert settings(SOL, submission_plugin=True)["JobSubmitPlugins"] == "lua"
     assert "JobSubmitPlugins" not in settings(SOL)
+
+
+def test_the_numbers_of_jobs_begin_elsewhere_each_time(tmp_path: Path) -> None:
+    """A plan that is submitted to two private Slurms one after the other has records of both."""
+    first = [write_files(tmp_path / "s", SOL, "none").first_job for _ in range(5)]
+    assert len(set(first)) == 5
+    assert f"FirstJobId={first[-1]}\n" in (tmp_path / "s/etc/slurm.conf").read_text()

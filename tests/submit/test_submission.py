@@ -363,6 +363,22 @@ def test_failed_leaves_out_what_was_cancelled(tmp_path: Path, fake: FakeSlurm) -
     assert "cancelled: `--failed` leaves out cancelled cells" in str(done)
 
 
+def test_what_was_cancelled_and_has_not_ended_is_told(tmp_path: Path, fake: FakeSlurm) -> None:
+    plan = planned(tmp_path / "p", study(seeds=3), "sol")
+    sent(plan, fake)
+    token = fake.names["100"].rpartition(".")[2]
+    ledger = Ledger(plan)
+    ledger.cancel(token, [0, 2])
+    ledger.close()
+    said: list[str] = []
+    assert sent(plan, fake, say=said.append).already == 3
+    assert [text for text in said if "cancelled, but not ended yet: 2 cells; run `hpcrl submit` again" in text]
+    fake.states |= {"100_0": "CANCELLED", "100_2": "CANCELLED"}
+    said.clear()
+    assert sent(plan, fake, say=said.append).tasks == 2
+    assert not [text for text in said if "not ended yet" in text]
+
+
 def test_scripts_carry_what_submission_knew(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCRL_ENVIRONMENTS", "somewhere/else")
     monkeypatch.setenv("HPCRL_SITE", "/it's/a site")

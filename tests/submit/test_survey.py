@@ -16,8 +16,9 @@ import pytest
 
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start, end_attempt, note_turned_away, take_attempt
+from hpcrl.formats.finding import find_cell
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
-from hpcrl.formats.plan import find_cell, read_plan
+from hpcrl.formats.plan import read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.queues import Queue
 from hpcrl.formats.record import SAMPLE_COLUMNS

@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from hpcrl.report.axes import machine_kinds, numeric, texts_of
-from hpcrl.report.design import capitalised, colours, in_short
+from hpcrl.report.design import capitalised, colours, counted, in_short
 from hpcrl.report.figures.drawing import (
     HEIGHT,
     Figure,
@@ -41,30 +41,31 @@ def figures(rows: pd.DataFrame, axes: pd.DataFrame, score: Score) -> list[Figure
         rows: all attempts of the study with the columns of `with_groups`; axes: its axes, on the same index.
     """
     names = numeric(axes)
-    measures = [
-        ("final_score", "score", score.title, rows[rows["final_score"].notna()]),
-        ("training_time", "time", f"{'training time' if score.trains else 'time of the command'} (s)", rows[(rows["outcome"] == "completed") & (rows["training_time"] > 0)]),
-    ]  # fmt: skip
+    column, title = "training_time", f"{'training time' if score.trains else 'time of the command'} (s)"
     if not rows["training_time"].notna().any():
-        measures[1] = (
-            "wall_time",
-            "time",
-            "wall time (s)",
-            rows[(rows["outcome"] == "completed") & (rows["wall_time"] > 0)],
-        )
+        column, title = "wall_time", "wall time (s)"
+    timed = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
+    crowded = int(timed["crowded"].sum())
+    measures = [
+        ("final_score", "score", score.title, rows[rows["final_score"].notna()], ""),
+        (column, "time", title, timed[~timed["crowded"]], _without(crowded)),
+    ]
     drawn: list[Figure | None] = []
     for axis in names[:_MOST_AXES]:
-        for column, name, title, known in measures:
+        for column, name, title, known, without in measures:
             figure = _against(known, axes, axis, column, name, title)
-            drawn.append(_with_rule(figure, _rule_of_axes(names)))
+            drawn.append(_with_rule(figure, f"{_rule_of_axes(names)}{without}".strip()))
     pairs = list(combinations(names, 2))
     for pair in pairs[:1]:
-        for column, name, title, known in measures:
+        for column, name, title, known, without in measures:
             figure = _map(known, axes, pair, column, name, title)
-            drawn.append(
-                _with_rule(figure, f"Of {len(pairs)} pairs of axes only the first is drawn." * (len(pairs) > 1))
-            )
+            only = f"Of {len(pairs)} pairs of axes only the first is drawn." * (len(pairs) > 1)
+            drawn.append(_with_rule(figure, f"{only}{without}".strip()))
     return drawn
+
+
+def _without(crowded: int) -> str:
+    return f" Without {counted(crowded, 'cell')} that had more cores to use than the machine has." if crowded else ""
 
 
 def _rule_of_axes(names: list[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,7 @@ import pandas as pd
 from hpcrl.report.design import DASHES, FRAMEWORKS, dash, in_short, natural
 
 ROW = 26  # pixels of a line of the comparison
+_LETTERS = 46  # of a name in one line of text
 HEIGHT = 260  # pixels of a panel with curves
 _PAPER_WIDTH = 460  # of a panel, in pixels, in the files
 _FAR = 20  # ratio of the values from which an axis is logarithmic
@@ -106,13 +109,30 @@ def axis_title(title: str, logarithmic: bool) -> str:
 
 
 def y_lines(names: list[str]) -> alt.Y:
-    return alt.Y("line:N", title=None, sort=names, axis=alt.Axis(labelLimit=300, labelPadding=8))
+    """Return the encoding of lines by name. Long names have two lines of text."""
+    long = {name: _in_two(name) for name in names if len(name) > _LETTERS}
+    two: dict[str, Any] = (
+        {"labelExpr": f"({json.dumps(long)})[datum.label] || datum.label", "labelLineHeight": 12, "labelOverlap": False}
+        if long
+        else {}
+    )
+    return alt.Y("line:N", title=None, sort=names, axis=alt.Axis(labelLimit=300, labelPadding=8, **two))
 
 
-def by_place(data: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split the data by place, one panel each. The cluster is named if there are several."""
-    places = data["cluster"] + ", " + data["where"] if data["cluster"].nunique() > 1 else data["where"]
-    return [(name if places.nunique() > 1 else "", data[places == name]) for name in sorted(set(places), key=natural)]
+def _in_two(name: str) -> list[str]:
+    """Cut a name at the space that is nearest to its middle."""
+    spaces = [place for place, letter in enumerate(name) if letter == " "]
+    if not spaces:
+        return [name]
+    middle = min(spaces, key=lambda place: abs(place - len(name) / 2))
+    return [name[:middle], name[middle + 1 :]]
+
+
+def by_place(data: pd.DataFrame, of: Sequence[str] = ("apart", "cluster", "where")) -> list[tuple[str, pd.DataFrame]]:
+    """Split the data by place, and by what colours and dashes do not tell, one panel each. The parts of a title that differ are named."""
+    several = [name for name in of if data[name].nunique() > 1]
+    titles = data[several].agg(", ".join, axis=1) if several else pd.Series("", data.index)
+    return [(title, data[titles == title]) for title in sorted(set(titles), key=natural)]
 
 
 def rounded(data: pd.DataFrame, digits: int = 5) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from hpcrl.formats.runs import goal_wall_time
-from hpcrl.report.curves import By, band_in_words, evaluations, left_out, returns
+from hpcrl.report.curves import By, band_in_words, equal_lines, evaluations, left_out, returns
 from hpcrl.report.design import capitalised
 from hpcrl.report.figures.drawing import Figure, legend, ordered
 from hpcrl.report.figures.marks import bands, dots, in_words
@@ -85,7 +85,7 @@ def _curves(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float | No
         logarithmic=by == "time",
     )
     what = f"Values of {name} as reported." if score.name else "Returns of training, the last 20 episodes averaged."
-    text = f"{what} {band_in_words(data)}{_start(by) if score.trains else ''}{_without(rows, by)}"
+    text = f"{what} {band_in_words(data)}{equal_lines(data)}{_start(by) if score.trains else ''}{_without(rows, by)}"
     heading = f"{capitalised(name)} against {title}"
     kind = "return" if score.trains else "value"
     return Figure(f"{kind}-by-{by}", heading, text, panels, legend(data, lines=True))
@@ -97,7 +97,7 @@ def _evaluations(rows: pd.DataFrame, episodes: pd.DataFrame, by: By, goal: float
         return None
     panels = bands(data, _AXES[by], "return of evaluations", goal, logarithmic=by == "time")
     title = {"step": "environment steps", "time": "time", "episode": "episodes"}[by]
-    text = f"Mean returns of the greedy policy, evaluated during training. {band_in_words(data)}{_start(by)}{_without(rows, by)}"
+    text = f"Mean returns of the greedy policy, evaluated during training. {band_in_words(data)}{equal_lines(data)}{_start(by)}{_without(rows, by)}"
     return Figure(f"evaluation-by-{by}", f"Evaluations against {title}", text, panels, legend(data, lines=True))
 
 

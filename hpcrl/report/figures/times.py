@@ -189,8 +189,9 @@ def _keys(parts: dict[str, tuple[str, str]]) -> tuple[Key, ...]:
 
 
 def _throughput(rows: pd.DataFrame) -> Figure | None:
-    """Draw throughput against cores, if a configuration ran on several numbers of them."""
+    """Draw throughput against cores, if a configuration ran on several numbers of them that its machine has."""
     known = rows[(rows["training_time"] > 0) & (rows["steps"] > 0) & (rows["outcome"] == "completed")]
+    known = known[~known["crowded"]]
     known = known.assign(
         resources=cores(known).where(known["gpus"] == 0, known["gpus"]),
         unit=known["gpus"].map(lambda gpus: "GPUs" if gpus else "cores"),
@@ -200,10 +201,10 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
     several = known.groupby(["cluster", "what", "unit"])["resources"].transform("nunique") > 1
     if known.empty or not several.any():
         return None
-    keys = ["cluster", "what", "where", "colour", "hex", "dash", "unit", "parallelism", "resources"]
+    keys = ["cluster", "what", "where", "colour", "hex", "dash", "apart", "unit", "parallelism", "resources"]
     middle = known[several].groupby(keys, as_index=False).agg(rate=("rate", "median"), seeds=("rate", "size"))
     panels = []
-    for cluster, part in middle.groupby("cluster"):
+    for title, part in by_place(middle, ("apart", "cluster")):
         base = alt.Chart(rounded(part)).encode(
             x=alt.X(
                 "resources:Q",
@@ -217,9 +218,8 @@ def _throughput(rows: pd.DataFrame) -> Figure | None:
             tooltip=["what", "where", "parallelism", "resources", "unit", alt.Tooltip("rate", format=",.0f")],
         )
         chart = base.mark_line().encode(**stroke(part)) + base.mark_circle(size=60)
-        table = part.drop(columns=["cluster", "colour", "hex", "dash"])
-        several_clusters = middle["cluster"].nunique() > 1
-        panels.append(Panel(chart.properties(height=HEIGHT), table, str(cluster) if several_clusters else ""))
+        table = part.drop(columns=["cluster", "colour", "hex", "dash", "apart"])
+        panels.append(Panel(chart.properties(height=HEIGHT), table, title))
     text = (
         "Steps of all ranks together, medians over seeds; points of one configuration are joined. Several ranks share one batch, so the "
         "line of a small network is flat."

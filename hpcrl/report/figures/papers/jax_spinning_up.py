@@ -103,7 +103,7 @@ def _steps(rows: pd.DataFrame) -> str:
 def _curves(best: pd.DataFrame, data: PaperData) -> Figure | Empty:
     curves = []
     for algorithm, group in _by_algorithm(one_of_each_seed(best, ["workload", "line"])):
-        named = group.assign(what=group["line"], where=display(algorithm))
+        named = group.assign(what=group["line"], where=display(algorithm), apart="")
         # The policy of VPG explores by itself; TD3's returns in training have its noise.
         drawn = (
             returns(named, data.episodes, "step") if algorithm == "vpg" else evaluations(named, data.episodes, "step")

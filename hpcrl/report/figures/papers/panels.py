@@ -68,7 +68,7 @@ def over_training(
     rows, left = of_one_configuration(rows, ["what", "panel"])
     if rows.empty:
         return heading, SEVERAL
-    rows = rows.assign(where=rows["panel"], line=rows["what"], cluster="")
+    rows = rows.assign(where=rows["panel"], line=rows["what"], cluster="", apart="")
     if quantity.column:
         curves = usage(rows, data.samples, quantity.column)
     else:
@@ -84,7 +84,7 @@ def over_training(
         text += f" Time is that of training, without evaluations.{exceptions}"
     if quantity.column:
         text += busy(rows)
-    text += left
+    text += f"{few_cores(rows)}{left}"
     if missing:
         text += f" Not run: {'; '.join(missing)}."
     ordered = tuple(sorted(titled, key=lambda panel: panels.index(panel.title)))
@@ -128,7 +128,7 @@ def against_number(
         "Dots are runs, lines are medians over seeds, bars are intervals of order statistics, which with few seeds go from the lowest "
         "to the highest."
     )
-    text += f"{busy(rows)}{left}"
+    text += f"{busy(rows)}{few_cores(rows)}{left}"
     if lost:
         text += f" Without {'; '.join(lost)}."
     return Figure(name, heading, text, tuple(panels), _keys(rows))
@@ -164,6 +164,15 @@ def busy(rows: pd.DataFrame) -> str:
     if not others:
         return ""
     return f" Other programs ran on the machine in {others} of {count(len(rows), 'run')}: its values include them."
+
+
+def few_cores(rows: pd.DataFrame) -> str:
+    """Say of how many runs the machine had fewer cores than they could use."""
+    small = rows[rows["crowded"]]
+    if small.empty:
+        return ""
+    threads = " or ".join(f"{int(number):,}" for number in sorted(small["threads"].unique()))
+    return f" In {len(small)} of {count(len(rows), 'run')} the machine had only {threads} of the cores: their times and CPU use are those of so few."
 
 
 def _keys(data: pd.DataFrame) -> tuple[Key, ...]:
