@@ -249,6 +249,11 @@ def ranks_with_actors(values: Mapping[str, Any]) -> int | None:
     return 1 + actors if topology in TOPOLOGIES[1:] and isinstance(actors, int) else None
 
 
+def learning_gpus(gpus: int, tasks: int, parallelism: str) -> int:
+    """Return on how many of its GPUs a cell learns: each rank that averages gradients has one, and a single process uses one."""
+    return min(gpus, 1 if parallelism == "none" else tasks)
+
+
 def _topology_fault(settings: OffPolicySettings, ranks: int) -> tuple[str, str] | None:
     topology, actors = settings.topology, settings.actors
     if actors > 1 and topology in TOPOLOGIES[:2]:

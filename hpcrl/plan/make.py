@@ -160,7 +160,7 @@ def make_plan(
                 *surroundings_notes(surroundings),
                 *profiler_notes,
                 *notes(profile, [batch.placement for batch in batches]),
-                *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches]),
+                *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches], study.workload.trains),
                 *capability_notes(profile, [(batch.placement, batch.environment) for batch in batches], capabilities),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
                 *drawing_notes(profile, study.workload),

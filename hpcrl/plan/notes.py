@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hpcrl.catalogue.training import learning_gpus
 from hpcrl.errors import count
 from hpcrl.plan.placement import Placement, cpu_models, idle_gpus
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.resources import Resources
 
 
-def idle_notes(profile: ClusterProfile, placed: Iterable[tuple[Placement, Resources]]) -> list[str]:
-    """Return the notes of a plan on GPUs that are idle, one sentence each, without the full stop."""
+def idle_notes(profile: ClusterProfile, placed: Iterable[tuple[Placement, Resources]], trains: bool) -> list[str]:
+    """Return the notes of a plan on GPUs that are idle, one sentence each, without the full stop.
+
+    Args:
+        trains: the cells are built-in training, which computes on one GPU for each rank.
+    """
     said = []
     for placement, asked in placed:
+        used = learning_gpus(asked.gpus, asked.tasks or 1, asked.parallelism)
+        if trains and (rest := asked.gpus - used):
+            said.append(
+                f"cells with {count(asked.gpus, 'GPU')} learn on {used} of them, one for each rank; {rest} {'is' if rest == 1 else 'are'} idle: "
+                "with a `parallelism` each GPU has a rank"
+            )
         if idle := idle_gpus(profile, placement, asked):
             kind, are = placement.node_type, "is" if idle == 1 else "are"
             nodes = f"a whole {kind} node" if asked.nodes == 1 else f"{asked.nodes} whole {kind} nodes"

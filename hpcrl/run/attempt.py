@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.catalogue.registry import is_out_of_memory
-from hpcrl.catalogue.training import ranks_with_actors
+from hpcrl.catalogue.training import learning_gpus, ranks_with_actors
 from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
 from hpcrl.formats.mlflow import key_of_attempt, parameters
@@ -189,6 +189,12 @@ class RankOfAttempt:
         if self._first_on_node and self._idle_gpus:
             used = count(self._cell.asked.gpus_per_node, "GPU")
             self._recorder.event(f"idle: GPU {', GPU '.join(self._idle_gpus)} (the cell uses {used} of its node)")
+        asked = self._cell.asked
+        learning = learning_gpus(asked.gpus, asked.tasks, asked.parallelism)
+        if self._first_on_node and not self._plan.runs_command and asked.gpus > learning:
+            self._recorder.event(
+                f"idle: {asked.gpus - learning} of the cell's {asked.gpus} GPUs (a rank learns on one)"
+            )
         if self._shows and self._tensorboard == "during":
             self._recorder.followers.append(
                 LiveEvents(self._places.own, self._recorder.started, allocation.node, allocation.attempt)

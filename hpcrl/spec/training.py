@@ -149,6 +149,8 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         from hpcrl.spec.computed import names_in
 
         known |= names_in(study.computed)
+    # The algorithm that a value of an axis names beside its settings: defaults and ranges are its own.
+    beside = {path[:-1]: algorithms().get(value) for path, key, value in assignments(study) if key == "algorithm"}
     told: set[Key] = set()
     for path, key, value in assignments(study):
         if key == "algorithm":
@@ -170,9 +172,14 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         elif key == "tracking" and value not in TRACKING:
             yield path, f"expected {', '.join(TRACKING[:-1])} or {TRACKING[-1]}, got {written(value)}"
         elif (key == EPISODE_LIMIT and (wrong := episode_limit_fault(value))) or (
-            key in settings and (wrong := fields.fault(settings[key].settings, key, value))
+            key in settings
+            and (wrong := fields.fault(_owner(beside.get(path[:-1]), settings, key).settings, key, value))
         ):
             yield path, wrong
+
+
+def _owner(named: Algorithm | None, settings: Mapping[str, Algorithm], key: str) -> Algorithm:
+    return named if named and key in fields.names(named.settings) else settings[key]
 
 
 def _combination_faults(study: Study) -> Iterator[Fault]:

@@ -122,7 +122,7 @@ def test_a_whole_node_may_have_more_gpus_than_the_cell_uses(gpus: int, requested
     legacy, wanted = PROFILES["cirrus-legacy"], {"gpus": gpus, "exclusive": True}
     assert options("cirrus-legacy", **wanted)["gres"] == f"gpu:{requested}"
     found = placed("cirrus-legacy", **wanted)
-    assert idle_notes(legacy, [(found, asked(**wanted))] * 2) == ([told] if told else [])
+    assert idle_notes(legacy, [(found, asked(**wanted))] * 2, trains=False) == ([told] if told else [])
     assert cost(legacy, found, asked(**wanted)).gpu_hours == 4
     shared = legacy.model_copy(update={"gpu_request": GpuRequest.GPUS})
     assert options(shared, **wanted)["gpus"] == requested
@@ -132,7 +132,7 @@ def test_several_whole_nodes_may_have_idle_gpus() -> None:
     legacy, wanted = PROFILES["cirrus-legacy"], {"gpus": 4, "nodes": 2, "exclusive": True}
     found = placed("cirrus-legacy", **wanted)
     assert (found.gpus_per_node, found.gpus) == (4, 8)
-    assert idle_notes(legacy, [(found, asked(**wanted))]) == [
+    assert idle_notes(legacy, [(found, asked(**wanted))], trains=False) == [
         "cells with 4 GPUs have 2 whole gpu nodes: 4 of the 8 GPUs there are idle"
     ]
     # The limits of a QOS are for what a job requests.
@@ -146,7 +146,26 @@ def test_several_whole_nodes_may_have_idle_gpus() -> None:
 
 def test_gpus_that_others_may_use_are_not_idle() -> None:
     found = placed("cirrus-legacy", gpus=1)
-    assert idle_notes(PROFILES["cirrus-legacy"], [(found, asked(gpus=1)), (placed("cirrus"), asked())]) == []
+    assert (
+        idle_notes(PROFILES["cirrus-legacy"], [(found, asked(gpus=1)), (placed("cirrus"), asked())], trains=True) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({"gpus": 4}, "cells with 4 GPUs learn on 1 of them, one for each rank; 3 are idle: with a `parallelism` each GPU has a rank"),
+        ({"gpus": 4, "tasks": 3, "parallelism": "native"}, "cells with 4 GPUs learn on 3 of them, one for each rank; 1 is idle: with a "
+         "`parallelism` each GPU has a rank"),
+        ({"gpus": 4, "tasks": 4, "parallelism": "horovod"}, None),
+        ({"gpus": 2, "tasks": 4, "parallelism": "horovod"}, None),
+        ({"gpus": 1, "tasks": 3}, None),  # a learner and its actors
+    ],
+)  # fmt: skip
+def test_ranks_that_learn_may_be_fewer_than_gpus(wanted: dict[str, Any], told: str | None) -> None:
+    found = placed("sol", **wanted)
+    assert idle_notes(PROFILES["sol"], [(found, asked(**wanted))], trains=True) == ([told] if told else [])
+    assert idle_notes(PROFILES["sol"], [(found, asked(**wanted))], trains=False) == []  # a command may use them all
 
 
 def test_what_partition_and_qos_of_a_site_really_allow() -> None:

@@ -110,6 +110,23 @@ def test_two_configurations_are_not_one_line(dataset: Path, drawn: PaperFigures)
         assert "Not run: PyTorch" not in text
 
 
+def test_the_main_figures_have_every_configuration_on_cores_that_exist(dataset: Path, drawn: PaperFigures) -> None:
+    """The paper has 32 cores. Of those here, 4,096 are more than the machine has, so 2 are the nearest, unless one of their configurations failed."""
+    (figure,) = [each for each in drawn.drawn if each.name == "cirrus-5-01"]
+    assert "With 2 cores, where the paper has 32." in figure.text
+    rows = read_cells(dataset, None).assign(shared=False, crowded=False)
+    failed = (rows["cpus"] == 2) & (rows["framework"] == "torch") & (rows["workload"] == "ppo")
+    rows.loc[failed, "outcome"] = "failed"
+    (figure,) = [each for each in papers.figures(
+        "cirrus-pytorch-tensorflow", data_of(dataset, rows[rows["cpus"] < 4096])
+    ).drawn if each.name == "cirrus-5-01"]  # fmt: skip
+    assert (
+        "With 1 core, where the paper has 32. With 2 the machine had fewer cores than that, or fewer configurations completed."
+        in figure.text
+    )
+    assert set(panel(drawn, "cirrus-5-01", "Figure 5.1:").values["configuration"]) == {"PyTorch", "TensorFlow"}
+
+
 def test_every_number_of_the_paper_is_named_once(drawn: PaperFigures) -> None:
     titles = [each.title for figure in drawn.drawn for each in figure.panels if each.title.startswith("Figure 5.")]
     assert [int(title.removeprefix("Figure 5.").partition(":")[0]) for title in titles] == list(range(1, 30))

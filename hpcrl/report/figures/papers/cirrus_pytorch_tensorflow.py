@@ -1,4 +1,4 @@
-"""Figures 5.1 to 5.39 of "Comparing PyTorch and TensorFlow for reinforcement learning on Cirrus" (M. Liu, 2022).
+"""Figures 5.1 to 5.39 of "A Comparison of PyTorch and TensorFlow for Reinforcement Learning" (M. Liu, 2022).
 
 The tables at the top describe them: their numbers, their quantities, and where the paper's captions are wrong.
 """
@@ -184,13 +184,27 @@ def _heading(first: int, number: int, title: str) -> str:
 
 
 def _of_size(rows: pd.DataFrame, wanted: int) -> tuple[pd.DataFrame, str]:
-    """Return the rows with the number of cores that is nearest to the paper's, and how the two compare."""
+    """Return the rows with one number of cores, and how it compares with the paper's.
+
+    It is the nearest one to the paper's of those that the machine has and with which most configurations completed.
+    """
     if rows.empty:
         return rows, ""
-    cores = min(set(rows["cores"]), key=lambda each: (abs(each - wanted), each))
+    done = rows[(rows["outcome"] == "completed") & ~rows["crowded"]]
+    able = done if len(done) else rows
+    kinds = able.drop_duplicates(["cores", "framework", "workload"])["cores"].value_counts()
+
+    def distance(cores: int) -> tuple[int, int]:
+        return abs(cores - wanted), cores
+
+    cores = min(kinds.index[kinds == kinds.max()], key=distance)
+    nearer = sorted(other for other in set(rows["cores"]) if distance(other) < distance(cores))
     paper = "as in the paper" if cores == wanted else f"where the paper has {wanted}"
+    text = f"With {count(int(cores), 'core')}, {paper}."
+    if nearer:
+        text += f" With {', '.join(map(str, nearer))} the machine had fewer cores than that, or fewer configurations completed."
     rows = _fewest_ranks(rows[rows["cores"] == cores], "cores")
-    return rows, f"{_place(rows)} With {count(int(cores), 'core')}, {paper}."
+    return rows, f"{_place(rows)} {text}"
 
 
 def _fewest_ranks(rows: pd.DataFrame, column: str) -> pd.DataFrame:
