@@ -47,6 +47,7 @@ MEASURES: dict[Measure, tuple[str, str, bool]] = {
         True,
     ),
     "update_per_step": ("update_per_step", "time of the updates per environment step", False),
+    "stepping_time": ("stepping_time", "time in which the environments step", False),
 }
 
 

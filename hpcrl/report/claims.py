@@ -18,7 +18,7 @@ import pandas as pd
 from hpcrl.report.claim_parts import LEVEL, Part, compared, counted, inside, same
 from hpcrl.report.claim_runs import MEASURES, Runs, listed
 from hpcrl.report.design import capitalised
-from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_updates
+from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_stepping, with_updates
 from hpcrl.report.machines import not_alone
 from hpcrl.report.statistics import holm
 from hpcrl.spec.claim_tests import (
@@ -115,7 +115,7 @@ def verdicts(
     if not claims:
         return []
     measured = with_shares(with_integrals(rows, episodes, samples))
-    measured = with_updates(with_last_returns(measured, episodes), phases)
+    measured = with_stepping(with_updates(with_last_returns(measured, episodes), phases), phases)
     return judge(claims, measured, name, study.get("goal"))
 
 
@@ -123,8 +123,8 @@ def judge(claims: Claims, rows: pd.DataFrame, study: str, goal: float | None) ->
     """Judge each claim of a paper on each cluster.
 
     Args:
-        rows: attempts of one study with the columns of `with_groups`, `with_integrals`, `with_shares`, `with_last_returns` and
-            `with_updates`, and `shared`.
+        rows: attempts of one study with the columns of `with_groups`, `with_integrals`, `with_shares`, `with_last_returns`,
+            `with_updates` and `with_stepping`, and `shared`.
         goal: the study's goal; evaluations that reach it are recorded as such.
     """
     judged = []

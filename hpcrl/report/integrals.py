@@ -15,6 +15,7 @@ from hpcrl.report.training_clock import Clocks, Key, TrainingClock, clocks, plac
 
 _LAST = 0.1  # of the environment steps
 _LEARNING = ("update", "transfer")  # phases
+_STEPPING = ("env_step", "fused")
 Series = dict[Any, tuple[Values, Values]]  # times and values
 
 
@@ -80,6 +81,20 @@ def with_updates(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     seconds = own.groupby(ATTEMPT, observed=True)["seconds"].sum().to_dict()
     steps = rows["steps"].where((rows["steps"] > 0) & rows["resumed_step"].isna())
     return rows.assign(update_per_step=_of_each(rows, seconds) / steps.to_numpy(float))
+
+
+def with_stepping(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
+    """Add `stepping_time`: seconds in which the environments step, on the first rank.
+
+    It is missing for a fused program that also learns, because its steps have no phase of their own, and for a requeued cell, whose record
+    has only the rest of its times.
+    """
+    if phases.empty:
+        return rows.assign(stepping_time=np.nan)
+    own = phases[(phases["rank"] == 0) & phases["phase"].isin(_STEPPING)]
+    seconds = pd.Series(_of_each(rows, own.groupby(ATTEMPT, observed=True)["seconds"].sum().to_dict()), rows.index)
+    learns = (rows["execution"] == "fused") & (rows["workload"] != "random_policy")
+    return rows.assign(stepping_time=seconds.mask(learns | rows["resumed_step"].notna()))
 
 
 def _of_each(rows: pd.DataFrame, values: Mapping[Any, float]) -> Values:

@@ -21,6 +21,7 @@ from hpcrl.catalogue.training import has_actors
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import BEST_POSSIBLE, Asked
 from hpcrl.rl.agents import Agent
+from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.envs.bounded import Bounded
 from hpcrl.rl.envs.checking import check as check_environment
@@ -28,8 +29,8 @@ from hpcrl.rl.envs.closing import Closing
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import finish, make_collective
 from hpcrl.rl.loops.off_policy import OffPolicyLoop
-from hpcrl.rl.make import make_exploration, make_training
-from hpcrl.rl.runs import Run
+from hpcrl.rl.make import Training, make_exploration, make_training
+from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
 from hpcrl.rl.topologies.ports import GRACE_SECONDS, RankGone
@@ -82,28 +83,16 @@ def train_cell(
     """
     framework = str(config["framework"])
     execution = str(config.get("execution", frameworks()[framework].default_mode))
-    parallelism = asked.parallelism
     name, settings = _settings_of(workload, config)
     acts = has_actors(settings)
-    on_gpus = "cuda" in frameworks()[framework].devices
-    # The GPU is the learner's: an actor's node needs none.
-    if asked.gpus and not (acts and group.rank) and (not on_gpus or not visible_gpus()):
-        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
-        raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
-    if group.ranks > 1 and parallelism == "none" and not acts:
-        raise UsageError(
-            f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
-        )
-    if (acts or parallelism != "none") and group.ranks != asked.tasks:
-        raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
-
+    _check_place(framework, asked, group, acts)
     limit = config.get("max_episode_steps", workload.get("max_episode_steps"))
     options = _options_of(workload, config, settings)
     make_environment = Closing(partial(gymnasium_environment, workload["environment"], limit, options))
     if ":" in workload["environment"] and (wrong := check_environment(workload["environment"], options)):
         raise UsageError(wrong)
     world = join(group) if acts else None
-    collective = make_collective(framework, parallelism, group, clock)
+    collective = make_collective(framework, asked.parallelism, group, clock)
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop)
     if trial:
         run = replace(run, prune=trial.prune)
@@ -113,15 +102,59 @@ def train_cell(
             explored = actor.explore(stop)
         _close(make_environment, framework, recorder)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
-    device = "cuda" if asked.gpus else "cpu"
     try:
-        training = make_training(name, settings, framework, execution, make_environment, run, device)
+        training = make_training(
+            name, settings, framework, execution, make_environment, run, "cuda" if asked.gpus else "cpu"
+        )
     except RankGone:
         return Ended("preempted", f"{_NO_ANSWER}: the training had not begun", {}, leaves_others=True)
     with profiled or nullcontext():
         result = train(training, goal, stop, checkpoint_file)
-    learns_from_actors = training.loop if isinstance(training.loop, LearnerLoop) else None
-    facts = {
+    facts = _facts_of(training, result, recorder, clock, collective)
+    if run.rank == 0 and (best := best_possible(training)) is not None:
+        recorder.value({BEST_POSSIBLE: best})
+    agents = _agents_of(training, result, workload["environment"], options, limit)
+    _close(make_environment, framework, recorder)
+    leaves_others = isinstance(training.loop, LearnerLoop) and training.loop.gave_up
+    del training  # the learner must be gone before its collective closes
+    if collective:
+        collective.close()
+    reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
+    if trial and result.outcome == "pruned":
+        reason = trial.pruned_because()
+    if leaves_others and result.outcome == "preempted":
+        reason = f"{_NO_ANSWER}: a checkpoint was kept"
+    return Ended(result.outcome, reason, facts, agents, leaves_others)
+
+
+def _check_place(framework: str, asked: Asked, group: Group, acts: bool) -> None:
+    """Check that a cell has the GPU and the ranks that it asks for.
+
+    Args:
+        acts: rank 0 learns and the others are its actors.
+
+    Raises:
+        UsageError: it has not.
+    """
+    on_gpus = "cuda" in frameworks()[framework].devices
+    # The GPU is the learner's: an actor's node needs none.
+    if asked.gpus and not (acts and group.rank) and (not on_gpus or not visible_gpus()):
+        what = "no NVIDIA GPU is visible here" if on_gpus else f"{frameworks()[framework].title} supports the CPU only"
+        raise UsageError(f"this cell asks for {asked.gpus} GPUs, but {what}: run it on a node with GPUs")
+    if group.ranks > 1 and asked.parallelism == "none" and not acts:
+        raise UsageError(
+            f"this cell has {group.ranks} ranks, but `parallelism` is none: set it to horovod or native in the study"
+        )
+    if (acts or asked.parallelism != "none") and group.ranks != asked.tasks:
+        raise UsageError(f"expected {asked.tasks} ranks, got {group.ranks}: start all of them with --ranks")
+
+
+def _facts_of(
+    training: Training, result: Result, recorder: Recorder, clock: PhaseClock, collective: Collective | None
+) -> dict[str, Any]:
+    """Return what the end of a rank's record says of its training."""
+    loop = training.loop
+    return {
         "steps": result.steps,
         "episodes": result.episodes,
         "final_score": result.final_score,
@@ -135,23 +168,27 @@ def train_cell(
         "evaluation_time": recorder.evaluation_time(),
         "resumed_step": recorder.resumed_step,
         "phase_time": switch_cost() * sum(clock.counts.values()),
-        "precise_phases": precise_phases,
+        "precise_phases": training.run.precise_phases,
         "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
-        "updates": training.loop.updates if isinstance(training.loop, OffPolicyLoop | LearnerLoop) else None,
-        "messages": json.dumps(learns_from_actors.facts()) if learns_from_actors else None,
+        "updates": loop.updates if isinstance(loop, OffPolicyLoop | LearnerLoop) else None,
+        "messages": json.dumps(loop.facts()) if isinstance(loop, LearnerLoop) else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }
-    if run.rank == 0 and (best := best_possible(training)) is not None:
-        recorder.value({BEST_POSSIBLE: best})
+
+
+def _agents_of(
+    training: Training, result: Result, environment: str, options: dict[str, Any], limit: int | None
+) -> dict[str, Agent]:
+    """Return the agents to save, by which of them they are: `best` and `last`."""
     played = training.evaluation_environments[0]
     stretched = (played.low, played.high) if isinstance(played, Bounded) else None
-    agents = {
+    return {
         which: Agent(
             algorithm=training.algorithm,
             weights=dict(policy.weights),
             moments=policy.moments,
-            environment=workload["environment"],
+            environment=environment,
             options=options,
             max_episode_steps=limit,
             step=policy.step,
@@ -160,17 +197,6 @@ def train_cell(
         )
         for which, policy in result.policies.items()
     }
-    _close(make_environment, framework, recorder)
-    del training  # the learner must be gone before its collective closes
-    if collective:
-        collective.close()
-    reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
-    if trial and result.outcome == "pruned":
-        reason = trial.pruned_because()
-    leaves_others = bool(learns_from_actors and learns_from_actors.gave_up)
-    if leaves_others and result.outcome == "preempted":
-        reason = f"{_NO_ANSWER}: a checkpoint was kept"
-    return Ended(result.outcome, reason, facts, agents, leaves_others)
 
 
 def _close(environments: Closing, framework: str, recorder: Recorder) -> None:

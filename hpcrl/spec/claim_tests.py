@@ -32,6 +32,7 @@ Measure = Literal[
     "memory_range",
     "machine_memory_range",
     "update_per_step",
+    "stepping_time",
 ]
 SCORES: tuple[Measure, ...] = ("final_score", "last_return")  # may be 0 or negative, and have no ratios
 

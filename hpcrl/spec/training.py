@@ -128,7 +128,7 @@ def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
 
 
 def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
-    settings = {name: algorithm for algorithm in found for name in fields.names(algorithm.settings)}
+    settings = {name for algorithm in found for name in fields.names(algorithm.settings)}
     fixed = {"algorithm"} if study.workload.algorithm is None else set()
     of_search = KEYS if study.search else ()
     known = {
@@ -172,14 +172,20 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         elif key == "tracking" and value not in TRACKING:
             yield path, f"expected {', '.join(TRACKING[:-1])} or {TRACKING[-1]}, got {written(value)}"
         elif (key == EPISODE_LIMIT and (wrong := episode_limit_fault(value))) or (
-            key in settings
-            and (wrong := fields.fault(_owner(beside.get(path[:-1]), settings, key).settings, key, value))
+            key in settings and (wrong := _axis_fault(beside.get(path[:-1]), found, key, value))
         ):
             yield path, wrong
 
 
-def _owner(named: Algorithm | None, settings: Mapping[str, Algorithm], key: str) -> Algorithm:
-    return named if named and key in fields.names(named.settings) else settings[key]
+def _axis_fault(beside: Algorithm | None, found: list[Algorithm], key: str, value: Any) -> str | None:
+    """Say what is wrong with a hyperparameter on an axis, for the algorithm that is named beside it or for each that has it."""
+    owners = [algorithm for algorithm in found if key in fields.names(algorithm.settings)]
+    if beside in owners:
+        return fields.fault(beside.settings, key, value)
+    for owner in owners:
+        if wrong := fields.fault(owner.settings, key, value):
+            return f"{owner.title}: {wrong}" if len(owners) > 1 else wrong
+    return None
 
 
 def _combination_faults(study: Study) -> Iterator[Fault]:

@@ -38,9 +38,11 @@ def stepped(
     config = json.dumps({name: value for name, value in given.items() if value})
     what = f"{framework} {execution} {stepping} {workers} {environments}"
     times = [seconds, 1.01 * seconds, 0.99 * seconds]
-    return runs(
+    stepped = runs(
         framework, execution, *times, study="doors-stepping", config=config, what=what, workload="random_policy"
     )
+    # Training also draws the actions: it is not what the article timed.
+    return [row | {"stepping_time": row["training_time"], "training_time": 9.0} for row in stepped]
 
 
 def test_the_claims_are_judged_by_the_studies() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_updates
+from hpcrl.report.integrals import with_integrals, with_last_returns, with_shares, with_stepping, with_updates
 from hpcrl.report.training_clock import clocks, in_training, of_clocks
 
 KEYS = {"plan": "p", "attempt": "a"}
@@ -207,3 +207,25 @@ def test_updates_of_the_first_rank_with_their_transfers_are_counted_by_step() ->
     assert first == pytest.approx(0.03)
     assert np.isnan(others).all()
     assert with_updates(rows, phases.iloc[:0])["update_per_step"].isna().all()
+
+
+def test_stepping_is_that_of_environments_alone() -> None:
+    rows, _, _ = tables(one={}, resumed={}, steps={}, learns={})
+    rows = rows.assign(
+        resumed_step=[np.nan, 50.0, np.nan, np.nan],
+        execution=["eager", "eager", "fused", "fused"],
+        workload=["random_policy", "random_policy", "random_policy", "dqn"],
+    )
+    phases = pd.DataFrame(
+        [
+            KEYS | {"cell": cell, "rank": rank, "phase": phase, "seconds": seconds}
+            for cell, rank, phase, seconds in (
+                ("one", 0, "env_step", 2.0), ("one", 0, "act", 9.0), ("one", 1, "env_step", 50.0), ("resumed", 0, "env_step", 4.0),
+                ("steps", 0, "fused", 0.5), ("steps", 0, "evaluate", 3.0), ("learns", 0, "fused", 8.0),
+            )
+        ]
+    )  # fmt: skip
+    assert with_stepping(rows, phases)["stepping_time"].tolist() == pytest.approx(
+        [2.0, np.nan, 0.5, np.nan], nan_ok=True
+    )
+    assert with_stepping(rows, phases.iloc[:0])["stepping_time"].isna().all()

@@ -226,3 +226,13 @@ def test_a_fused_mode_has_no_other_way_of_stepping(tmp_path: Path, way: str) -> 
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [expected]
     content["exclude"] = [{"execution": "fused", "stepping": way}]
     LIBRARY.study(str(write_yaml(path, content)))
+
+
+def test_a_refusal_names_the_default_of_an_algorithm_that_has_the_axis(tmp_path: Path) -> None:
+    content = study(axes={"algorithm": ["dqn", "ppo"], "learning_rate": [0, 1.0e-3]})
+    del content["workload"]["algorithm"]
+    content["workload"]["hyperparameters"] = {}
+    wrong = "expected a number greater than 0, got 0 (default {})"
+    assert fault_of(tmp_path, content, "learning_rate").endswith(f"DQN: {wrong.format(0.0023)}")
+    content["axes"] = {"framework": ["torch"], "algorithm": [{"algorithm": "ppo", "learning_rate": 0}, "dqn"]}
+    assert fault_of(tmp_path, content, "learning_rate").endswith(f": {wrong.format(0.001)}")

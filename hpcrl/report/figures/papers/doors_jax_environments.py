@@ -18,6 +18,7 @@ from hpcrl.report.figures.changes import Stage, changed
 from hpcrl.report.figures.drawing import Figure, Panel, legend
 from hpcrl.report.figures.papers.data import Empty, PaperData, of_one_kind
 from hpcrl.report.figures.papers.doors_scores import optimum, rewards
+from hpcrl.report.integrals import with_stepping
 from hpcrl.report.statistics import median
 
 PUBLISHED_STEPS = 512
@@ -45,7 +46,6 @@ PUBLISHED: dict[str, dict[int, float]] = {
     _EMPTY: {1: 0.088, 101: 0.070, 201: 0.070, 301: 0.071, 401: 0.070, 481: 0.0706},
 }
 _ON_GPU = ", GPU"
-_STEPPING = ("env_step", "fused")
 _HEADING = "Figure 11: time to step all environments"
 _CAPTION = (
     "Each environment takes a step with a random action. In the post each environment had a process of its own; here there are also processes with a "
@@ -203,15 +203,13 @@ def _measured(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: completed runs that only step, on one kind of machine.
     """
-    stepping = phases[phases["phase"].isin(_STEPPING)].groupby(["plan", "cell", "attempt"])["seconds"].sum()
     records: list[dict[str, Any]] = []
-    for row in rows.to_dict("records"):
+    for row in with_stepping(rows, phases).to_dict("records"):
         config = json.loads(row["config"])
         each = config.get("workers") == "environments"
         way = _WHOLE if row["execution"] == "fused" else _WAYS[config.get("stepping", "sync"), each]
         count = int(config.get("environments", 1))
-        seconds = float(stepping.get((row["plan"], row["cell"], row["attempt"]), 0.0))
-        if seconds > 0:
+        if (seconds := row["stepping_time"]) > 0:
             place = f"{way}{_ON_GPU}" if row["gpus"] else way
             records.append(
                 {"what": place, "x": count, "value": 1e3 * seconds * count / row["steps"], "seed": row["seed"]}
