@@ -1,9 +1,9 @@
-"""Microseconds of a step of one CartPole, of many that step together, on one core.
+"""Microseconds of a step of one environment, of many that step together, on one core: CartPole and Doors.
 
 python -m benchmarks.stepping [CORE]
 
-The whole loop of 512 steps compiled by JAX: hpcrl beside gymnax. The same loop in Python: hpcrl's ways of stepping beside EnvPool with one thread.
-All run in hpcrl's environment of JAX. gymnax, EnvPool, and what they import besides, are installed into a directory for the time of the run.
+The whole loop of 512 steps compiled by JAX: hpcrl beside gymnax, which has CartPole and Catch of the size of Doors, and gets the rules of Doors.
+The same loop in Python: hpcrl's ways of stepping beside Gymnasium's SyncVectorEnv and EnvPool with one thread. All run in hpcrl's environment of JAX. gymnax, EnvPool, and what they import besides, are installed into a directory for the time of the run.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PEERS = (
     "pillow", "pandas", "packaging",
 )  # fmt: skip
 COUNTS = (1, 16, 256, 4096)
+ENVIRONMENTS = ("CartPole-v1", "Doors-v0")
 
 
 def main(core: int | None = None) -> None:
@@ -34,15 +35,26 @@ def main(core: int | None = None) -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place, *PEERS]
         subprocess.run(pip, check=True)
         path = f"{directory / 'worker.zip'}:{Path(__file__).parents[1]}:{place}"
-        for count in COUNTS:
-            words = [python, "-m", "benchmarks.stepping_program", str(count)]
-            done = subprocess.run(
-                words, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True
-            )
-            found = json.loads(done.stdout.splitlines()[-1])
-            if count == COUNTS[0]:
-                print(f"{'environments':>12}" + "".join(f"  {name:>28}" for name in found))
-            print(f"{count:12}" + "".join(f"  {value:28.2f}" for value in found.values()), flush=True)
+        for environment in ENVIRONMENTS:
+            found = [_measured(python, path, environment, count) for count in COUNTS]
+            print(f"{environment:>34}" + "".join(f"{count:10,}" for count in COUNTS))
+            for name in found[0]:
+                print(f"{name:>34}" + "".join(f"{each[name]:10.2f}" for each in found), flush=True)
+
+
+def _measured(python: str, path: str, environment: str, count: int) -> dict[str, float]:
+    """Return the microseconds of a step by the loop's name."""
+    words = [python, "-m", "benchmarks.stepping_program", environment, str(count)]
+    done = subprocess.run(
+        words,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 if __name__ == "__main__":

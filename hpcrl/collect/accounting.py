@@ -17,12 +17,15 @@ import pyarrow.compute as pc
 from hpcrl.collect.arrays import column
 from hpcrl.collect.parts import ACCOUNTING, SUMMARIES, read_part, write_part
 from hpcrl.errors import HpcrlError
-from hpcrl.formats.attempts import Progress, read_attempts
+from hpcrl.formats.attempts import Progress, read_attempts, read_holder
 from hpcrl.formats.lease import check_lease
 from hpcrl.formats.ledger import FILE, DamagedLedger, Ledger
 from hpcrl.formats.plan import Plan, cell_ids, find_job
+from hpcrl.formats.processes import lives
+from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.schedulers.interface import look
+from hpcrl.schedulers.states import LOST
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 UNKNOWN = "UNKNOWN"  # the scheduler does not know the attempt, or did not answer
@@ -138,6 +141,7 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
     jobs = {job.name: (plan, job) for job in plan.jobs}
     by_file: dict[str, list[str]] = {}
     progress = _progress(directory, submissions)
+    queues = read_queues(directory)
     since = 0.0
     for submission in submissions:
         answers.tokens.add(submission.token)
@@ -157,6 +161,8 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
+                if not job_id and submission.state != "intent" and not queues.get(submission.token, False):
+                    state = _without_queue(state, directory, cells[task], attempt)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,
@@ -182,6 +188,17 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                     unbegun=task in unbegun and (unbegun[task] or state.state in RUNNING),
                 )
     return answers
+
+
+def _without_queue(state: JobState, directory: Path, cell: str, attempt: int) -> JobState:
+    """Return the state of a task whose local queue has ended.
+
+    One that had not ended by then is lost, unless its process still lives; from another host that cannot be seen.
+    """
+    holder = read_holder(directory, cell, attempt)
+    if state.state not in _NOT_ENDED or (alive := lives(holder)):
+        return state
+    return state._replace(state=UNKNOWN if holder and alive is None else LOST)
 
 
 def _progress(directory: Path, submissions: Sequence[Submission]) -> Progress | None:

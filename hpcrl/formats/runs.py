@@ -73,10 +73,13 @@ def hosts(cells: pandas.DataFrame) -> pandas.Series[float]:
     return cells["hosts"].fillna(cells["nodes"]).fillna(1).astype(float)
 
 
-def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
+def machines(cells: pandas.DataFrame, with_gpus: bool = True) -> pandas.Series[str]:
     """Name the machine of each attempt by what makes its times comparable; empty if nothing is known.
 
     Nodes of a cluster with equal hardware are one machine; without Slurm each host is a separate machine.
+
+    Args:
+        with_gpus: whether its GPUs are in the name of an attempt that used some.
     """
     import pandas as pd
 
@@ -86,7 +89,7 @@ def machines(cells: pandas.DataFrame) -> pandas.Series[str]:
         if (known := facts.get(hardware)) is None:
             return ""
         parts = [str(known.get("cpu")), f"{known.get('threads')} threads"]
-        if gpus > 0:
+        if with_gpus and gpus > 0:
             parts.append(" + ".join(dict.fromkeys(known.get("gpus") or ["no GPU"])))
         if attempt.startswith("local-"):
             parts.append(f"host {known.get('host')}")

@@ -95,10 +95,14 @@ def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _by_machine(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the host to the name of the cluster if there are several hosts without Slurm."""
+    """Add the host to the name of the cluster if there are several hosts without Slurm.
+
+    The cells on a host's GPUs and those on its cores are of one cluster.
+    """
     local = rows["attempt"].str.startswith("local-")
     names = rows["cluster"].astype(str)
-    return rows.assign(cluster=names + kinds(rows, ["study", "cluster"]).where(local, ""))
+    told = kinds(rows.assign(machine=machines(rows, with_gpus=False)), ["study", "cluster"])
+    return rows.assign(cluster=names + told.where(local, ""))
 
 
 def kinds(rows: pd.DataFrame, keys: list[str]) -> pd.Series[str]:

@@ -109,6 +109,24 @@ def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None
         ]
 
 
+def test_the_gpus_and_the_cores_of_a_workstation_are_of_one_cluster(tmp_path: Path) -> None:
+    """A cell sees only the GPUs that it asked for, so the records of one host do not name the same hardware."""
+    plan = planned(tmp_path / "p", dqn_study(seeds=4))
+    for cell in cells_of(plan):
+        write_record(plan, cell, "local-4_0")
+    collect([plan], tmp_path / "d", no_slurm())
+    cells = hpcrl.load(tmp_path / "d")
+    cells["gpus"] = [0, 0, 1, 1]
+    cells["hardware"] = [
+        json.dumps({"cpu": "X", "threads": 2, "gpus": ["H"] * each, "host": "a"}) for each in cells["gpus"]
+    ]
+    told = lines(with_groups(cells))
+    assert [(line.cluster, line.where, line.cells) for line in told] == [
+        ("workstation", "1 core", 2),
+        ("workstation", "1 core, 1 GPU", 2),
+    ]
+
+
 def test_ranks_on_one_node_and_on_two_are_two_lines(tmp_path: Path) -> None:
     sizes = [{"tasks": 2, "nodes": nodes, "parallelism": "native"} for nodes in (1, 2)]
     study = ranks_study(2)

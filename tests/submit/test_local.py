@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -173,6 +174,7 @@ def test_the_queue_is_killed_and_its_cells_run_on(
     kill_queue(plan)
     until(lambda: states(hpcrl, plan) == {"LOST": 2, "RUNNING": 1})
     assert "its local queue has ended, but the cell still runs" in hpcrl("status", plan, "--json").out
+    assert collected(hpcrl, plan, tmp_path / "d") == ["lost", "lost", "running"]
     shown = hpcrl("submit", plan)
     assert "2 cells submitted" in shown.out, shown
     assert "cells of an ended local queue that still run: 1" in shown.err, shown
@@ -182,6 +184,33 @@ def test_the_queue_is_killed_and_its_cells_run_on(
     until(lambda: states(hpcrl, plan) == {"COMPLETED": 3})
     ran = (tmp_path / "ran").read_text().split()
     assert len(ran) == len(set(ran)) == 3
+
+
+def collected(hpcrl: Call, plan: Path, dataset: Path) -> list[str]:
+    """Return the outcomes of a new dataset of a plan."""
+    import hpcrl as package
+
+    assert hpcrl("collect", plan, "-o", dataset).code == 0
+    return sorted(package.load(dataset)["outcome"])
+
+
+def test_a_machine_that_goes_down_leaves_lost_cells(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    """The queue, the cell and what measures it end without a word. (`status` waits a while for a sign of life.)"""
+    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {tmp_path}/ran; sleep 600"], seeds=2, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (tmp_path / "ran").exists())
+    kill_queue(plan)
+    (command,) = [each for each in psutil.process_iter(["cmdline"]) if f"{tmp_path}/ran" in str(each.info["cmdline"])]
+    ours = itertools.takewhile(lambda each: each.pid not in (1, os.getpid()), command.parents())
+    here = [command, *ours]
+    for process in here:
+        process.suspend()  # so that none sees the end of another
+    for process in here:
+        process.kill()
+    until(lambda: states(hpcrl, plan).get("RUNNING", 0) == 0)
+    assert collected(hpcrl, plan, tmp_path / "d") == ["lost", "lost"]
 
 
 def test_a_cell_whose_queue_was_killed_is_cancelled(
