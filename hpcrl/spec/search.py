@@ -122,20 +122,9 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
     keys = study.factors() - set(KEYS)
     for name in sorted({*KEYS, ID} & set(study.axes)):
         yield ("axes", name), f"`{name}` is a key of the search: choose another name"
-    for name, values in search.space.items():
-        at: Key = ("search", "space", name)
-        if name in _TAKEN:
-            yield at, f"{name} has another meaning in a search: choose another name"
-        elif name in keys:
-            yield at, f"{name} is set by an axis, too: remove one of the two"
-        elif isinstance(values, Range):
-            yield from (((*at, *below), text) for below, text in values.faults())
-        elif len(values) < 2:
-            yield at, "expected at least two values"
-        elif len({repr(value) for value in values}) < len(values):
-            yield at, "repeats a value"
-        elif any(isinstance(value, list | tuple | dict) for value in values):
-            yield at, "expected numbers, texts, true or false as values"
+    wrong = list(_space_faults(search, keys))
+    yield from wrong
+    yield from _computed_faults(study, search)
     if search.seed in study.seeds:
         yield (
             ("search", "seed"),
@@ -153,7 +142,44 @@ def search_faults(study: Study) -> Iterator[tuple[Key, str]]:
                 yield at, "would exclude trials, which the best one is chosen from: set `search.trials`"
     yield from _pruner_faults(search)
     yield from _objective_faults(study, search)
-    yield from _of_training(study, search) if study.workload.trains else _of_commands(study, search)
+    sound = set(search.space) - {str(at[2]) for at, _ in wrong}
+    yield from _of_training(study, search, sound) if study.workload.trains else _of_commands(study, search)
+
+
+def _space_faults(search: Search, keys: set[str]) -> Iterator[tuple[Key, str]]:
+    """Give what is wrong with the parameters of the space, whatever the workload is.
+
+    Args:
+        keys: what the study's axes set.
+    """
+    for name, values in search.space.items():
+        at: Key = ("search", "space", name)
+        if name in _TAKEN:
+            yield at, f"{name} has another meaning in a search: choose another name"
+        elif name in keys:
+            yield at, f"{name} is set by an axis, too: remove one of the two"
+        elif isinstance(values, Range):
+            yield from (((*at, *below), text) for below, text in values.faults())
+        elif len(values) < 2:
+            yield at, "expected at least two values"
+        elif len({repr(value) for value in values}) < len(values):
+            yield at, "repeats a value"
+        elif any(isinstance(value, list | tuple | dict) for value in values):
+            yield at, "expected numbers, texts, true or false as values"
+
+
+def _computed_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    """Give the values that a plan would have to compute before the search draws what they depend on."""
+    if not study.computed:
+        return
+    from hpcrl.spec.computed import names_in  # Jinja: only where it is needed
+
+    for name, text in study.computed.items():
+        for drawn in sorted(names_in({name: text}) & set(search.space)):
+            yield (
+                ("computed", name),
+                f"is computed from {drawn}, which each trial draws only when it starts: remove it, or take {drawn} out of `search.space`",
+            )
 
 
 def _pruner_faults(search: Search) -> Iterator[tuple[Key, str]]:
@@ -194,11 +220,18 @@ def _of_commands(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
         yield ("search", "pruner"), "a pruner needs the evaluations of built-in training: remove it"
 
 
-def _of_training(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+def _of_training(study: Study, search: Search, sound: set[str]) -> Iterator[tuple[Key, str]]:
+    """Give the faults of a search of built-in training.
+
+    Args:
+        sound: the parameters of which nothing was found to be wrong yet.
+    """
     algorithms = study.algorithms()
     options = options_of_study(study)
-    settled = False
+    settled = len(sound) < len(search.space)
     for name, values in search.space.items():
+        if name not in sound:
+            continue
         at: Key = ("search", "space", name)
         if name in study.workload.hyperparameters:
             yield at, f"{name} is set in `workload.hyperparameters`, too: remove one of the two"

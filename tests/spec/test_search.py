@@ -6,7 +6,7 @@ from typing import Any
 import optuna
 import pytest
 
-from hpcrl.errors import UsageError
+from hpcrl.errors import SpecError, UsageError
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.run.search import _pruner
 from hpcrl.searches import SearchFacts, first_pruning
@@ -69,6 +69,29 @@ def test_a_wrong_search_is_refused_with_file_and_line(tmp_path: Path, search: di
         Library().study(str(file))
     assert said in str(refused.value)
     assert f"{file}:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "space", [{"learning_rate": {"low": 0, "high": 0.1, "log": True}}, {"framework": ["torch", "jax"]}]
+)
+def test_one_mistake_has_one_sentence(tmp_path: Path, space: dict[str, Any]) -> None:
+    file = write_yaml(tmp_path / "study.yaml", dqn_study(search={"trials": 3, "space": space}))
+    with pytest.raises(SpecError) as refused:
+        Library().study(str(file))
+    assert len(refused.value.problems) == 1
+
+
+def test_nothing_is_computed_from_what_trials_draw(tmp_path: Path) -> None:
+    """The plan would compute it from the default."""
+    search = {"trials": 3, "space": RATE}
+    computed = {"final_learning_rate": "learning_rate / 10", "buffer_size": "1000 * cpus"}
+    file = write_yaml(tmp_path / "study.yaml", dqn_study(search=search, computed=computed))
+    with pytest.raises(SpecError) as refused:
+        Library().study(str(file))
+    (said,) = refused.value.problems
+    assert "computed.final_learning_rate: is computed from learning_rate, which each trial draws" in said
+    del computed["final_learning_rate"]
+    Library().study(str(write_yaml(file, dqn_study(search=search, computed=computed))))
 
 
 def test_what_a_search_draws_need_not_be_possible_at_its_default(tmp_path: Path) -> None:

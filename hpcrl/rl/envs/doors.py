@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
+from hpcrl.rl.envs.make import register_own
 
 FREE, AGENT, WALL, GOAL = range(4)
 MOVES = ((0, 0), (0, 1), (1, 0), (0, -1), (-1, 0))  # rows and columns: stay, right, down, left, up
@@ -182,3 +183,6 @@ def best_returns(limit: int, size: int = 15, doors: int = 3, reward_bumping: boo
     for _ in range(limit):
         values = (rewards + goes_on * values[made.after]).max(axis=1)
     return values[-size:]
+
+
+register_own()

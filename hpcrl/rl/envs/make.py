@@ -9,6 +9,15 @@ from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
 
 
+def register_own() -> None:
+    """Tell Gymnasium of hpcrl's own environments, whose modules call this at their import: ``gymnasium.make("hpcrl.rl.envs.doors:Doors-v0")``."""
+    import gymnasium
+
+    for own, described in OWN_ENVIRONMENTS.items():
+        if own not in gymnasium.registry:
+            gymnasium.register(own, described.entry, kwargs=described.arguments, max_episode_steps=described.limit)
+
+
 def gymnasium_environment(
     name: str, max_episode_steps: int | None, options: Mapping[str, Any] | None = None, drawn: bool = False
 ) -> Any:
@@ -21,9 +30,7 @@ def gymnasium_environment(
     """
     import gymnasium
 
-    for own, described in OWN_ENVIRONMENTS.items():
-        if own not in gymnasium.registry:
-            gymnasium.register(own, described.entry, kwargs=described.arguments, max_episode_steps=described.limit)
+    register_own()
     arguments = dict(options or {})
     if name in OWN_ENVIRONMENTS:
         described = OWN_ENVIRONMENTS[name].with_options(name, arguments)
