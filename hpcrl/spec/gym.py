@@ -101,6 +101,22 @@ def _checked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | Non
 
     Both are None if that is not known here.
     """
+    wrong, told = asked(name, options)
+    if told is None:
+        return wrong, None
+    kind, shape, dtype, unbounded, _ = told
+    return None, (kind, SimpleNamespace(shape=tuple(shape), dtype=dtype), unbounded)
+
+
+def lacks_jax(name: str, options: tuple[tuple[str, Any], ...]) -> bool:
+    """Tell whether an environment of another package is here, and its module has no `jax_world`."""
+    _, told = asked(name, options)
+    return told is not None and not told[-1]
+
+
+@cache
+def asked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | None, list[Any] | None]:
+    """Ask a process of its own what is wrong with an environment of another package, and for its spaces."""
     module = name.partition(":")[0].partition(".")[0]
     if ":" not in name or not module.isidentifier() or not (find_spec(module) and find_spec("gymnasium")):
         return None, None
@@ -109,14 +125,12 @@ def _checked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | Non
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None, None
-    spaces = None
     for line in done.stdout.splitlines():  # the environment's own code may print, too
         if line.startswith(f"{name} fails Gymnasium"):
             return line, None
         if line.startswith(SPACES):
-            kind, shape, dtype, unbounded = json.loads(line.removeprefix(SPACES))
-            spaces = kind, SimpleNamespace(shape=tuple(shape), dtype=dtype), unbounded
-    return None, spaces
+            return None, json.loads(line.removeprefix(SPACES))
+    return None, None
 
 
 def image_side(name: str) -> int | None:

@@ -15,7 +15,7 @@ from hpcrl.errors import count, suggestion, written
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
 from hpcrl.spec.explain import Key
-from hpcrl.spec.gym import environment_fault, image_side, reward_range
+from hpcrl.spec.gym import environment_fault, image_side, lacks_jax, reward_range
 from hpcrl.spec.options import (
     EPISODE_LIMIT,
     episode_fault,
@@ -294,12 +294,7 @@ def _actors_faults(settings: Any, values: dict[str, Any], paths: dict[str, Key],
 
 
 def _has_compiled(framework: Framework, environment: str) -> bool:
-    """Tell whether a framework has a Gymnasium environment as a compiled program; without a version the newest counts.
-
-    Whether another package has one is known in the cell only.
-    """
-    if ":" in environment:
-        return True
+    """Tell whether a framework has a Gymnasium environment as a compiled program; without a version the newest counts."""
     return environment in framework.environments or any(
         name.startswith(f"{environment}-v") for name in framework.environments
     )
@@ -335,10 +330,14 @@ def _cannot(
     for key, value, possible, compiles in (*fused, beside):
         if values.get(key) != value or value not in possible:
             continue
-        if not _has_compiled(compiles, environment):
+        if ":" in environment:
+            if lacks_jax(environment, ()):
+                module = environment.partition(":")[0]
+                yield key, ("framework",), f"the module {module} has no `jax_world`: {environment} is not there in JAX"
+        elif not _has_compiled(compiles, environment):
             there = ", ".join(compiles.environments)
             yield key, ("framework",), f"{compiles.title} has no {environment} as a compiled program, only {there}"
-        elif with_options and ":" not in environment:
+        elif with_options:
             yield key, ("framework",), f"{compiles.title} has {environment} as a compiled program without options"
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.formats.record import read_frames
-from hpcrl.spec.gym import environment_fault
+from hpcrl.spec.gym import asked, environment_fault, lacks_jax
 from hpcrl.spec.library import Library
 from tests.builders import built_environment, planned, write_yaml
 
@@ -55,9 +55,17 @@ def outcomes(tmp_path: Path, packages: Path, python: Path, framework: str) -> li
     return found
 
 
-def test_the_page_in_numpy(tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def importable(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of the page can be imported where the study is planned."""
     monkeypatch.syspath_prepend(packages)
     monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
+    asked.cache_clear()
+    environment_fault.cache_clear()
+
+
+@pytest.mark.usefixtures("importable")
+def test_the_page_in_numpy(tmp_path: Path, packages: Path) -> None:
     assert len(PAGE.splitlines()) < 100
     assert outcomes(tmp_path, packages, Path(sys.executable), "numpy") == [("completed", None, 1.0)]
 
@@ -77,19 +85,31 @@ def test_an_environment_that_fails_gymnasium_s_check(
     assert outcome == "failed" and reason is not None and re.search(ERROR, reason)
     monkeypatch.syspath_prepend(packages)
     monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
+    asked.cache_clear()
     environment_fault.cache_clear()
     with pytest.raises(UsageError, match=rf"corridor.yaml:\d+: workload.environment: {ERROR}"):
         Library().study(str(study_of(tmp_path / "again", Path(sys.executable))))
 
 
-def test_an_environment_with_other_actions_than_the_algorithm_s_is_refused(
-    tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("importable")
+def test_an_environment_with_other_actions_than_the_algorithm_s_is_refused(tmp_path: Path, packages: Path) -> None:
     code = CODE.replace("spaces.Discrete(2)", "spaces.Box(-1, 1, (1,), np.float32)")
     (packages / "corridor.py").write_text(code.replace("int(action)", "int(action[0] > 0)"))
-    monkeypatch.syspath_prepend(packages)
-    monkeypatch.setenv("PYTHONPATH", f"{packages}:{os.environ.get('PYTHONPATH', '')}")
-    environment_fault.cache_clear()
     said = r"workload.environment: DQN: expected discrete actions, got continuous ones of corridor:Corridor-v0"
+    with pytest.raises(UsageError, match=said):
+        Library().study(str(study_of(tmp_path, Path(sys.executable))))
+
+
+@pytest.mark.usefixtures("importable")
+def test_an_environment_that_is_not_there_in_jax_is_refused_where_it_is_planned(tmp_path: Path, packages: Path) -> None:
+    Library().study(str(study_of(tmp_path, Path(sys.executable))))
+    (packages / "corridor.py").write_text(CODE[: CODE.index("def jax_world")])
+    asked.cache_clear()
+    environment_fault.cache_clear()
+    assert lacks_jax("corridor:Corridor-v0", ())
+    assert not lacks_jax("other:Corridor-v0", ())
+    said = (
+        r"axes.framework.1.stepping: .*the module corridor has no `jax_world`: corridor:Corridor-v0 is not there in JAX"
+    )
     with pytest.raises(UsageError, match=said):
         Library().study(str(study_of(tmp_path, Path(sys.executable))))

@@ -1,15 +1,18 @@
 """Gymnasium's own check of an environment.
 
-``python -m hpcrl.rl.envs.checking ID OPTIONS`` prints what it finds wrong in one line, and else the environment's spaces.
+``python -m hpcrl.rl.envs.checking ID OPTIONS`` prints what it finds wrong in one line, and else the environment's spaces and whether it can be
+there in JAX.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hpcrl.catalogue.actions import SPACES, spaces_of
@@ -43,7 +46,22 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> str | None:
     return None
 
 
+def may_be_in_jax(environment: Any) -> bool:
+    """Tell whether an environment may have a `jax_world`. Its module may define it only where JAX is installed, so its text counts."""
+    entry = getattr(environment.spec, "entry_point", None)
+    if not isinstance(entry, str):
+        return False
+    module = importlib.import_module(entry.partition(":")[0])
+    return hasattr(module, "jax_world") or "jax_world" in Path(str(module.__file__)).read_text(errors="replace")
+
+
+def _answer(name: str, options: Mapping[str, Any]) -> str:
+    if wrong := check(name, options):
+        return wrong
+    environment = gymnasium_environment(name, None, options)
+    return SPACES + json.dumps([*spaces_of(environment), may_be_in_jax(environment)])
+
+
 if __name__ == "__main__":
-    name, options = sys.argv[1], json.loads(sys.argv[2])
     with suppress(UsageError, ImportError):  # not what was asked: its cell says it
-        print(check(name, options) or SPACES + json.dumps(spaces_of(gymnasium_environment(name, None, options))))
+        print(_answer(sys.argv[1], json.loads(sys.argv[2])))
