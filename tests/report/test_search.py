@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import optuna
+import pandas as pd
 import pytest
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
@@ -81,6 +83,19 @@ def test_every_figure_has_the_values_of_the_trials(dataset: Path) -> None:
     (history,) = drawn["search-history"].panels
     assert history.values["trial"].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert history.values["best so far"].tolist() == pytest.approx([90.1, 91, 92, 100, 100, 100, 100])
+
+
+def test_the_three_most_important_parameters_are_drawn_in_pairs(dataset: Path) -> None:
+    found = searched(dataset)
+    trials = found.trials.assign(batch_size=range(len(found.trials)), updates=range(len(found.trials)))
+    (name,) = trials["search"].unique()
+    shares = {"double": 0.1, "updates": 0.4, "learning_rate": 0.3, "batch_size": 0.2}
+    importance = pd.DataFrame({"search": name, "parameter": list(shares), "importance": list(shares.values())})
+    more = replace(found, trials=trials, parameters=list(shares), importance=importance)
+    drawn = {figure.name: figure for figure in figures.figures(more)}
+    assert [panel.title for panel in drawn["search-map"].panels] == [
+        "updates, learning rate", "updates, batch size", "learning rate, batch size",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("others", [0, 1])

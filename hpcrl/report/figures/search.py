@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import altair as alt
@@ -14,6 +15,7 @@ from hpcrl.report.search import Search
 _BEST, _OTHER = "#b5462f", "#3b6ea5"
 _OUTCOMES = {"completed": _OTHER, "pruned": "#b08a2e", "diverged": "#7a4fa3", "failed": _BEST}
 _COLOURS = alt.Scale(scheme="viridis")
+_MAPPED = 3  # parameters of which all pairs are drawn
 
 
 def figures(search: Search) -> list[Figure]:
@@ -136,7 +138,7 @@ def _parallel(search: Search) -> Figure | None:
 
 
 def _contour(search: Search) -> Figure | None:
-    """The two parameters that matter most, as a map of the trials: with few trials a surface between them would be invented."""
+    """The pairs of the three parameters that matter most, as maps of the trials: with few trials a surface between them would be invented."""
     panels = []
     every = _searches(search)
     for name, done in every:
@@ -144,27 +146,33 @@ def _contour(search: Search) -> Figure | None:
         if not search.importance.empty:
             ranks = search.importance[search.importance["search"] == name].set_index("parameter")["importance"]
             varied.sort(key=lambda each, ranks=ranks: -float(ranks.get(each, 0.0)))  # type: ignore[misc]
-        if len(varied) < 2:
-            continue
-        first, second = varied[:2]
-        data = pd.DataFrame({"trial": done["trial"], "x": done[first], "y": done[second], "value": done["value"]})
-        chart = (
-            alt.Chart(_plain(data))
-            .mark_circle(size=110, opacity=0.9)
-            .encode(
-                x=_axis(data["x"], "x", first),
-                y=_axis(data["y"], "y", second),
-                color=alt.Color("value:Q", title=_title(search), scale=_COLOURS),
-                tooltip=["trial", alt.Tooltip("x", title=first), alt.Tooltip("y", title=second), "value"],
-            )
-            .properties(height=HEIGHT)
-        )
-        names = ["trial", first.replace("_", " "), second.replace("_", " "), _title(search)]
-        panels.append(Panel(chart, data.set_axis(names, axis=1), _heading(name, every)))
+        for first, second in itertools.combinations(varied[:_MAPPED], 2):
+            both = f"{first}, {second}".replace("_", " ")
+            panels.append(_map(search, done, first, second, f"{name}: {both}" if len(every) > 1 else both))
     if not panels:
         return None
-    text = "The two parameters with the largest importance; the colour is the objective of each trial that completed, from dark (lowest) to yellow (highest)."
+    text = (
+        "The parameters with the largest importance, two at a time; the colour is the objective of each trial that completed, from dark (lowest) to "
+        "yellow (highest)."
+    )
     return Figure("search-map", "Two parameters together", text, tuple(panels))
+
+
+def _map(search: Search, done: pd.DataFrame, first: str, second: str, heading: str) -> Panel:
+    data = pd.DataFrame({"trial": done["trial"], "x": done[first], "y": done[second], "value": done["value"]})
+    chart = (
+        alt.Chart(_plain(data))
+        .mark_circle(size=110, opacity=0.9)
+        .encode(
+            x=_axis(data["x"], "x", first),
+            y=_axis(data["y"], "y", second),
+            color=alt.Color("value:Q", title=_title(search), scale=_COLOURS),
+            tooltip=["trial", alt.Tooltip("x", title=first), alt.Tooltip("y", title=second), "value"],
+        )
+        .properties(height=HEIGHT)
+    )
+    names = ["trial", first.replace("_", " "), second.replace("_", " "), _title(search)]
+    return Panel(chart, data.set_axis(names, axis=1), heading)
 
 
 def _evaluations(search: Search) -> Figure | None:
