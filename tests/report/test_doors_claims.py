@@ -71,11 +71,14 @@ def test_the_claims_are_judged_by_the_studies() -> None:
 def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
     study = Library().study(name)
     per_iteration = ("train_interval", "target_interval", "learning_starts")
-    keys = {"framework", "execution", "stepping", "environments", "updates", *per_iteration}
+    keys = {"framework", "execution", "stepping", "environments", "updates", "gamma", *per_iteration}
     cells = [{key: values[key] for key in keys & set(values)} for values, _ in combinations(study, keys)]
     if name == "doors-dqn":
         # Equal steps and updates: only what is compared differs.
-        plain = [cell for cell in cells if "updates" not in cell]
+        assert [cell for cell in cells if "gamma" in cell] == [
+            {"framework": "jax", "execution": "fused", "gamma": 0.99}
+        ]
+        plain = [cell for cell in cells if "updates" not in cell and "gamma" not in cell]
         assert len(plain) == 2 * 3 * 5 + 1
         assert {key for cell in plain for key in cell} == {"framework", "execution", "stepping", "environments"}
         # The updates of an interval, where only they differ from a cell of the others.
@@ -96,7 +99,7 @@ def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
         for cell in cells[:5]
     ]
     assert [cell["updates"] for cell in chain] == [1, 1, 1, 1, 0.4]
-    compared = keys - {*per_iteration}
+    compared = keys - {*per_iteration, "gamma"}
     changes = [{key for key in compared if one[key] != other[key]} for one, other in itertools.pairwise(chain)]
     assert changes == [{"framework", "execution"}, {"stepping"}, {"environments"}, {"updates"}]
     # All four cells of framework and environment.
