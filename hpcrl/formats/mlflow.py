@@ -13,7 +13,8 @@ from typing import Any
 from hpcrl.formats.events import EPISODE
 
 ADDRESS = "MLFLOW_TRACKING_URI"
-KEY = "hpcrl.run"  # tag: which attempt a run is, or which plan of a study a parent run is of
+KEY = "hpcrl.run"  # tag: which attempt a run is, or which plan or search of a study a parent run is of
+BEST_TAG = "best."  # begins the tags of a search's run with the values of its best trial
 CONTENT = "hpcrl.content"  # tag: the digest of what was exported; a run without it is not complete
 PARENT = "mlflow.parentRunId"  # MLflow's own tag of a nested run
 METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1_000, 100
@@ -23,9 +24,17 @@ _ODD = re.compile(r"[^\w\-. /:]", re.ASCII)  # what names cannot have
 _LONGEST_NAME = 250  # characters of a name
 
 
-def key_of_parent(study: str, attempt: str) -> str:
-    """Return the key of the parent of an attempt's run, from the study's name and the attempt's key: each plan of a study has one."""
-    return f"study {study} {attempt.partition('/')[0]}"
+def key_of_parent(study: str, attempt: str, search: str = "") -> str:
+    """Return the key of the parent of an attempt's run, from the study's name and the attempt's key: each plan of a study has one.
+
+    Args:
+        search: the name of the journal, for a cell of a search: each search of a plan has one.
+    """
+    return f"study {study} {attempt.partition('/')[0]}{search and f' search {search}'}"
+
+
+def name_of_parent(study: str, search: str = "") -> str:
+    return f"{study} search {search}" if search else study
 
 
 def key_of_attempt(plan: str, cell: str, attempt: str) -> str:

@@ -202,7 +202,7 @@ def _tracked(
         files = agents.get((row["plan"], row["cell"]), []) if row["latest"] else []
         count += tracking.write(row, _name(row), metrics, curves, files)
         if report:
-            tracking.add_report(row["study"], row["plan"], report, studies)
+            tracking.add_report(row, report, studies)
     return count
 
 

@@ -1,4 +1,4 @@
-"""Write a dataset into MLflow: one experiment for each study, one parent run for each of its plans, and in it a run for each attempt of a cell."""
+"""Write a dataset into MLflow: one experiment for each study, one parent run for each of its plans or searches, and in it a run for each attempt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.mlflow import (
+    BEST_TAG,
     CONTENT,
     KEY,
     METRICS_AT_ONCE,
@@ -21,9 +22,12 @@ from hpcrl.formats.mlflow import (
     PARENT,
     key_of_attempt,
     key_of_parent,
+    name_of_parent,
+    plain,
 )
 from hpcrl.formats.mlflow import parameters as parameters_of
 from hpcrl.formats.plan import AGENTS, read_plan
+from hpcrl.searches import BEST, ID, ROLE, setting_of
 from hpcrl.secrets import without_password
 
 # Names of parameters that are columns of an attempt, in addition to its axes.
@@ -65,9 +69,9 @@ class Tracking:
         self.reported: set[str] = set()  # parents that have the report
         self._known: dict[str, tuple[str, str, str]] = {}  # by key: the run's id, the digest of its content, its status
 
-    def parent(self, study: str, plan: str) -> str:
-        """Return the parent run of a plan of a study; make the study's experiment and the run if there is none."""
-        key = key_of_parent(study, plan)
+    def parent(self, study: str, plan: str, search: str = "") -> str:
+        """Return the parent run of a plan of a study, or of a search; make the study's experiment and the run if there is none."""
+        key = key_of_parent(study, plan, search)
         if key in self._parents:
             return self._parents[key]
         client = self._client
@@ -79,12 +83,19 @@ class Tracking:
         if key in self._known:
             self._parents[key] = self._known[key][0]
         else:
-            run = client.create_run(self._experiments[study], run_name=study, tags={KEY: key, CONTENT: "-"})
+            run = client.create_run(
+                self._experiments[study], run_name=name_of_parent(study, search), tags={KEY: key, CONTENT: "-"}
+            )
             client.log_param(run.info.run_id, "study", study)
             client.log_param(run.info.run_id, "plan", plan)
+            if search:
+                client.log_param(run.info.run_id, ID, search)
             client.set_terminated(run.info.run_id)
             self._parents[key] = run.info.run_id
         return self._parents[key]
+
+    def _parent_of(self, row: Mapping[str, Any]) -> str:
+        return self.parent(row["study"], row["plan"], str(json.loads(row["config"]).get(ID, "")))
 
     def _read(self, experiment: str) -> None:
         token = None
@@ -113,7 +124,7 @@ class Tracking:
         """
         from mlflow.entities import Metric, Param
 
-        client, parent = self._client, self.parent(row["study"], row["plan"])
+        client, parent = self._client, self._parent_of(row)
         points, files = list(curves), list(files)
         settings = parameters(row)
         key = key_of_attempt(row["plan"], row["cell"], row["attempt"])
@@ -142,24 +153,28 @@ class Tracking:
         wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
         status = "FINISHED" if row["outcome"] in ("completed", "pruned") else "FAILED"
         client.set_terminated(run, status, end_time=started + int(wall * 1000))
+        config = json.loads(row["config"])
+        if config.get(ROLE) == BEST:
+            for setting, value in setting_of(config, {}).items():
+                client.set_tag(parent, BEST_TAG + plain(setting), str(value))
         client.set_tag(run, CONTENT, digest)  # last: a run without it was interrupted
         self._known[key] = (run, digest, status)
         return True
 
-    def add_report(self, study: str, plan: str, report: Path, studies: Collection[str] = ()) -> None:
-        """Add the page, the tables and the figures of a study's report to the parent run of a plan, once.
+    def add_report(self, row: Mapping[str, Any], report: Path, studies: Collection[str] = ()) -> None:
+        """Add the page, the tables and the figures of a study's report to the parent run of an attempt, once.
 
         Args:
             studies: the studies of the report. The name of one may begin with that of another.
         """
-        parent = self.parent(study, plan)
+        parent = self._parent_of(row)
         if parent in self.reported:
             return
         self.reported.add(parent)
         for file in sorted(report.glob("*")):
             if file.is_file() and not file.is_symlink():
                 self._client.log_artifact(parent, str(file), "report")
-        for file in figures_of(report, study, studies):
+        for file in figures_of(report, row["study"], studies):
             self._client.log_artifact(parent, str(file), "report/figures")
 
 

@@ -220,6 +220,7 @@ class RankOfAttempt:
             key_of_attempt(self._plan.id, cell.id, allocation.attempt),
             int(started * 1000),
             parameters(columns | {"attempt": allocation.attempt}, config),
+            self._trial.journal if isinstance(self._trial, Trial) else "",
         )
         try:
             server = Server(os.environ)

@@ -22,7 +22,7 @@ from urllib.parse import SplitResult, unquote, urlencode, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from hpcrl.errors import HpcrlError, UsageError
-from hpcrl.formats.mlflow import ADDRESS, KEY, PARAMETERS_AT_ONCE, PARENT, key_of_parent
+from hpcrl.formats.mlflow import ADDRESS, KEY, PARAMETERS_AT_ONCE, PARENT, key_of_parent, name_of_parent
 
 _SECONDS = 10.0  # for one call
 _MOST_BYTES = 1024**2  # of an answer
@@ -45,13 +45,14 @@ class MlflowError(HpcrlError):
 
 @dataclass(frozen=True)
 class Named:
-    """What a run is called, and which attempt it is."""
+    """What a run is called, and which attempt it is. `search` is the name of the journal of the search that it belongs to."""
 
     study: str
     name: str
     key: str
     started: int  # Unix milliseconds
     parameters: Mapping[str, str] = field(default_factory=dict)
+    search: str = ""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -88,7 +89,7 @@ class Server:
         self._opener = build_opener(_NoRedirects, HTTPSHandler(context=context))
 
     def begin(self, named: Named) -> str:
-        """Return the id of an attempt's run; make it, its study's experiment and its plan's parent run where they are missing.
+        """Return the id of an attempt's run; make it, its study's experiment and the parent run of its plan or search where they are missing.
 
         Raises:
             MlflowError: the server does not answer, or refuses.
@@ -144,13 +145,13 @@ class Server:
 
         If two make one nevertheless, the older one is kept.
         """
-        key = key_of_parent(child.study, child.key)
+        key = key_of_parent(child.study, child.key, child.search)
         until = time.monotonic() + (0 if new else random.uniform(*_PARENT_SECONDS))
         while (run := self._find(experiment, key)) is None and time.monotonic() < until:
             time.sleep(_AGAIN_SECONDS)
         if run is not None:
             return run
-        own = self._made(experiment, Named(child.study, child.study, key, _now()))
+        own = self._made(experiment, Named(child.study, name_of_parent(child.study, child.search), key, _now()))
         self.end(own, "FINISHED", _now())
         run = self._find(experiment, key) or own
         if run != own:

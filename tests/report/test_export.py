@@ -243,6 +243,28 @@ def test_each_plan_of_a_study_has_a_parent(tmp_path: Path, hpcrl: Callable[..., 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_each_search_of_a_plan_has_a_parent_with_its_best_trial(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    search = {"trials": 2, "space": {"learning_rate": {"low": 1e-4, "high": 1e-2}}}
+    plan = planned(tmp_path / "p", dqn_study(search=search, axes={"framework": ["numpy"], "gamma": [0.9, 0.99]}))
+    for cell in cells_of(plan):
+        gamma, rate = cell["config"]["gamma"], 0.001 * cell["config"].get("trial", 2)
+        write_record(plan, cell, header={"drawn": {"learning_rate": rate}, "search": f"of-{gamma}"})
+    collect([plan], tmp_path / "d", no_slurm())
+    assert hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", tmp_path / "out").code == 0
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("short").experiment_id])
+    parents = {run.info.run_id: run for run in runs if "mlflow.parentRunId" not in run.data.tags}
+    assert sorted(parent.data.params["search_id"] for parent in parents.values()) == ["of-0.9", "of-0.99"]
+    for run in runs:
+        if run.info.run_id not in parents:
+            parent = parents[run.data.tags["mlflow.parentRunId"]]
+            assert parent.data.params["search_id"] == f"of-{run.data.params['gamma']}" == run.data.params["search_id"]
+    for parent in parents.values():
+        assert parent.data.tags["best.learning_rate"] == "0.002"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
 def test_an_address_of_mlflow_keeps_its_slashes(dataset: Path, in_tmp: Path, hpcrl: Callable[..., Any]) -> None:
     pytest.importorskip("mlflow")
     shown = hpcrl("export", dataset, "--to", "mlflow", "-o", f"sqlite:///{in_tmp}/s.db")
