@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpcrl.catalogue.images import described
+
 # Where a float32 says that there is no bound; some environments give the largest number instead of infinity.
 _UNBOUNDED = 1e18
 
@@ -11,20 +13,25 @@ _UNBOUNDED = 1e18
 SPACES = "hpcrl: spaces "  # begins the line in which a process of its own tells the spaces of an environment, as JSON
 
 
-def spaces_of(environment: Any) -> tuple[str, tuple[int, ...], str, str | None]:
-    """Return kind of actions, shape and type of observations, and whether continuous actions have no bounds, as a sentence."""
+def spaces_of(environment: Any) -> tuple[str, tuple[int, ...], str, str, str | None]:
+    """Return kind of actions, shape and type of observations, these in words, and whether continuous actions have no bounds, as a sentence."""
     taken, seen = environment.action_space, environment.observation_space
     kind = kind_of_actions(taken)
     shape = tuple(int(length) for length in getattr(seen, "shape", None) or ())
-    return kind, shape, str(getattr(seen, "dtype", None)), bounds_fault(taken) if kind == "continuous" else None
+    unbounded = bounds_fault(taken) if kind == "continuous" else None
+    return kind, shape, str(getattr(seen, "dtype", None)), described(seen), unbounded
 
 
 def kind_of_actions(space: Any) -> str:
-    """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or ``other``."""
+    """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or the class of any other space."""
     shape = getattr(space, "shape", None) or ()
     if getattr(space, "n", None) is not None and shape == ():
         return "discrete"
-    return "continuous" if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float") else "other"
+    return (
+        "continuous"
+        if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float")
+        else type(space).__name__
+    )
 
 
 def bounds_fault(space: Any) -> str | None:

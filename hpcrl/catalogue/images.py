@@ -23,8 +23,14 @@ def observation_fault(space: Any, kinds: tuple[str, ...]) -> str | None:
     """Say that observations are none of the `kinds` that an algorithm can learn from; None if they are."""
     if kind_of(space) in kinds:
         return None
-    wanted, shape = " or ".join(_KINDS[kind] for kind in kinds), getattr(space, "shape", None)
-    return f"expected observations that are {wanted}, got {getattr(space, 'dtype', None)} of shape {shape}"
+    wanted = " or ".join(_KINDS[kind] for kind in kinds)
+    return f"expected observations that are {wanted}, got {getattr(space, 'described', None) or described(space)}"
+
+
+def described(space: Any) -> str:
+    """Describe a space in words: a `Box` by type and shape, any other one by its class."""
+    shape = getattr(space, "shape", None)
+    return f"{space.dtype} of shape {shape}" if shape else type(space).__name__
 
 
 def side_of(inputs: int, channels: int) -> int:

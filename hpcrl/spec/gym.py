@@ -104,8 +104,8 @@ def _checked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | Non
     wrong, told = asked(name, options)
     if told is None:
         return wrong, None
-    kind, shape, dtype, unbounded, _ = told
-    return None, (kind, SimpleNamespace(shape=tuple(shape), dtype=dtype), unbounded)
+    kind, shape, dtype, words, unbounded, _ = told
+    return None, (kind, SimpleNamespace(shape=tuple(shape), dtype=dtype, described=words), unbounded)
 
 
 def lacks_jax(name: str, options: tuple[tuple[str, Any], ...]) -> bool:
