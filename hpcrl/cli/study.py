@@ -84,6 +84,7 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
     from hpcrl.plan.expand import expand
     from hpcrl.spec.document import display
     from hpcrl.spec.library import Library
+    from hpcrl.spec.training import training_notes
 
     library = Library(paths)
     survivors = Survivors()
@@ -94,6 +95,6 @@ def check(names: tuple[str, ...], paths: tuple[Path, ...]) -> int:
             number = sum(1 for _ in expand(study))
             library.claims_of(study.paper)
             echo(f"{name}: good, {count(number, 'cell')}")
-            if note := library.no_claims(study.paper):
+            for note in filter(None, [*training_notes(study), library.no_claims(study.paper)]):
                 say(f"{file}: {note}")
     return survivors.code

@@ -10,7 +10,14 @@ from hpcrl.catalogue import fields
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import filters_fault
 from hpcrl.catalogue.registry import Algorithm, Framework, algorithms, frameworks, modes
-from hpcrl.catalogue.training import COMPILED_IN, NOT_FUSED, OffPolicySettings, has_actors, ranks_with_actors
+from hpcrl.catalogue.training import (
+    COMPILED_IN,
+    NOT_FUSED,
+    OffPolicySettings,
+    OnPolicySettings,
+    has_actors,
+    ranks_with_actors,
+)
 from hpcrl.errors import count, suggestion, written
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
@@ -79,9 +86,9 @@ def _hashable(value: Any) -> bool:
 
 def training_notes(study: Study) -> list[str]:
     """Return what the planner of a training study should know, one sentence each, without the full stop."""
-    rewards = reward_range(study.workload.environment or "") if study.workload.trains else None
-    if rewards is None or options_at(study, {}):
+    if not study.workload.trains:
         return []
+    rewards = None if options_at(study, {}) else reward_range(study.workload.environment or "")
     names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
     notes: dict[str, None] = {}
     for values, _ in combinations(study, ("algorithm", EPISODE_LIMIT, *sorted(names))):
@@ -90,6 +97,13 @@ def training_notes(study: Study) -> list[str]:
             continue
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
+        if isinstance(settings, OnPolicySettings):
+            rollout = settings.rollout_steps * settings.environments
+            if settings.total_steps < rollout:
+                short = f"{algorithm.title} learns after each rollout of {rollout:,} steps, so a training of {settings.total_steps:,} steps learns nothing"
+                notes[f"{short}: raise total_steps, or lower rollout_steps"] = None
+        if rewards is None:
+            continue
         # An episode that is cut off is bootstrapped: its value is that of one without end.
         gamma = getattr(settings, "gamma", 1.0)
         steps = 1 / (1 - gamma) if gamma < 1 else longest_episode(study, values) or math.inf

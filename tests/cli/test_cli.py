@@ -260,6 +260,22 @@ def test_a_study_is_checked_without_a_plan(in_tmp: Path, hpcrl: Callable[..., Sh
     assert re.match(r"mine\.yaml:\d+: axes\.learning_rte: no hyperparameter or resource 'learning_rte'", shown.err)
 
 
+def test_a_check_says_what_a_plan_says_of_a_training(in_tmp: Path, hpcrl: Callable[..., Shown]) -> None:
+    study = dqn_study(axes={"framework": ["numpy"]})
+    study["workload"] |= {
+        "algorithm": "ppo",
+        "hyperparameters": {"total_steps": 100, "environments": 4, "rollout_steps": 32, "minibatch_size": 64},
+    }
+    write_yaml(in_tmp / "short.yaml", study)
+    study["workload"] |= {"algorithm": "rainbow", "hyperparameters": {"value_minimum": -1, "value_maximum": 1}}
+    write_yaml(in_tmp / "narrow.yaml", study)
+    shown = hpcrl("study", "check", "short.yaml", "narrow.yaml")
+    assert shown.code == 0
+    short, narrow = shown.err.splitlines()
+    assert "PPO learns after each rollout of 128 steps, so a training of 100 steps learns nothing" in short
+    assert "support from -1 to 1 does not hold the discounted returns" in narrow
+
+
 def test_a_key_of_a_profile_as_json(hpcrl: Callable[..., Shown]) -> None:
     shown = hpcrl("cluster", "show", "sol", "--key", "partitions.htc.max_time", "--json")
     assert (shown.code, json.loads(shown.out)) == (0, 14400)
