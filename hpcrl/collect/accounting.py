@@ -161,7 +161,7 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
-                if not job_id and submission.state != "intent" and not queues.get(submission.token, False):
+                if not job_id and submission.state not in ("intent", ELSEWHERE) and not queues.get(submission.token):
                     state = _without_queue(state, directory, cells[task], attempt)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(
