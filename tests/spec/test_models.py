@@ -317,7 +317,7 @@ def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
         ({"algorithm": "rainbow", "environment": "BoxSlider64-v0"}, "Rainbow: expected observations that are a vector, got uint8 of shape (64, 64, 3) of BoxSlider64-v0"),
         ({"environment": "Pendulum-v1"}, "DQN: expected discrete actions, got continuous ones of Pendulum-v1"),
         ({"algorithm": "vpg", "environment": "FrozenLake-v1"}, "VPG: expected observations that are a vector, got Discrete"),
-        ({"environment": "FrozenLake-v1"}, "DQN: expected observations that are a vector or a square image (height, width, channels) of uint8, got int64 of shape () of FrozenLake-v1"),
+        ({"environment": "FrozenLake-v1"}, "DQN: expected observations that are a vector or a square image (height, width, channels) of uint8, got Discrete of FrozenLake-v1"),
         ({"env": {"FLAG": "{learning_rte}"}}, "workload.env.FLAG: {learning_rte} is not an axis"),
     ],
 )  # fmt: skip
