@@ -49,6 +49,9 @@ def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> 
     assert shown["LunarLander", 4] == pytest.approx(4.938, abs=1e-3)
     assert shown["CartPole", 3] == pytest.approx(1.564, abs=1e-3)
     assert shown["box slider", 4] == pytest.approx(1.633, abs=1e-3)
+    assert shown["CartPole", 1] == pytest.approx(1.407, abs=1e-3)
+    assert shown["CartPole, two processes", 1] == pytest.approx(1.506, abs=1e-3)
+    assert shown["LunarLander, two processes", 1] == pytest.approx(1.354, abs=1e-3)
     assert [panel.title for panel in measured] == ["Measured, 0 ms per step", "Measured, 5 ms per step"]
     for panel in measured:
         found = panel.values.set_index("configuration")["speed-up, median"]
@@ -58,6 +61,8 @@ def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> 
         # 16 s of simulating over four actors, or 4 s of learning and 2 s of evaluating
         assert found["model"] == pytest.approx(22 / 6)
     assert "at most 3.83" in figure.text and "actors go on exploring while the learner evaluates" in figure.text
+    assert "450 trainings instead of 500" in figure.text and "by trainings it is 1.41" in figure.text
+    assert 110.5 / (70.63 * 500 / 450) == pytest.approx(1.41, abs=5e-3)
     for_paper(figure)
     # The cores are the same for all; what differs is the topology, which has the colours.
     assert set(data.rows["where"]) == {"1 core"}
