@@ -231,7 +231,10 @@ def test_the_limit_of_open_files_is_raised_or_told(hard: int) -> None:
 @pytest.mark.parametrize("stepping", ["sync", "processes", "pipes"])
 def test_a_random_policy_may_be_shown_images(stepping: str) -> None:
     """A reward of 1 for one of two actions, at each of the 8 steps of an episode."""
-    reports, settings = Reports(), Settings(rollout_steps=16, environments=3, evaluation_episodes=200, stepping=stepping)
+    reports, settings = (
+        Reports(),
+        Settings(rollout_steps=16, environments=3, evaluation_episodes=200, stepping=stepping),
+    )
     training = make_training("random_policy", settings, "numpy", "eager", Brighter, Run(1, reports, PhaseClock()))
     result = train(training)
     assert (result.outcome, result.steps, result.episodes) == ("completed", 48, 6)

@@ -48,9 +48,7 @@ def test_a_record_for_each_rank_and_what_came_from_whom(tmp_path: Path, topology
         assert "update" not in phases[rank].index
 
 
-def row_after_fault(
-    tmp_path: Path, content: dict[str, Any], fault: str, rank: int, **variables: str
-) -> dict[str, Any]:
+def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: int, **variables: str) -> dict[str, Any]:
     """Run a cell of which a rank fails, and return its row in the dataset. The cell ends within ten seconds of the fault."""
     file = tmp_path / "fault"
     done = start(tmp_path, content, FAULT=fault, FAULT_RANK=str(rank), FAULT_FILE=str(file), **variables)

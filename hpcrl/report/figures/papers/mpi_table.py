@@ -42,7 +42,9 @@ def table(rows: pd.DataFrame) -> PaperTable | None:
     done = done.assign(actors=np.where(done["topology"] == SEQUENTIAL, 1, done["actors"]))
     if done.empty:
         return None
-    places = done[["cluster", "framework", "execution"]].drop_duplicates().sort_values(["cluster", "framework", "execution"])
+    places = (
+        done[["cluster", "framework", "execution"]].drop_duplicates().sort_values(["cluster", "framework", "execution"])
+    )
     differ = [name for name in places.columns if places[name].nunique() > 1]
     lines = [line for place in places.to_dict("records") for line in _lines(done, place, differ)]
     heads = ["environment", "topology", "published: time (s)", "published: speed-up"]
