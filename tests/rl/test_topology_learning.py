@@ -339,5 +339,10 @@ def test_an_mpi_that_is_not_there_or_has_other_ranks_is_named(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "mpi4py", module)
     with pytest.raises(HpcrlError, match=r"mpi4py over Open MPI v4\.1\.4 sees 1 of this cell's 3 ranks"):
         join(Group(rank=0, ranks=3))
+    with pytest.raises(HpcrlError, match="does not belong to the mpirun on PATH"):
+        join(Group(rank=0, ranks=3))
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with pytest.raises(HpcrlError, match=r"does not know this launcher \(`launch\.mpi`"):
+        join(Group(rank=0, ranks=3))
     module.MPI.COMM_WORLD.size = 3
     assert join(Group(rank=0, ranks=3)) is module.MPI.COMM_WORLD
