@@ -176,3 +176,15 @@ def test_topologies_at_equal_work_differ_in_nothing_else(environment: str) -> No
     if environment != "-box-slider":
         assert values["total_steps"] % values["evaluation_interval"] == 0, values
         assert values["evaluation_interval"] % values["train_interval"] == 0, values
+
+
+@pytest.mark.parametrize(
+    "name", ["mpi-dqn-latency", *(f"mpi-dqn{each}" for each in ("-box-slider", "-lunar-lander", ""))]
+)
+def test_two_cores_have_a_place_for_every_cell_of_the_studies_over_mpi(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    settings = () if name == "mpi-dqn-latency" else ("resources.overcommit=true", "resources.cpus=2")
+    plan = make_plan(Library([]), "workstation", name, UserChoices(settings=settings)).plan
+    assert plan.unplaced == []
