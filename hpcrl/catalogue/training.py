@@ -83,8 +83,8 @@ class TopologySettings(TrainingSettings):
     """Who explores: the learner itself (``sequential``), or `actors` in processes of their own.
 
     In the topologies ``pairwise`` (one actor, point to point) and ``collective`` (gather and broadcast) all take each interval
-    together; with `overlap` the actors explore the next one while the learner learns. ``asynchronous`` actors wait for nobody, and no
-    block of transitions is older than `max_staleness` intervals of updates. `step_latency` is in seconds: every training step
+    together; with `overlap` the actors explore the next one while the learner learns. ``asynchronous`` actors wait when they are two
+    blocks ahead of the learner's answers, and no block of transitions is older than `max_staleness` intervals of updates. `step_latency` is in seconds: every training step
     takes that much longer, as with a simulator behind a socket.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,11 +15,20 @@ from hpcrl.spec.workload import Workload
 
 
 def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a note on cells with actors, whose ranks talk over MPI, if srun is not told the type of it; without the full stop."""
-    launch = profile.launch
-    if profile.scheduler.here or launch.mpi or any(argument.startswith("--mpi") for argument in launch.arguments):
-        return []
+    """Return a note on cells with actors, whose ranks talk over MPI, if this machine has no mpirun or if srun is not told the type of MPI;
+    without the full stop.
+    """
     if not any(ranks_with_actors({**workload.hyperparameters, **config}) for config in configs):
+        return []
+    if profile.scheduler.here:
+        if shutil.which("mpirun"):
+            return []
+        return [
+            "a learner and its actors need MPI, and this machine has no mpirun on PATH: install an MPI library (Debian: openmpi-bin), or load its module "
+            "before `hpcrl submit`"
+        ]
+    launch = profile.launch
+    if launch.mpi or any(argument.startswith("--mpi") for argument in launch.arguments):
         return []
     return [
         f"a learner and its actors need MPI, and the profile of {profile.name} has no `launch.mpi`: srun takes the site's default, which "

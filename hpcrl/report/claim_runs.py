@@ -23,6 +23,7 @@ OF_ANY_CORES: tuple[Measure, ...] = (
 # measure -> column, name, whether it is a value of the whole machine
 MEASURES: dict[Measure, tuple[str, str, bool]] = {
     "training_time": ("training_time", "training time", False),
+    "training_and_evaluation_time": ("training_and_evaluation_time", "training time with evaluations", False),
     "wall_time": ("wall_time", "wall time", False),
     "goal_time": ("goal_time", "training time to the goal", False),
     "goal_wall_time": ("goal_wall_time", "wall time to the goal", False),
@@ -139,7 +140,12 @@ class Runs:
 
 def values_of(rows: pd.DataFrame, column: str) -> Values:
     """Return the known values of a measure's column."""
-    values = goal_wall_time(rows) if column == "goal_wall_time" else rows[column]
+    if column == "goal_wall_time":
+        values = goal_wall_time(rows)
+    elif column == "training_and_evaluation_time":
+        values = rows["training_time"] + rows["evaluation_time"].fillna(0.0)
+    else:
+        values = rows[column]
     return np.asarray(values.dropna().to_numpy(float))
 
 

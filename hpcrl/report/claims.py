@@ -202,9 +202,11 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
         if place in _places(claim, runs) and len(rows) and not runs.in_place(runs.places[place]).any():
             replaced[place] = other
             names.append(f"{listed(sorted(set(rows['what' if other.settings else 'where'])))} for {place}")
+    own = None
+    if names and not isinstance(test, Reaches | Fails):
+        own = runs.claims.stand_in_measures.get(test.measure)
     platforms = _substitutes(claim, runs)
     names += [f"{others[0]} for {platform}" for platform, others in platforms.items()]
-    own = None
     if claim.instead and not isinstance(test, Reaches | Fails) and (runs.busy != "").any():
         own = claim.instead
         names.append(f"{MEASURES[own][1]} for the machine's")

@@ -19,7 +19,7 @@ from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
 from hpcrl.report.design import counted, display, spread
 from hpcrl.report.figures import Figures, figures
-from hpcrl.report.figures.papers.data import asked_of
+from hpcrl.report.figures.papers.data import PaperTable, asked_of
 from hpcrl.report.figures.search import figures as search_figures
 from hpcrl.report.findings import findings
 from hpcrl.report.groups import Line, lines, with_groups
@@ -55,6 +55,7 @@ class Section:
         no_claims: that the study's paper has no file of claims, "" otherwise.
         videos: those of trained agents, if they are wanted.
         roles: the utilisation of learners and actors; empty without actors.
+        paper_table: the paper's numbers beside those of all its studies, in the section of the first of these.
     """
 
     study: str
@@ -87,6 +88,7 @@ class Section:
     no_claims: str = ""
     videos: Clips | None = None
     roles: list[Role] = field(default_factory=list)
+    paper_table: PaperTable | None = None
 
 
 def make_section(

@@ -17,6 +17,7 @@ from hpcrl.report import against, spreadsheet
 from hpcrl.report.baseline import SCORE, Change, compare, judge
 from hpcrl.report.claims import Verdict
 from hpcrl.report.comparison import for_terminal, to_csv, to_latex
+from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import for_paper
 from hpcrl.report.groups import with_groups
 from hpcrl.report.machines import side_by_side
@@ -206,13 +207,20 @@ def make_sections(
     if attempts["profile"].notna().any():
         attempts = attempts.assign(shared=side_by_side(attempts, tables["samples"]))
     compared = dict(iter(cells.groupby("study", sort=True)))
+    papers_of = {key: str(studies.get(key, {}).get("paper") or "") for key in compared}
+    told: set[str] = set()
     for key in studies_of(dataset, cells, study):
         own, facts = attempts[attempts["study"] == key], studies.get(key, {})
         if key not in compared:
             yield search_section(key, own, tables, facts)
             continue
         profiled = profiles_of(own, compared[key], profiles)
-        yield make_section(key, compared[key], tables, facts, library, grid_intensity, own, profiled)
+        section = make_section(key, compared[key], tables, facts, library, grid_intensity, own, profiled)
+        if (paper := papers_of[key]) not in told:
+            told.add(paper)
+            of_paper = cells[cells["study"].map(papers_of) == paper]
+            section = replace(section, paper_table=papers.table(paper, of_paper))
+        yield section
 
 
 def studies_of(dataset: Path, cells: pd.DataFrame, study: str | None = None) -> list[str]:
@@ -241,6 +249,9 @@ def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path
         write_atomically(output / "claims.csv", spreadsheet.to_csv(pd.DataFrame(map(vars, claims))))
     if roles := [role for section in sections for role in section.roles]:
         write_atomically(output / "roles.csv", to_csv_of_roles(roles))
+    if found := [section.paper_table for section in sections if section.paper_table]:
+        frames = [pd.DataFrame(each.rows, columns=each.heads) for each in found]
+        write_atomically(output / "paper.csv", spreadsheet.to_csv(pd.concat(frames, ignore_index=True)))
     if any(section.series for section in sections):
         frames = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]
         frame = pd.concat(frames, ignore_index=True)

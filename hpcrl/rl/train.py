@@ -46,7 +46,8 @@ def train(
 ) -> Result:
     """Train until the last step, the goal (`stop_at_goal`), or `stop` ends it. Every evaluation has the same starts.
 
-    Rank 0 evaluates.
+    Rank 0 evaluates. The checkpoint is written when `stop` ends the training. A learner with actors also writes it after every evaluation, because an
+    actor that dies may end the learner, too.
 
     Raises:
         UsageError: `stop_at_goal` without a goal.
@@ -56,7 +57,7 @@ def train(
         raise UsageError(f"{training.algorithm.name}: stop_at_goal: the study has no `goal`")
     scores = _resume(training, checkpoint_file)
     try:
-        outcome, final = _until_the_end(training, scores, goal, stop)
+        outcome, final = _until_the_end(training, scores, goal, stop, checkpoint_file)
     finally:
         loop.close()
     for text in training.remarks():
@@ -69,7 +70,7 @@ def train(
 
 
 def _until_the_end(
-    training: Training, scores: _Scores, goal: float | None, stop: Callable[[], bool]
+    training: Training, scores: _Scores, goal: float | None, stop: Callable[[], bool], checkpoint_file: Path | None
 ) -> tuple[str, float | None]:
     """Return the outcome and, if it is completed, the last score."""
     settings, loop = training.algorithm.settings, training.loop
@@ -88,8 +89,12 @@ def _until_the_end(
         scores.step = loop.step
         if ends:
             break
-        if pruned and not is_over(settings, loop.step, loop.episodes):
+        if is_over(settings, loop.step, loop.episodes):
+            continue
+        if pruned:
             return "pruned", None
+        if training.run.world is not None and checkpoint_file is not None:
+            _save_between(training, scores, checkpoint_file)
     return "completed", final
 
 
@@ -146,6 +151,15 @@ def best_possible(training: Training) -> float | None:
     return float(
         known(start_seeds(training.run.seed, _EVALUATION, training.algorithm.settings.evaluation_episodes), limit)
     )
+
+
+def _save_between(training: Training, scores: _Scores, path: Path) -> None:
+    """Write a checkpoint after an evaluation, whose time this is a part of. If that fails, the last one is kept and the training goes on."""
+    with training.run.clock.aside("evaluate"):
+        try:
+            _save(training, scores, path)
+        except OSError as error:
+            training.run.reporter.event(f"no checkpoint was written at step {training.loop.step}: {error}")
 
 
 def _save(training: Training, scores: _Scores, path: Path) -> None:

@@ -21,7 +21,7 @@ from hpcrl.errors import UsageError
 _GRACE_SECONDS = 5.0
 # When one rank has died, Open MPI's mpirun waits so many seconds, sends TERM to the others, waits as long again and kills them. The cell
 # must end within ten seconds, and the others need some time for their checkpoints: mpirun's default of one second is too short.
-KILL_SECONDS = 4
+KILL_SECONDS = 3
 
 
 def start_ranks(

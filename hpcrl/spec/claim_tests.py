@@ -12,6 +12,7 @@ from hpcrl.spec.resources import Model
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Measure = Literal[
     "training_time",
+    "training_and_evaluation_time",
     "wall_time",
     "goal_time",
     "goal_wall_time",

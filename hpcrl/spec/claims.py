@@ -72,6 +72,9 @@ class Claims(Model):
     stand_ins: dict[Text, Place] = Field(
         {}, description="place: its substitute, shown beside the verdict if the place itself was not run"
     )
+    stand_in_measures: dict[Measure, Measure] = Field(
+        {}, description="measure: what is measured instead of it where a substitute for a place is shown"
+    )
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     def as_text(self) -> str:

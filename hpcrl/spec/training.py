@@ -305,6 +305,12 @@ def _actors_faults(settings: Any, values: dict[str, Any], paths: dict[str, Key],
             paths.get("gpus", ("resources", "gpus")),
             f"expected at most 1, which is the learner's (actors use none), got {values['gpus']}",
         )
+    elif values["gpus"] and values["nodes"] > 1 and "gpus" not in told:
+        told.add("gpus")
+        yield (
+            paths.get("gpus", paths.get("nodes", ("resources", "gpus"))),
+            f"the GPU is the learner's, but a job has as many on each of its {values['nodes']} nodes: set `nodes` to 1 or `gpus` to 0",
+        )
 
 
 def _has_compiled(framework: Framework, environment: str) -> bool:

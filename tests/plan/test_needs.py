@@ -31,8 +31,9 @@ def workload(environment: str = "CartPole-v1", **more: Any) -> Workload:
     ],
 )
 def test_a_profile_that_does_not_name_its_mpi_is_noted(
-    cluster: str, launch: dict[str, Any] | None, topology: str, told: bool
+    cluster: str, launch: dict[str, Any] | None, topology: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     profile = Library([]).cluster(cluster)
     if launch is not None:
         profile = profile.model_copy(update={"launch": Launch(**launch)})
@@ -42,6 +43,15 @@ def test_a_profile_that_does_not_name_its_mpi_is_noted(
         assert note.startswith(
             "a learner and its actors need MPI, and the profile of sol has no `launch.mpi`: srun takes"
         )
+
+
+@pytest.mark.parametrize(("topology", "told"), [("asynchronous", True), ("sequential", False)])
+def test_a_workstation_without_mpirun_is_noted(monkeypatch: pytest.MonkeyPatch, topology: str, told: bool) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    notes = mpi_notes(Library([]).cluster("workstation"), workload(), [{"topology": topology}])
+    assert len(notes) == told
+    for note in notes:
+        assert note.startswith("a learner and its actors need MPI, and this machine has no mpirun on PATH: install")
 
 
 def test_the_actors_of_a_whole_study_are_seen() -> None:
@@ -60,7 +70,16 @@ def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch
     assert note.startswith(
         "environment BoxSlider64-v0: MuJoCo cannot draw images here: MUJOCO_GL is egl, and libnone-1.so cannot be loaded: "
     )
-    assert drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "glfw"})) == []  # MuJoCo knows
+    for given, why in (
+        ("glfw", "MUJOCO_GL is glfw, which needs a display, and DISPLAY is not set: install"),
+        ("Off", "MUJOCO_GL is off, which turns drawing off: install"),
+        ("elg", "MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw: install"),
+    ):
+        (note,) = drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": given}))
+        assert why in note
+    shown = workload("BoxSlider64-v0", env={"MUJOCO_GL": "glfw", "DISPLAY": ":0"})
+    assert drawing_notes(here, shown) == []  # MuJoCo will tell
+    assert drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "osmesa "})) == []
     monkeypatch.setitem(offscreen._LIBRARIES, "osmesa", "libnone-2.so")
     (note,) = drawing_notes(here, slider)
     assert "neither libnone-1.so nor libnone-2.so can be loaded: install a GL library" in note

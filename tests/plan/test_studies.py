@@ -164,3 +164,27 @@ def test_both_published_programs_of_the_box_slider_have_one_agent() -> None:
     one, other = values_of("mpi-dqn-published-box-slider")
     differing = {key for key in one | other if one.get(key) != other.get(key)}
     assert differing == {"topology", "actors", "train_interval", "updates"}
+
+
+@pytest.mark.parametrize("environment", ["", "-lunar-lander", "-box-slider", "-latency"])
+def test_topologies_at_equal_work_differ_in_nothing_else(environment: str) -> None:
+    every = values_of(f"mpi-dqn{environment}")
+    own = {"topology", "actors", "seed", "step_latency"}
+    assert len({json.dumps({key: each[key] for key in each if key not in own}, sort_keys=True) for each in every}) == 1
+    for values in every:  # otherwise actors take a few steps more, or are evaluated later
+        assert values["train_interval"] % values.get("actors", 1) == 0, values
+    if environment != "-box-slider":
+        assert values["total_steps"] % values["evaluation_interval"] == 0, values
+        assert values["evaluation_interval"] % values["train_interval"] == 0, values
+
+
+@pytest.mark.parametrize(
+    "name", ["mpi-dqn-latency", *(f"mpi-dqn{each}" for each in ("-box-slider", "-lunar-lander", ""))]
+)
+def test_two_cores_have_a_place_for_every_cell_of_the_studies_over_mpi(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    settings = () if name == "mpi-dqn-latency" else ("resources.overcommit=true", "resources.cpus=2")
+    plan = make_plan(Library([]), "workstation", name, UserChoices(settings=settings)).plan
+    assert plan.unplaced == []

@@ -13,6 +13,7 @@ from hpcrl.collect.merge import collect
 from hpcrl.report.figures import papers
 from hpcrl.report.figures.drawing import for_paper
 from hpcrl.report.figures.papers.data import PaperData
+from hpcrl.report.figures.papers.mpi_deep_q_learning import PRINTED
 from hpcrl.report.write import read_cells
 from tests.builders import cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
@@ -49,6 +50,9 @@ def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> 
     assert shown["LunarLander", 4] == pytest.approx(4.938, abs=1e-3)
     assert shown["CartPole", 3] == pytest.approx(1.564, abs=1e-3)
     assert shown["box slider", 4] == pytest.approx(1.633, abs=1e-3)
+    assert shown["CartPole", 1] == pytest.approx(1.407, abs=1e-3)
+    assert shown["CartPole, two processes", 1] == pytest.approx(1.506, abs=1e-3)
+    assert shown["LunarLander, two processes", 1] == pytest.approx(1.354, abs=1e-3)
     assert [panel.title for panel in measured] == ["Measured, 0 ms per step", "Measured, 5 ms per step"]
     for panel in measured:
         found = panel.values.set_index("configuration")["speed-up, median"]
@@ -58,6 +62,9 @@ def test_speed_ups_are_those_of_the_dataset_and_of_the_paper(tmp_path: Path) -> 
         # 16 s of simulating over four actors, or 4 s of learning and 2 s of evaluating
         assert found["model"] == pytest.approx(22 / 6)
     assert "at most 3.83" in figure.text and "actors go on exploring while the learner evaluates" in figure.text
+    assert "450 trainings instead of 500" in figure.text and "by trainings it is 1.41" in figure.text
+    by_trainings = PRINTED["CartPole"]["sequential", 1] / (PRINTED["CartPole"]["collective", 3] * 500 / 450)
+    assert by_trainings == pytest.approx(1.41, abs=5e-3)
     for_paper(figure)
     # The cores are the same for all; what differs is the topology, which has the colours.
     assert set(data.rows["where"]) == {"1 core"}

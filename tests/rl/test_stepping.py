@@ -28,7 +28,7 @@ from hpcrl.rl.vector.make import make_vector
 from hpcrl.rl.vector.workers import number_of
 from hpcrl.telemetry.phases import PhaseClock
 from tests.builders import built_environment
-from tests.rl.builders import Counter, Reports
+from tests.rl.builders import Brighter, Counter, Reports
 from tests.rl.test_frameworks import ROOT, run_program
 
 make_doors = partial(gymnasium_environment, "Doors-v0", 20, {"size": 5})
@@ -226,6 +226,20 @@ def test_the_limit_of_open_files_is_raised_or_told(hard: int) -> None:
         return
     told = r"stepping pipes: after \d+ of 24 processes no other could start \(Too many open files\): allow more processes and open files"
     assert re.match(told, found["error"])
+
+
+@pytest.mark.parametrize("stepping", ["sync", "processes", "pipes"])
+def test_a_random_policy_may_be_shown_images(stepping: str) -> None:
+    """A reward of 1 for one of two actions, at each of the 8 steps of an episode."""
+    reports, settings = (
+        Reports(),
+        Settings(rollout_steps=16, environments=3, evaluation_episodes=200, stepping=stepping),
+    )
+    training = make_training("random_policy", settings, "numpy", "eager", Brighter, Run(1, reports, PhaseClock()))
+    result = train(training)
+    assert (result.outcome, result.steps, result.episodes) == ("completed", 48, 6)
+    assert 0.3 < training.loop.measures()["reward"] < 0.7
+    assert result.final_score is not None and 3.7 < result.final_score < 4.3
 
 
 def test_what_a_random_policy_cannot_have() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from hpcrl.catalogue.algorithms.dqn import Settings
 from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.rl import checkpoint
 from hpcrl.rl.algorithms import dqn
 from hpcrl.rl.distributed.group import Group
 from hpcrl.rl.interfaces import Space
@@ -155,7 +157,8 @@ def trained(total: int, file: Path | None, *rounds: list[Block]) -> tuple[Result
     ports = Rounds(wait, *rounds)
     loop = loop_of(RoundLoop, ports, wait, topology="collective", total_steps=total, **learning)
     made = made_of("dqn", loop._settings, SPACE)
-    training = Training(made, loop._learner, loop, [Counter(), Counter()], loop._run, dqn)
+    run = replace(loop._run, world=SimpleNamespace())
+    training = Training(made, loop._learner, loop, [Counter(), Counter()], run, dqn)
     return train(training, checkpoint_file=file), loop._run.reporter.evaluations, loop
 
 
@@ -181,6 +184,28 @@ def test_what_a_signal_in_a_round_prevented_is_done_after_the_resume(tmp_path: P
     assert resumed[2].updates == whole[2].updates == 3 * total // 20
     states = [each[2]._learner.state() for each in (whole, resumed)]
     assert all(array.tobytes() == states[1][name].tobytes() for name, array in states[0].items())
+
+
+def test_a_training_that_fails_goes_on_from_its_last_evaluation(tmp_path: Path) -> None:
+    file, first, second = tmp_path / "c.npz", blocks_of_round(0, 10), blocks_of_round(1, 10)
+    whole = trained(40, tmp_path / "other.npz", first, second, blocks_of_round(2, 0, 1, COMPLETED))
+    assert not list(tmp_path.glob(".*"))
+    with pytest.raises(HpcrlError, match="messages were lost or came twice"):
+        trained(40, file, first, [block_of(0, 7, 10, 10), block_of(1, 7, 10, 10)])
+    (saved, facts) = checkpoint.load(file) or ({}, {})
+    assert (facts["step"], facts["evaluated"]) == (20, 20) and saved
+    resumed = trained(40, file, blocks_of_round(0, 10, version=1), blocks_of_round(1, 0, 1, COMPLETED))
+    assert resumed[0] == whole[0] and resumed[1] == whole[1][1:]
+    assert resumed[2].updates == whole[2].updates
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    rounds = [blocks_of_round(0, 10), blocks_of_round(1, 10), blocks_of_round(2, 0, 1, COMPLETED)]
+    result, _, loop = trained(40, tmp_path / "file/c.npz", *rounds)
+    assert result.outcome == "completed"
+    (told,) = loop._run.reporter.events
+    assert told.startswith("no checkpoint was written at step 20: ")
 
 
 def test_a_learner_whose_actors_do_not_answer_after_a_signal_gives_up() -> None:
@@ -313,6 +338,11 @@ def test_an_mpi_that_is_not_there_or_has_other_ranks_is_named(monkeypatch: pytes
     )
     monkeypatch.setitem(sys.modules, "mpi4py", module)
     with pytest.raises(HpcrlError, match=r"mpi4py over Open MPI v4\.1\.4 sees 1 of this cell's 3 ranks"):
+        join(Group(rank=0, ranks=3))
+    with pytest.raises(HpcrlError, match="does not belong to the mpirun on PATH"):
+        join(Group(rank=0, ranks=3))
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    with pytest.raises(HpcrlError, match=r"does not know this launcher \(`launch\.mpi`"):
         join(Group(rank=0, ranks=3))
     module.MPI.COMM_WORLD.size = 3
     assert join(Group(rank=0, ranks=3)) is module.MPI.COMM_WORLD

@@ -48,12 +48,13 @@ def test_a_record_for_each_rank_and_what_came_from_whom(tmp_path: Path, topology
         assert "update" not in phases[rank].index
 
 
-def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: int) -> dict[str, Any]:
-    """Run a cell of which a rank fails, say how long after the fault it ended, and return its row in the dataset."""
+def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: int, **variables: str) -> dict[str, Any]:
+    """Run a cell of which a rank fails, and return its row in the dataset. The cell ends within ten seconds of the fault."""
     file = tmp_path / "fault"
-    done = start(tmp_path, content, FAULT=fault, FAULT_RANK=str(rank), FAULT_FILE=str(file))
-    print(f"the cell ended {time.time() - float(file.read_text()):.1f} s after the fault of rank {rank} ({fault})")
-    assert done.returncode != 0
+    done = start(tmp_path, content, FAULT=fault, FAULT_RANK=str(rank), FAULT_FILE=str(file), **variables)
+    seconds = time.time() - float(file.read_text())
+    print(f"the cell ended {seconds:.1f} s after the fault of rank {rank} ({fault})")
+    assert done.returncode != 0 and seconds < 10
     assert list((tmp_path / "plan" / ATTEMPTS).glob("*.failed"))  # by which `hpcrl status` tells it from a preemption
     collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
     (row,) = hpcrl.load(tmp_path / "dataset").to_dict("records")
@@ -63,6 +64,7 @@ def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: i
 def next_attempt(tmp_path: Path) -> Any:
     """Run the cell again, without a fault, and return the row of the attempt that completed."""
     (cell,) = cells_of(tmp_path / "plan")
+    ranks = cell["resources"]["tasks"]
     words = [
         built_environment("numpy").path / "bin/python",
         "-m",
@@ -71,7 +73,7 @@ def next_attempt(tmp_path: Path) -> Any:
         "--cell",
         cell["id"],
         "--ranks",
-        "3",
+        str(ranks),
     ]
     environment = {**os.environ, "PYTHONPATH": "worker.zip"}
     subprocess.run(words, cwd=tmp_path / "plan", env=environment, capture_output=True, check=True, timeout=300)
@@ -99,7 +101,7 @@ def test_an_actor_that_dies_ends_the_cell_and_the_next_attempt_goes_on(
     ("fault", "reason"),
     [("error", "rank 0: RuntimeError: the simulator of this rank is gone"), ("kill", "rank 0: killed by SIGKILL")],
 )
-def test_a_learner_that_dies_ends_the_cell_too_and_the_next_attempt_begins_anew(
+def test_a_learner_that_dies_in_its_first_evaluation_ends_the_cell_and_the_next_attempt_begins_anew(
     tmp_path: Path, fault: str, reason: str
 ) -> None:
     row = row_after_fault(tmp_path, study("collective", 2, total_steps=12_000), fault, rank=0)
@@ -107,6 +109,17 @@ def test_a_learner_that_dies_ends_the_cell_too_and_the_next_attempt_begins_anew(
     again = next_attempt(tmp_path)
     assert again["steps"] == 12_000
     assert pd.isna(again["resumed_step"])
+
+
+@pytest.mark.parametrize("topology", ["pairwise", "collective", "asynchronous"])
+def test_a_learner_that_is_killed_later_goes_on_from_its_last_evaluation(tmp_path: Path, topology: str) -> None:
+    """It has no time to write anything when it dies: in its third evaluation, at step 1,500."""
+    content = study(topology, 1 if topology == "pairwise" else 2, total_steps=3_000) | {"goal": None}
+    row = row_after_fault(tmp_path, content, "kill", rank=0, FAULT_EPISODE="3")
+    assert row["outcome"] == "failed" and row["reason"].startswith("rank 0: killed by SIGKILL")
+    again = next_attempt(tmp_path)
+    assert again["steps"] == 3_000
+    assert 1_000 <= again["resumed_step"] < 1_500
 
 
 @pytest.mark.parametrize("topology", ["collective", "asynchronous"])

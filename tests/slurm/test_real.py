@@ -455,3 +455,27 @@ def test_a_learner_and_its_actors_under_srun(
     assert sum(json.loads(row["messages"])["transitions"]) == 6000
     nodes = {path.name.split(".")[2] for path in (plan / "records").iterdir()}
     assert len(nodes) == resources.get("nodes", 1)
+
+
+@pytest.mark.slow
+def test_a_cell_whose_actor_died_under_srun_goes_on_from_its_last_evaluation(sol: Cluster, tmp_path: Path) -> None:
+    """Slurm kills the other ranks at once, so that the learner writes nothing any more."""
+    built_environment("torch")
+    study = dqn_study(
+        axes={"framework": ["torch"], "topology": ["asynchronous"], "actors": [2]},
+        resources={"cpus": 1, "overcommit": True, "memory": "1G", "time": "00:10:00"},
+    )
+    study["workload"] |= {"environment": "faulty:Faulty-v0"}
+    study["workload"]["hyperparameters"] |= {"total_steps": 3000, "acting": "numpy"}
+    plan = sol.plan(tmp_path / "plan", study)
+    fault = FAULTY.read_text().replace('os.environ.get("FAULT", "")', '"error"')
+    (plan / FAULTY.name).write_text(fault)
+    sol.submit(plan)
+    assert sol.wait(plan).counts() == {"FAILED": 1}
+    shutil.copy(FAULTY, plan)
+    assert sol.submit(plan) == 1
+    assert sol.wait(plan).counts() == {"COMPLETED": 1}
+    first, second = sol.collected(plan).to_dict("records")
+    assert first["reason"] == "rank 1: RuntimeError: the simulator of this rank is gone"
+    assert (second["outcome"], second["steps"]) == ("completed", 3000)
+    assert 500 <= second["resumed_step"] < 3000

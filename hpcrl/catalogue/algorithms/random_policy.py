@@ -12,7 +12,7 @@ TITLE = "Random policy"
 FAMILY = "stepping"
 FRAMEWORKS = ("numpy", "jax")
 ACTIONS = ("discrete",)
-OBSERVATIONS = ("vector",)
+OBSERVATIONS = ("vector", "image")
 FUSED = True
 LEARNS = False
 

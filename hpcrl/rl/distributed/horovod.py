@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hpcrl.errors import HpcrlError
@@ -38,7 +39,11 @@ def check_size(library: str, size: int, group: Group) -> None:
         HpcrlError: the library has `size` ranks, and the group another number.
     """
     if size != group.ranks:
-        raise HpcrlError(
-            f"rank {group.rank}: {library} sees {size} of this cell's {group.ranks} ranks: the MPI that it was built with does not "
+        advice = (
             "know this launcher (`launch.mpi` in the cluster's profile; `srun --mpi=list` shows what Slurm offers)"
+            if "SLURM_STEP_ID" in os.environ
+            else "belong to the mpirun on PATH (`mpirun --version` shows which that is): put the mpirun of the same MPI first on PATH"
+        )
+        raise HpcrlError(
+            f"rank {group.rank}: {library} sees {size} of this cell's {group.ranks} ranks: the MPI that it was built with does not {advice}"
         )

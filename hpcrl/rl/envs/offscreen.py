@@ -10,6 +10,9 @@ from hpcrl.errors import UsageError
 
 # By the value of MUJOCO_GL. MuJoCo reads that variable once, when it is imported.
 _LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
+# Other values that MuJoCo knows: those that draw on a screen, and those that draw nothing.
+_ON_SCREEN = ("glfw", "glx", "enable", "enabled", "on", "true", "1")
+_OFF = ("disable", "disabled", "off", "false", "0")
 
 
 def choose_gl() -> str:
@@ -35,13 +38,21 @@ def fault_of_drawing(variables: Mapping[str, str]) -> str | None:
 
     MuJoCo is neither needed nor imported.
     """
-    given = variables.get("MUJOCO_GL")
-    if given:
-        missing = given in _LIBRARIES and not _can_be_loaded(given)
-        return str(cannot_draw(f"MUJOCO_GL is {given}, and {_LIBRARIES[given]} cannot be loaded")) if missing else None
+    if given := variables.get("MUJOCO_GL", "").lower().strip():
+        wrong = _fault_of(given, bool(variables.get("DISPLAY")))
+        return str(cannot_draw(f"MUJOCO_GL is {given}, {wrong}")) if wrong else None
     if variables.get("DISPLAY") or any(map(_can_be_loaded, _LIBRARIES)):
         return None
     return str(_without_library())
+
+
+def _fault_of(given: str, has_display: bool) -> str | None:
+    """Say what is wrong with a value of MUJOCO_GL here; None if nothing is known to be."""
+    if given in _LIBRARIES:
+        return None if _can_be_loaded(given) else f"and {_LIBRARIES[given]} cannot be loaded"
+    if given in _ON_SCREEN:
+        return None if has_display else "which needs a display, and DISPLAY is not set"
+    return "which turns drawing off" if given in _OFF else "and MuJoCo knows egl, osmesa and glfw"
 
 
 def _can_be_loaded(name: str) -> bool:

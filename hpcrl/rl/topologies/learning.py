@@ -260,11 +260,13 @@ class RoundLoop(LearnerLoop):
 
 
 class AsynchronousLoop(LearnerLoop):
-    """Actors that never wait for each other: the learner answers each block with the newest weights.
+    """The learner answers each block of an actor with the newest weights, and no round makes actors wait for each other.
 
-    An actor may be two blocks ahead of the answers. The learner takes updates as often as the sequential loop for the steps that
-    have come; but none that would make a block that is still to come older than `max_staleness`: first it waits for that block,
-    and answers nobody until then, so that the others cannot take all the steps without learning.
+    An actor goes on after each block, with the newest weights that have come. It waits for the first weights, for an answer when it is two
+    blocks ahead of the answers, and for the block before its last one to leave. The learner takes updates as often as the sequential loop for
+    the steps that have come, but none that would make a block that is still to come older than `max_staleness`. It first waits for that
+    block, and answers nobody until then. Actors that are two blocks ahead then wait for the slow one, too: otherwise they could take all the
+    steps without learning.
     """
 
     def __init__(self, ports: PostedLearner, *given: Any) -> None:

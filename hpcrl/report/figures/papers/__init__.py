@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import pandas as pd
+
 from hpcrl.report.figures.drawing import Figure
 from hpcrl.report.figures.papers import (
     cirrus_pytorch_tensorflow,
     doors_jax_environments,
     jax_spinning_up,
     mpi_deep_q_learning,
+    mpi_table,
     sol_dqn_frameworks,
 )
-from hpcrl.report.figures.papers.data import Empty, PaperData, PaperFigures
+from hpcrl.report.figures.papers.data import Empty, PaperData, PaperFigures, PaperTable
 
 _PAPERS: dict[str, Callable[[PaperData], Iterator[Figure | Empty]]] = {
     "cirrus-pytorch-tensorflow": cirrus_pytorch_tensorflow.figures,
@@ -21,6 +24,8 @@ _PAPERS: dict[str, Callable[[PaperData], Iterator[Figure | Empty]]] = {
     "mpi-deep-q-learning": mpi_deep_q_learning.figures,
     "sol-dqn-frameworks": sol_dqn_frameworks.figures,
 }
+# Papers whose studies are set side by side in a table.
+_TABLES: dict[str, Callable[[pd.DataFrame], PaperTable | None]] = {"mpi-deep-q-learning": mpi_table.table}
 
 
 def figures(paper: str, data: PaperData) -> PaperFigures:
@@ -28,3 +33,12 @@ def figures(paper: str, data: PaperData) -> PaperFigures:
     entries = list(_PAPERS[paper](data)) if paper in _PAPERS else []
     drawn = [entry for entry in entries if isinstance(entry, Figure)]
     return PaperFigures(drawn, [entry for entry in entries if not isinstance(entry, Figure)])
+
+
+def table(paper: str, rows: pd.DataFrame) -> PaperTable | None:
+    """Set a paper's numbers beside those of its studies; None if the paper has no such table, or no run for it.
+
+    Args:
+        rows: attempts of all studies of the paper, with the columns of `with_groups`.
+    """
+    return _TABLES[paper](rows) if paper in _TABLES else None

@@ -106,3 +106,12 @@ class PaperFigures:
 
     drawn: list[Figure]
     empty: list[Empty]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A paper's numbers beside those of all its studies in a dataset: heads, rows, and what the columns mean."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    text: str
