@@ -188,3 +188,10 @@ def test_two_cores_have_a_place_for_every_cell_of_the_studies_over_mpi(
     settings = () if name == "mpi-dqn-latency" else ("resources.overcommit=true", "resources.cpus=2")
     plan = make_plan(Library([]), "workstation", name, UserChoices(settings=settings)).plan
     assert plan.unplaced == []
+
+
+def test_lunar_lander_over_mpi_has_five_seeds_where_learning_is_judged() -> None:
+    points = expand(Library([]).study("mpi-dqn-lunar-lander"))
+    seeds = Counter((point.config["topology"], point.config.get("actors", 1)) for point in points)
+    assert {seeds["sequential", 1], seeds["asynchronous", 2]} == {5}
+    assert [seeds["pairwise", 1], *(seeds["collective", actors] for actors in (1, 2, 3, 4))] == [3] * 5

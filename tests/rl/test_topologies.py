@@ -104,6 +104,25 @@ def test_one_actor_that_waits_is_the_sequential_loop_to_the_bit(worker: Path, fr
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "execution"), [("torch", "eager"), ("tensorflow", "eager"), ("tensorflow", "lazy"), ("mxnet", "lazy")]
+)
+def test_every_framework_learns_from_actors(worker: Path, framework: str, execution: str) -> None:
+    """Rank 0 learns in the framework. Actors are NumPy, or the framework itself where the case says so."""
+    cases: list[dict[str, Any]] = [
+        {"topology": "pairwise", "actors": 1},
+        {"topology": "collective", "actors": 2},
+        {"topology": "asynchronous", "actors": 2},
+        {"topology": "collective", "actors": 2, "settings": {"acting": "framework"}},
+        {"topology": "asynchronous", "actors": 2, "algorithm": "rainbow"},
+    ]
+    for case, facts in zip(cases, run_cases(worker, 3, cases, framework, execution), strict=True):
+        assert_nothing_is_lost(facts)
+        assert (facts["outcome"], facts["steps"], facts["updates"]) == ("completed", 600, 80), case
+        assert [step for step, _ in facts["evaluations"]][-1] == 600
+
+
+@pytest.mark.slow
 def test_actors_that_overlap_are_one_interval_behind(worker: Path) -> None:
     case = {"topology": "collective", "actors": 3}
     one, again = run_cases(worker, 4, [case, case])

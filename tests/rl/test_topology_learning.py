@@ -21,7 +21,7 @@ from hpcrl.rl.interfaces import Space
 from hpcrl.rl.make import Training
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.learning import AsynchronousLoop, RoundLoop
-from hpcrl.rl.topologies.make import join, make_loop
+from hpcrl.rl.topologies.make import check_equal, join, make_loop
 from hpcrl.rl.topologies.ports import PairLearner, Patience, RankGone
 from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
 from hpcrl.rl.train import train
@@ -269,6 +269,49 @@ def test_a_signal_ends_the_wait_for_actors_that_do_not_start() -> None:
     run = Run(1, Reports(), PhaseClock(), world=world, stop=lambda: True)
     with pytest.raises(RankGone):
         make_loop(made, dqn, lambda: None, learner, run)
+
+
+class Ranks:
+    """A communicator whose learner said something else in one place."""
+
+    size, rank = 3, 1
+
+    def __init__(self, place: int | None) -> None:
+        self._place = place
+
+    def Iallgather(self, mine: Any, of_all: Any) -> Any:
+        self.sent = mine.tolist()
+        of_all[:] = mine
+        if self._place is not None:
+            of_all[0, self._place] += 5
+        return SimpleNamespace(Test=lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (0, "rank 1 of 3: its network has 17 weights, the learner's 22: all ranks must run the same cell"),
+        (1, "rank 1 of 3: its network has 1 inputs, the learner's 6: all"),
+        (2, "rank 1 of 3: its network has 2 actions, the learner's 7: all"),
+        (3, "rank 1 of 3: its settings are not the learner's: all ranks must run the same cell"),
+    ],
+)
+def test_a_rank_that_differs_from_the_learner_says_in_what(place: int, said: str) -> None:
+    made = made_of("dqn", Settings(hidden=(4,), topology="collective", actors=2), SPACE)
+    check_equal(Patience(), Ranks(None), made, 17)
+    with pytest.raises(HpcrlError) as refusal:
+        check_equal(Patience(), Ranks(place), made, 17)
+    assert str(refusal.value).startswith(said)
+
+
+def test_ranks_tell_each_other_a_checksum_of_their_settings() -> None:
+    sent = []
+    for updates in (1, 2):
+        made = made_of("dqn", Settings(hidden=(4,), topology="collective", actors=2, updates=updates), SPACE)
+        world = Ranks(None)
+        check_equal(Patience(), world, made, 17)
+        sent.append(world.sent)
+    assert sent[0][:3] == sent[1][:3] == [17, 1, 2] and sent[0][3] != sent[1][3]
 
 
 def test_an_actor_waits_for_a_busy_learner_whatever_signal_came() -> None:
