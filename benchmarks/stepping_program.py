@@ -38,13 +38,13 @@ Loop = tuple[Callable[[Any, jax.Array], Any], Any]  # the program and its first 
 
 
 @struct.dataclass
-class Played(EnvState):  # type: ignore[misc]
+class Played(EnvState):
     """The state of an environment of hpcrl and the steps of its episode."""
 
     state: jax.Array
 
 
-class Ruled(Environment[Played, EnvParams]):  # type: ignore[misc]
+class Ruled(Environment[Played, EnvParams]):
     """An environment of hpcrl as one of gymnax: the same rules, stepped and reset by gymnax."""
 
     def __init__(self, environment: Any) -> None:
