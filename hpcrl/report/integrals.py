@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.formats.runs import cores
 from hpcrl.report.machines import ATTEMPT
 from hpcrl.report.statistics import Values
@@ -93,7 +94,8 @@ def with_stepping(rows: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(stepping_time=np.nan)
     own = phases[(phases["rank"] == 0) & phases["phase"].isin(_STEPPING)]
     seconds = pd.Series(_of_each(rows, own.groupby(ATTEMPT, observed=True)["seconds"].sum().to_dict()), rows.index)
-    learns = (rows["execution"] == "fused") & (rows["workload"] != "random_policy")
+    steps_only = [name for name, algorithm in algorithms().items() if not algorithm.learns]
+    learns = (rows["execution"] == "fused") & ~rows["workload"].isin(steps_only)
     return rows.assign(stepping_time=seconds.mask(learns | rows["resumed_step"].notna()))
 
 
