@@ -27,7 +27,7 @@ from hpcrl.formats.mlflow import (
 )
 from hpcrl.formats.mlflow import parameters as parameters_of
 from hpcrl.formats.plan import AGENTS, read_plan
-from hpcrl.searches import BEST, ID, ROLE, setting_of
+from hpcrl.searches import BEST, ID, ROLE, TRIALS, setting_of
 from hpcrl.secrets import without_password
 
 # Names of parameters that are columns of an attempt, in addition to its axes.
@@ -155,11 +155,17 @@ class Tracking:
         client.set_terminated(run, status, end_time=started + int(wall * 1000))
         config = json.loads(row["config"])
         if config.get(ROLE) == BEST:
-            for setting, value in setting_of(config, {}).items():
-                client.set_tag(parent, BEST_TAG + plain(setting), str(value))
+            self._tell_best(parent, config)
         client.set_tag(run, CONTENT, digest)  # last: a run without it was interrupted
         self._known[key] = (run, digest, status)
         return True
+
+    def _tell_best(self, parent: str, config: Mapping[str, Any]) -> None:
+        """Give the run of a search the values of its best trial, unless it has those of a best one of more trials."""
+        told = self._client.get_run(parent).data.tags.get(BEST_TAG + TRIALS, "0")
+        if int(told) <= config[TRIALS]:
+            for name, value in (setting_of(config, {}) | {TRIALS: config[TRIALS]}).items():
+                self._client.set_tag(parent, BEST_TAG + plain(name), str(value))
 
     def add_report(self, row: Mapping[str, Any], report: Path, studies: Collection[str] = ()) -> None:
         """Add the page, the tables and the figures of a study's report to the parent run of an attempt, once.

@@ -54,7 +54,7 @@ def study_faults(study: Study) -> Iterator[Fault]:
     if study.computed:
         from hpcrl.spec.computed import computed_faults  # Jinja: only where it is needed
 
-        yield from computed_faults(study.computed, _in_expressions(study))
+        yield from computed_faults(study.computed, in_expressions(study))
     yield from study.outcomes.faults
     for path, key, value in assignments(study):
         if isinstance(value, str) and "\0" in value:
@@ -149,7 +149,7 @@ def computed_outcomes(study: Study) -> Outcomes:
         return Outcomes()
     from hpcrl.spec.computed import ComputeError, computed_faults, names_in
 
-    if list(computed_faults(study.computed, _in_expressions(study))):
+    if list(computed_faults(study.computed, in_expressions(study))):
         return Outcomes()
     results: dict[str, tuple[str, Any]] = {}
     faults: dict[Fault, None] = {}
@@ -171,7 +171,7 @@ def computed_outcomes(study: Study) -> Outcomes:
     return Outcomes(tuple(results.values()), tuple(faults))
 
 
-def _in_expressions(study: Study) -> set[str]:
+def in_expressions(study: Study) -> set[str]:
     """Return the names that expressions may use."""
     names = {key for axis in options(study) for option in axis for key in option.values}
     names |= {key for extra in study.include for key in extra}

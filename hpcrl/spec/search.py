@@ -15,7 +15,7 @@ from hpcrl.errors import suggestion, written
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS, first_pruning
 from hpcrl.spec.axes import MAX_CELLS, Option
-from hpcrl.spec.checks import assignments, combinations
+from hpcrl.spec.checks import assignments, combinations, in_expressions
 from hpcrl.spec.explain import Key
 from hpcrl.spec.options import EPISODE_LIMIT, episode_fault, episode_limit_fault, option_fault, options_of_study
 from hpcrl.spec.resources import RESOURCES, Model, Scalar
@@ -175,7 +175,7 @@ def _computed_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     from hpcrl.spec.computed import names_in  # Jinja: only where it is needed
 
     for name, text in study.computed.items():
-        for drawn in sorted(names_in({name: text}) & set(search.space)):
+        for drawn in sorted(names_in({name: text}) & set(search.space) & in_expressions(study)):
             yield (
                 ("computed", name),
                 f"is computed from {drawn}, which each trial draws only when it starts: remove it, or take {drawn} out of `search.space`",

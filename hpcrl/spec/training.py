@@ -68,7 +68,7 @@ def _environment_faults(study: Study, environment: str) -> Iterator[Fault]:
     """Give the first reason for which an algorithm cannot learn the environment, at an axis of its options if there is one."""
     names = sorted(options_of_study(study) & study.factors())
     for values, paths in combinations(study, ("algorithm", *names)) if names else [({}, {})]:
-        options = tuple(sorted((key, value) for key, value in options_at(study, values).items() if _hashable(value)))
+        options = _options(study, values)
         for algorithm in [study.algorithm_of(values)] if names else study.algorithms():
             if algorithm is None:
                 continue
@@ -80,8 +80,10 @@ def _environment_faults(study: Study, environment: str) -> Iterator[Fault]:
                 return
 
 
-def _hashable(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
+def _options(study: Study, values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return the options of a cell's environment that are texts, numbers, true or false."""
+    options = options_at(study, values).items()
+    return tuple(sorted((key, value) for key, value in options if isinstance(value, str | int | float | bool)))
 
 
 def training_notes(study: Study) -> list[str]:
@@ -233,9 +235,10 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
                 told.add(at)
                 yield at, _not_of_all(algorithm, owners[key], key)
         given = {**study.workload.hyperparameters, **values}
-        with_options = study.workload.environment not in OWN_ENVIRONMENTS and bool(options_at(study, values))
+        own = study.workload.environment in OWN_ENVIRONMENTS
+        options = () if own else _options(study, values)
         environment = study.workload.environment or ""
-        for key, others, wrong in _cannot(algorithm, framework, environment, with_options, given):
+        for key, others, wrong in _cannot(algorithm, framework, environment, options, given):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             place = (
@@ -321,7 +324,11 @@ def _has_compiled(framework: Framework, environment: str) -> bool:
 
 
 def _cannot(
-    algorithm: Algorithm, framework: Framework, environment: str, with_options: bool, values: dict[str, Any]
+    algorithm: Algorithm,
+    framework: Framework,
+    environment: str,
+    options: tuple[tuple[str, Any], ...],
+    values: dict[str, Any],
 ) -> Iterator[Impossible]:
     execution, parallelism = values["execution"], values["parallelism"]
     yield from _cannot_share_nodes(values)
@@ -351,13 +358,13 @@ def _cannot(
         if values.get(key) != value or value not in possible:
             continue
         if ":" in environment:
-            if lacks_jax(environment, ()):
+            if lacks_jax(environment, options):
                 module = environment.partition(":")[0]
                 yield key, ("framework",), f"the module {module} has no `jax_world`: {environment} is not there in JAX"
         elif not _has_compiled(compiles, environment):
             there = ", ".join(compiles.environments)
             yield key, ("framework",), f"{compiles.title} has no {environment} as a compiled program, only {there}"
-        elif with_options:
+        elif options:
             yield key, ("framework",), f"{compiles.title} has {environment} as a compiled program without options"
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):

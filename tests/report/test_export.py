@@ -21,7 +21,7 @@ from hpcrl.report.export import _curves, _Point
 from hpcrl.report.spreadsheet import to_csv
 from hpcrl.report.tracking import figures_of
 from hpcrl.report.write import _write_figures
-from tests.builders import cells_of, command_study, dqn_study, planned, write_record
+from tests.builders import cells_of, command_study, dqn_study, planned, write_record, write_yaml
 from tests.collect.gathering import no_slurm
 
 
@@ -262,6 +262,29 @@ def test_each_search_of_a_plan_has_a_parent_with_its_best_trial(tmp_path: Path, 
             assert parent.data.params["search_id"] == f"of-{run.data.params['gamma']}" == run.data.params["search_id"]
     for parent in parents.values():
         assert parent.data.tags["best.learning_rate"] == "0.002"
+        assert parent.data.tags["best.trials"] == "2"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+def test_a_search_that_went_on_keeps_the_best_of_all_its_trials(tmp_path: Path, hpcrl: Callable[..., Any]) -> None:
+    """The dataset from before, which alone has the older best runs, is exported last."""
+    mlflow = pytest.importorskip("mlflow")
+    plan, space = tmp_path / "p", {"learning_rate": {"low": 1e-4, "high": 1e-2}}
+    for trials, rate in ((2, 0.001), (4, 0.003)):
+        study = dqn_study(search={"trials": trials, "space": space}, axes={"framework": ["numpy"]})
+        assert hpcrl("plan", "--study", write_yaml(tmp_path / "study.yaml", study), "-o", plan).code == 0
+        lines = (plan / read_plan(plan).cells_file).read_text().splitlines()
+        (best,) = [cell for cell in map(json.loads, lines) if cell["config"].get("trials") == trials]
+        record = write_record(plan, best, header={"drawn": {"learning_rate": rate}, "search": "j"})
+        collect([plan], tmp_path / f"d{trials}", no_slurm())
+        record.unlink()
+    for trials in (4, 2):
+        shown = hpcrl("export", tmp_path / f"d{trials}", "--to", "mlflow", "-o", tmp_path / "out")
+        assert shown.code == 0, shown.err
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("short").experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert (parent.data.tags["best.trials"], parent.data.tags["best.learning_rate"]) == ("4", "0.003")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")

@@ -128,6 +128,10 @@ def test_an_environment_that_is_not_there_in_jax_is_refused_where_it_is_planned(
             "got Dict of",
         ),
         (("Box(0, 1, (length,), np.float32)", "Discrete(length)"), "got Discrete of"),
+        (
+            ("Box(0, 1, (length,), np.float32)", "Tuple([gymnasium.spaces.Box(0, 1, (length,), np.float32)])"),
+            "got Tuple of",
+        ),
         (("Box(0, 1, (length,), np.float32)", "Box(0, 1, (length, 2), np.float32)"), "got float32 of shape (6, 2) of"),
     ],
 )
@@ -135,10 +139,22 @@ def test_spaces_that_an_algorithm_cannot_take_are_named(
     tmp_path: Path, packages: Path, change: tuple[str, str], said: str
 ) -> None:
     code = CODE.replace(*change).replace("int(action)", "int(np.ravel(action)[0])")
-    shown = {"Dict": "{'a': S}", "Discrete": "self.place", "(length, 2)": "np.stack([S, S], 1)"}
+    shown = {"Dict": "{'a': S}", "Tuple": "(S,)", "Discrete": "self.place", "(length, 2)": "np.stack([S, S], 1)"}
     form = next((form for name, form in shown.items() if name in change[1] and "Multi" not in change[1]), "S")
     row = "np.eye(self.length, dtype=np.float32)[self.place]"
     (packages / "corridor.py").write_text(code.replace(f"return {row}", f"return {form.replace('S', row)}"))
     with pytest.raises(UsageError) as refused:
         Library().study(str(study_of(tmp_path, Path(sys.executable))))
     assert f"{said} corridor:Corridor-v0" in str(refused.value)
+
+
+@pytest.mark.usefixtures("importable")
+def test_an_environment_with_a_needed_option_that_is_not_there_in_jax(tmp_path: Path, packages: Path) -> None:
+    code = CODE[: CODE.index("def jax_world")].replace("length=8", "length")
+    (packages / "corridor.py").write_text(code)
+    with pytest.raises(UsageError, match="the module corridor has no `jax_world`"):
+        Library().study(str(study_of(tmp_path, Path(sys.executable))))
+
+
+def test_an_environment_of_hpcrl_by_its_module_may_be_in_jax() -> None:
+    assert not lacks_jax("hpcrl.rl.envs.doors:Doors-v0", ())

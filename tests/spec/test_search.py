@@ -94,6 +94,15 @@ def test_nothing_is_computed_from_what_trials_draw(tmp_path: Path) -> None:
     Library().study(str(write_yaml(file, dqn_study(search=search, computed=computed))))
 
 
+def test_a_command_has_one_sentence_for_a_value_computed_from_what_trials_draw(tmp_path: Path) -> None:
+    study = command_study(
+        ["true", "{x}", "{y}"], axes={}, search={"trials": 3, "space": {"x": [1, 2]}}, computed={"y": "2 * x"}
+    )
+    with pytest.raises(SpecError) as refused:
+        Library().study(str(write_yaml(tmp_path / "study.yaml", study)))
+    assert len(refused.value.problems) == 1
+
+
 def test_what_a_search_draws_need_not_be_possible_at_its_default(tmp_path: Path) -> None:
     """The default of train_interval, 256, is no multiple of 1,024 environments, but all that are drawn are."""
     space: dict[str, Any] = {"train_interval": {"low": 1024, "high": 4096, "step": 1024}}

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.catalogue.actions import SPACES, spaces_of
+from hpcrl.catalogue.registry import frameworks
+from hpcrl.catalogue.training import COMPILED_IN
 from hpcrl.errors import UsageError
 from hpcrl.rl.envs.closing import close_all
 from hpcrl.rl.envs.make import gymnasium_environment
@@ -47,7 +49,12 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> str | None:
 
 
 def may_be_in_jax(environment: Any) -> bool:
-    """Tell whether an environment may have a `jax_world`. Its module may define it only where JAX is installed, so its text counts."""
+    """Tell whether an environment may be there in JAX: one of hpcrl's, or one whose module has a `jax_world`.
+
+    The module may define it only where JAX is installed, so its text counts.
+    """
+    if environment.spec.id in frameworks()[COMPILED_IN].environments:
+        return True
     entry = getattr(environment.spec, "entry_point", None)
     if not isinstance(entry, str):
         return False
