@@ -121,13 +121,13 @@ def run_task(plan: Path, job: str, task: int = 0, *extra: str, **variables: str)
 
 
 def run_cell(
-    plan: Path, cell: str, *extra: str, python: Path | str = sys.executable, seconds: float = 300
+    plan: Path, cell: str, *extra: str, python: Path | str = sys.executable, seconds: float = 300, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a cell by its id, with the Python of any environment."""
     return subprocess.run(
         [python, "-m", "hpcrl.run", str(plan), "--cell", cell, "--interval", "0.1", *extra],
         cwd=plan.parent,
-        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
+        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")} | variables,
         capture_output=True,
         text=True,
         check=False,

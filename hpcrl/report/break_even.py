@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ class Cost:
         before_and_after: of each completed seed, the time outside of training and its evaluations.
         per_step: of each completed seed, the time of a step with its share of the evaluations, whose number grows with the steps.
         wall, steps: means over the seeds.
+        work: the settings that are numbers, which tell how much is done: modes of one piece of work are compared.
     """
 
     framework: str
@@ -35,6 +37,7 @@ class Cost:
     per_step: tuple[float, ...]
     wall: float
     steps: float
+    work: tuple[tuple[str, float], ...] = ()
 
     @property
     def outside(self) -> float:
@@ -94,25 +97,33 @@ def costs(part: pd.DataFrame) -> list[Cost]:
             per_step=tuple((group["spent"] / group["steps"]).astype(float)),
             wall=float(group["wall_time"].mean()),
             steps=float(group["steps"].mean()),
+            work=_work(group["config"].iloc[0]),
         )
         for (framework, what), group in known.groupby(["colour", "what"], sort=True)
     ]
 
 
+def _work(config: str) -> tuple[tuple[str, float], ...]:
+    settings = json.loads(config).items()
+    return tuple(sorted((key, value) for key, value in settings if key != "seed" and type(value) in (int, float)))
+
+
 def break_evens(found: Sequence[Cost]) -> list[BreakEven]:
     """Return the break-even points of the modes of one framework whose starts and steps are shown to differ, and enough to matter.
+
+    Modes differ in words only, such as `eager` and `lazy`: a step of 64 environments is other work than one of 16.
 
     The interval of the quotient follows from those of both differences, which hold for all pairs at once (Bonferroni). Single
     runs have no interval.
     """
-    pairs = sum(math.comb(modes, 2) for modes in Counter(cost.framework for cost in found).values())
+    pairs = sum(math.comb(modes, 2) for modes in Counter((cost.framework, cost.work) for cost in found).values())
     return list(_crossings(found, 2 * pairs))
 
 
 def _crossings(found: Sequence[Cost], comparisons: int) -> Iterator[BreakEven]:
     for early, late in permutations(found, 2):
         if (
-            early.framework != late.framework
+            (early.framework, early.work) != (late.framework, late.work)
             or late.outside - early.outside <= _WORTH_SAYING * late.wall
             or early.step - late.step <= _WORTH_SAYING * early.step
         ):

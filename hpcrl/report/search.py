@@ -186,21 +186,24 @@ def _sentences(search: Search, facts: Mapping[str, Any]) -> list[str]:
             text += " None completed."
         else:
             drawn = ", ".join(
-                f"{parameter.replace('_', ' ')} {_shown(best[parameter])}"
+                f"{parameter.replace('_', ' ')} {value_text(best[parameter])}"
                 for parameter in search.parameters
                 if not pd.isna(best[parameter])  # of another search
             )
             text += (
-                f" The best one is trial {best['trial']} with {drawn}. Its {search.objective.replace('_', ' ')} was {best['value']:,.4g}, which is the best "
+                f" The best one is trial {best['trial']} with {drawn}. Its {search.objective.replace('_', ' ')} was {value_text(best['value'])}, which is the best "
                 "of many and so better than it will be again: the comparison has its runs on other seeds."
             )
         texts.append(text)
     return texts
 
 
-def _shown(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Write a drawn value: a number with four significant digits, a whole number with all."""
     value = value.item() if hasattr(value, "item") else value
-    return str(value).lower() if isinstance(value, str | bool) else f"{value:.4g}"
+    if isinstance(value, str | bool):
+        return str(value).lower()
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
 def _importance(search: Search) -> pd.DataFrame:

@@ -199,6 +199,8 @@ def test_break_even_points_cross_where_the_sentence_says(dataset: Path, rows: pd
     # A step that takes 3 % less time is no reason to extrapolate.
     near = [replace(found.early, per_step=(1.0, 1.0)), replace(found.late, per_step=(0.97, 0.97))]
     assert break_evens(near) == []
+    # More environments are other work, and no mode.
+    assert break_evens([found.early, replace(found.late, work=(("environments", 64),))]) == []
 
 
 def test_every_figure_has_its_values_as_a_table_of_bounded_size(rows: pd.DataFrame, every: dict[str, Figure]) -> None:

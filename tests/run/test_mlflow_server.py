@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 
 import hpcrl as package
-from tests.builders import cells_of, dqn_study, planned, run_task
+from tests.builders import cells_of, dqn_study, planned, run_cell, run_task
 from tests.conftest import Shown
 from tests.run.test_cell import JOB
 
@@ -75,6 +75,7 @@ def test_a_real_server(tmp_path: Path, mlflow_server: str, hpcrl: Callable[..., 
     for how in ("mlflow", "mlflow-inline"):
         _has_what_the_record_has_and_the_export_completes_it(tmp_path / how, mlflow_server, how, hpcrl)
     _has_a_killed_cell_as_killed(tmp_path / "killed", mlflow_server)
+    _has_the_trials_of_a_search_in_one_run(tmp_path / "search", mlflow_server, hpcrl)
 
 
 def _has_what_the_record_has_and_the_export_completes_it(
@@ -115,6 +116,26 @@ def _has_what_the_record_has_and_the_export_completes_it(
     assert len(complete) == 2
     assert all("hpcrl.content" in each.data.tags for each in complete)
     assert "0 runs written" in hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", mlflow_server).out
+
+
+def _has_the_trials_of_a_search_in_one_run(tmp_path: Path, mlflow_server: str, hpcrl: Callable[..., Shown]) -> None:
+    search = {"trials": 3, "space": {"gamma": {"low": 0.8, "high": 0.99}}}
+    plan = planned(tmp_path / "p", dqn_study(name="searched", tracking="mlflow", search=search, seeds=[1]))
+    for cell in cells_of(plan):
+        done = run_cell(plan, cell["id"], MLFLOW_TRACKING_URI=mlflow_server)
+        assert done.returncode == 0, done.stderr
+    client = _client(mlflow_server)
+    parent, nested = _runs(client, "searched")
+    assert parent.info.run_name.startswith("searched search ")
+    assert [each.data.params["search"] for each in nested].count("trial") == 3
+    drawn = {each.data.params["gamma"] for each in nested if each.data.params["search"] == "trial"}
+    assert len(drawn) == 3
+    hpcrl("collect", plan, "-o", tmp_path / "d")
+    first = hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", mlflow_server)
+    assert first.code == 0, first.err
+    again, complete = _runs(client, "searched")
+    assert (again.info.run_id, len(complete)) == (parent.info.run_id, 4)
+    assert again.data.tags["best.gamma"] in drawn
 
 
 def _has_a_killed_cell_as_killed(tmp_path: Path, mlflow_server: str) -> None:

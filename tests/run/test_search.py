@@ -27,7 +27,7 @@ from hpcrl.formats.plan import read_cells, read_plan
 from hpcrl.formats.record import read_frames
 from hpcrl.run.search import Trial, _Lock, _pruner, begin
 from hpcrl.searches import FOLDER, PRUNERS, SearchFacts, journal_name
-from tests.builders import command_study, dqn_study, planned, run_task
+from tests.builders import command_study, dqn_study, planned, run_cell, run_task
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
@@ -212,6 +212,28 @@ def test_a_damaged_journal_ends_the_cell_with_one_sentence(tmp_path: Path, conte
     assert "Traceback" not in done.stderr
     footer = last(plan, list(read_cells(plan))[1].id)
     assert f"{journal.name}: is damaged" in footer["reason"]
+
+
+def test_a_read_only_disk_ends_the_cell_with_one_sentence(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "p", command_search())
+    first, second, *_ = read_cells(plan)
+    run_cell(plan, first.id)
+    search = plan / FOLDER
+    mount = f"mount --bind {search} {search} && mount -o remount,bind,ro {search}"
+    program = f"{mount} && exec {sys.executable} -m hpcrl.run {plan} --cell {second.id}"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", program],
+        env=os.environ | {"PYTHONPATH": str(plan / "worker.zip")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if "unshare failed" in done.stderr or "permission denied" in done.stderr:
+        pytest.skip("this user may not mount")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert last(plan, second.id)["reason"].endswith("the search cannot use it: Read-only file system")
+    assert run_cell(plan, second.id).returncode == 0  # once it can be written
 
 
 def test_a_journal_that_is_full_for_a_while_loses_nothing_and_stops_nobody(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pandas as pd
 
 from hpcrl.report.design import capitalised
 from hpcrl.report.figures.drawing import HEIGHT, ROW, Figure, Key, Panel, rounded
-from hpcrl.report.search import Search
+from hpcrl.report.search import Search, value_text
 
 _BEST, _OTHER = "#b5462f", "#3b6ea5"
 _OUTCOMES = {"completed": _OTHER, "pruned": "#b08a2e", "diverged": "#7a4fa3", "failed": _BEST}
 _COLOURS = alt.Scale(scheme="viridis")
+_IN_LINES = alt.Axis(labelAngle=0, labelOverlap=False, labelExpr="split(datum.value, ' ')")  # one word in each
 _MAPPED = 3  # parameters of which all pairs are drawn
 
 
@@ -119,7 +120,7 @@ def _parallel(search: Search) -> Figure | None:
             alt.Chart(rounded(data))
             .mark_line(opacity=0.7, point=True)
             .encode(
-                x=alt.X("axis:N", sort=order, title=None, axis=alt.Axis(labelAngle=0)),
+                x=alt.X("axis:N", sort=order, title=None, axis=_IN_LINES),
                 y=alt.Y("place:Q", title="place between smallest and largest", scale=alt.Scale(domain=[0, 1])),
                 detail="trial:N",
                 color=alt.Color("score:Q", title=_title(search), scale=_COLOURS),
@@ -259,12 +260,11 @@ def _places(values: pd.Series[Any]) -> tuple[list[float], list[str]]:
     import numpy as np
 
     if _is_category(values):
-        names = sorted({str(value).lower() for value in values})
+        names = sorted({value_text(value) for value in values})
         most = max(1, len(names) - 1)
-        return [names.index(str(value).lower()) / most for value in values], [str(value) for value in values]
+        return [names.index(value_text(value)) / most for value in values], [value_text(value) for value in values]
     numbers = values.to_numpy(float)
-    shown = [f"{value:.4g}" for value in numbers]
     if numbers.min() > 0 and numbers.max() / numbers.min() > 50:
         numbers = np.log(numbers)
     width = float(numbers.max() - numbers.min()) or 1.0
-    return [float(number) for number in (numbers - numbers.min()) / width], shown
+    return [float(number) for number in (numbers - numbers.min()) / width], [value_text(value) for value in values]
