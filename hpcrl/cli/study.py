@@ -66,7 +66,7 @@ def show(name: str, as_json: bool, paths: tuple[Path, ...]) -> None:
         echo(f"  {key} = {text}")
     echo(f"  seeds: {', '.join(map(str, study.seeds))}")
     workload = study.workload
-    trained = f"{', '.join(algorithm.name for algorithm in study.algorithms())} on {workload.environment}"
+    trained = f"{', '.join(algorithm.name for algorithm in study.algorithms())} on {', '.join(study.environment_ids())}"
     what = " ".join(workload.command) if workload.command else trained
     echo(f"  runs: {what}")
     asked = study.resources

@@ -60,6 +60,13 @@ def plain(name: str) -> str:
 
 
 def parameters(columns: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of a run: columns of its attempt, and every axis. An axis that is also a column is that column."""
-    axes = {plain(name): value for name, value in config.items() if value is not None}
+    """Return the parameters of a run: columns of its attempt, and every axis.
+
+    An axis that is also a column is that column, or `axis_...` if it is another value: `environment` is the software there.
+    """
+    axes = {}
+    for name, value in config.items():
+        if value is not None:
+            is_other = name in columns and columns[name] != value
+            axes[f"axis_{name}" if is_other else plain(name)] = value
     return {name: str(value)[:_LONGEST] for name, value in {**axes, **columns}.items()}

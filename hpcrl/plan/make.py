@@ -163,7 +163,7 @@ def make_plan(
                 *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches], study.workload.trains),
                 *capability_notes(profile, [(batch.placement, batch.environment) for batch in batches], capabilities),
                 *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
-                *drawing_notes(profile, study.workload),
+                *drawing_notes(profile, study.environment_ids(), study.workload.env),
                 *([note] if (note := library.no_claims(study.paper)) else []),
             ],
         },

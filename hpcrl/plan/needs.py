@@ -36,10 +36,8 @@ def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Map
     ]
 
 
-def drawing_notes(profile: ClusterProfile, workload: Workload) -> list[str]:
+def drawing_notes(profile: ClusterProfile, environments: Iterable[str], variables: Mapping[str, str]) -> list[str]:
     """Return a note on cells that run on this machine and see images, if nothing here can draw them; without the full stop."""
-    own = OWN_ENVIRONMENTS.get(workload.environment or "")
-    if own is None or not own.drawn or not profile.scheduler.here:
-        return []
-    wrong = fault_of_drawing({**os.environ, **workload.env})
-    return [f"environment {workload.environment}: {wrong}"] if wrong else []
+    drawn = [name for name in environments if name in OWN_ENVIRONMENTS and OWN_ENVIRONMENTS[name].drawn]
+    wrong = fault_of_drawing({**os.environ, **variables}) if drawn and profile.scheduler.here else None
+    return [f"environment {name}: {wrong}" for name in drawn] if wrong else []

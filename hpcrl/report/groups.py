@@ -27,7 +27,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
 
     A cell that several plans have run is one seed, not several, and its latest run counts. The same holds for cells of a line
     that have one seed: their software environments differ. Machines of two kinds are never
-    one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes.
+    one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes. `where` also has the Gymnasium environment of a
+    study with several, because scores of two environments are not compared.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. `apart` names what colour and dash do not tell, and so needs a panel of its own. Also `repeats` (how
     often it ran), `threads` (of the whole machine), `crowded` (it had more cores to use than its machine has, as on a simulated
@@ -37,7 +38,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     """
     cells = cells.assign(machine=machines(cells))
     rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
-    configs = [json.loads(text) for text in rows["config"]]
+    configs = _configs(rows)
     given: dict[int, str] = {}
     for _, places in _places(rows["study"]):
         given |= dict(zip(places, names_of([configs[place] for place in places]), strict=True))
@@ -46,11 +47,11 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["threads"] = rows["hardware"].map(threads).astype(float)
     real = rows["threads"] * hosts(rows)
     rows["crowded"] = cores(rows) > real
-    rows["where"] = pd.Series(resources(rows), rows.index, dtype=str)
+    rows["where"] = _environments(rows) + pd.Series(resources(rows), rows.index, dtype=str)
     rows["where"] += _real(rows, real)
     rows["where"] += kinds(rows, ["study", "cluster", "where"])
     rows = _newest(rows)
-    configs = [json.loads(text) for text in rows["config"]]
+    configs = _configs(rows)
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
     named: dict[int, tuple[str, str, str]] = {}
     for _, places in _places(rows["study"]):
@@ -67,6 +68,23 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["final_score"] = score.where((rows["outcome"] == "completed") & np.isfinite(score))
     rows["memory"] = rows["memory_peak"].fillna(rows["pss_peak"])
     return rows
+
+
+def _configs(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return what the cells set, without the environment that agents are trained in."""
+    read = (json.loads(text) for text in rows["config"])
+    trained = rows["workload"] != "command"
+    return [
+        {name: value for name, value in config.items() if name != "environment" or not trains}
+        for config, trains in zip(read, trained, strict=True)
+    ]
+
+
+def _environments(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the Gymnasium environment of each cell and a comma, for the studies that train in several; else nothing."""
+    named = rows["config"].map(lambda text: json.loads(text).get("environment", ""))
+    several = named.groupby(rows["study"], observed=True).transform("nunique") > 1
+    return (named.astype(str) + ", ").where(several & (named != "") & (rows["workload"] != "command"), "")
 
 
 def _newest(rows: pd.DataFrame) -> pd.DataFrame:

@@ -87,9 +87,10 @@ def train_cell(
     acts = has_actors(settings)
     _check_place(framework, asked, group, acts)
     limit = config.get("max_episode_steps", workload.get("max_episode_steps"))
-    options = _options_of(workload, config, settings)
-    make_environment = Closing(partial(gymnasium_environment, workload["environment"], limit, options))
-    if ":" in workload["environment"] and (wrong := check_environment(workload["environment"], options)):
+    environment = str(config.get("environment", workload.get("environment")))
+    options = _options_of(workload, config, settings, environment)
+    make_environment = Closing(partial(gymnasium_environment, environment, limit, options))
+    if ":" in environment and (wrong := check_environment(environment, options)):
         raise UsageError(wrong)
     world = join(group) if acts else None
     collective = make_collective(framework, asked.parallelism, group, clock)
@@ -113,7 +114,7 @@ def train_cell(
     facts = _facts_of(training, result, recorder, clock, collective)
     if run.rank == 0 and (best := best_possible(training)) is not None:
         recorder.value({BEST_POSSIBLE: best})
-    agents = _agents_of(training, result, workload["environment"], options, limit)
+    agents = _agents_of(training, result, environment, options, limit)
     _close(make_environment, framework, recorder)
     leaves_others = isinstance(training.loop, LearnerLoop) and training.loop.gave_up
     del training  # the learner must be gone before its collective closes
@@ -214,10 +215,10 @@ def _settings_of(workload: dict[str, Any], config: dict[str, Any]) -> tuple[str,
     return algorithm.name, check(algorithm.name, algorithm.settings, values)
 
 
-def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any) -> dict[str, Any]:
+def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any, environment: str) -> dict[str, Any]:
     """Return the options of a cell's environment. An axis that is a hyperparameter is no option."""
     given: dict[str, Any] = workload.get("environment_options") or {}
-    axes = option_names(workload["environment"], given) - set(names(type(settings)))
+    axes = option_names(environment, given) - set(names(type(settings)))
     return given | {key: value for key, value in config.items() if key in axes}
 
 

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
 Fault = tuple[Key, str]
 Tracking = Literal["none", "mlflow", "mlflow-inline"]
 TRACKING = get_args(Tracking)
-_FIXED = {"algorithm", "framework", "execution", "seed", "seeds", "cell", "workdir", "profile", "tracking"}
+_FIXED = {
+    "algorithm",
+    "environment",
+    "framework",
+    "execution",
+    "seed",
+    "seeds",
+    "cell",
+    "workdir",
+    "profile",
+    "tracking",
+}
 
 
 @dataclass(frozen=True)

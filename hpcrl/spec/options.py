@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue import fields
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS, option_names
 from hpcrl.errors import UsageError, suggestion, written
-from hpcrl.spec.checks import Fault, assignments, combinations
+from hpcrl.spec.checks import Fault, combinations
+from hpcrl.spec.explain import Key
 from hpcrl.spec.gym import episode_limit, is_known_here
 
 if TYPE_CHECKING:
@@ -23,28 +24,39 @@ _KINDS: tuple[tuple[Any, str], ...] = ((bool, "true or false"), ((int, float), "
 
 def options_of_study(study: Study) -> set[str]:
     """Return the names of options that axes may have. A hyperparameter or resource of the same name goes before."""
-    return option_names(study.workload.environment, study.workload.environment_options or {})
+    return {name for environment in study.environment_ids() for name in _names(study, environment)}
+
+
+def _names(study: Study, environment: str) -> set[str]:
+    return option_names(environment, study.workload.environment_options or {})
 
 
 def option_faults(study: Study) -> Iterator[Fault]:
     """Give unknown options and values of the wrong type, and options that are not possible together."""
-    environment, given = study.workload.environment or "", study.workload.environment_options or {}
-    faults: list[Fault] = []
+    given = study.workload.environment_options or {}
+    faults: dict[Key, str] = {}
     for name, value in given.items():
-        if wrong := option_fault(environment, name, value):
-            faults.append((("workload", "environment_options", name), wrong))
+        if wrong := fault_of_option(study, study.environment_ids(), name, value):
+            faults["workload", "environment_options", name] = wrong
     axes = options_of_study(study) - {
         name for algorithm in study.algorithms() for name in fields.names(algorithm.settings)
     }
-    for path, key, value in assignments(study):
-        if key in axes and (wrong := option_fault(environment, key, value)):
-            faults.append((path, wrong))
-    yield from faults
-    own = OWN_ENVIRONMENTS.get(environment)
-    if faults or own is None:
+    points = list(combinations(study, ("environment", *sorted(axes))))
+    for values, paths in points:
+        for name in sorted(axes & set(paths)):
+            if wrong := fault_of_option(study, [study.environment_id(values)], name, values[name]):
+                is_there = name in _names(study, study.environment_id(values))
+                faults.setdefault(
+                    paths[name] if is_there or isinstance(paths[name][-1], str) else paths[name][:-1], wrong
+                )
+    yield from faults.items()
+    if faults:
         return
     told = set()
-    for values, paths in combinations(study, sorted(axes)):
+    for values, paths in points:
+        environment = study.environment_id(values)
+        if (own := OWN_ENVIRONMENTS.get(environment)) is None:
+            continue
         try:
             own.with_options(environment, options_at(study, values))
         except UsageError as error:
@@ -57,7 +69,7 @@ def option_faults(study: Study) -> Iterator[Fault]:
 
 def options_at(study: Study, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the environment's options at a point of the matrix."""
-    names = options_of_study(study)
+    names = _names(study, study.environment_id(values))
     return {**(study.workload.environment_options or {}), **{key: values[key] for key in names & set(values)}}
 
 
@@ -78,7 +90,7 @@ def episode_limit_fault(value: Any) -> str | None:
 def longest_episode(study: Study, values: Mapping[str, Any]) -> int | None:
     """Return the maximum steps of an episode at a point of the matrix; None if there is no maximum, or if it is not known here."""
     given = values.get(EPISODE_LIMIT) or study.workload.max_episode_steps
-    return episode_limit(study.workload.environment or "", options_at(study, values), given)
+    return episode_limit(study.environment_id(values), options_at(study, values), given)
 
 
 def episode_fault(
@@ -89,7 +101,21 @@ def episode_fault(
     return algorithm.episode_fault(settings, limit) if limit else None
 
 
-def option_fault(environment: str, name: str, value: Any) -> str | None:
+def fault_of_option(study: Study, environments: Iterable[str], name: str, value: Any) -> str | None:
+    """Say what is wrong with an option of some environments of a study, of which another one may have it; None if nothing is."""
+    for environment in environments:
+        owner = next((other for other in study.environment_ids() if name in _names(study, other)), environment)
+        if name not in _names(study, environment):
+            return (
+                f"{environment} has no option {name!r}, but {owner} has: set it together with the environment, with "
+                f"`- {{environment: {owner}, {name}: ...}}` as a value of the axis `environment`"
+            )
+        if wrong := _option_fault(environment, name, value):
+            return wrong
+    return None
+
+
+def _option_fault(environment: str, name: str, value: Any) -> str | None:
     """Say what is wrong with an environment's option; None if it is valid, or if that is not known here."""
     if own := OWN_ENVIRONMENTS.get(environment):
         if own.options is None:

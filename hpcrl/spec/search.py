@@ -17,7 +17,7 @@ from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRI
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.checks import assignments, combinations, in_expressions
 from hpcrl.spec.explain import Key
-from hpcrl.spec.options import EPISODE_LIMIT, episode_fault, episode_limit_fault, option_fault, options_of_study
+from hpcrl.spec.options import EPISODE_LIMIT, episode_fault, episode_limit_fault, fault_of_option, options_of_study
 from hpcrl.spec.resources import RESOURCES, Model, Scalar
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _value_faults(
         elif name == EPISODE_LIMIT:
             wrong = episode_limit_fault(value)
         elif name in options:
-            wrong = option_fault(study.workload.environment or "", name, value)
+            wrong = fault_of_option(study, study.environment_ids(), name, value)
         else:
             wrong = f"{algorithm.title} has no hyperparameter {name!r}; {suggestion(name, {*known, *options})}"
         if wrong:
@@ -308,14 +308,15 @@ def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
     """Give the extreme points of the space whose settings are valid alone, but not together."""
     ends = {name: domain.ends() if isinstance(domain, Range) else domain for name, domain in search.space.items()}
     told: set[str] = set()
-    for algorithm in study.algorithms():
+    for algorithm, environment in itertools.product(study.algorithms(), study.environment_ids()):
         names = fields.names(algorithm.settings)
         given = {name: value for name, value in study.workload.hyperparameters.items() if name in names}
         for values in itertools.islice(itertools.product(*ends.values()), _CORNERS):
             corner = dict(zip(ends, values, strict=True))
             point = {key: value for key, value in corner.items() if key in names}
             settings = fields.check(algorithm.name, algorithm.settings, {**given, **point})
-            wrong = algorithm.fault(settings, 1) or episode_fault(study, algorithm, settings, corner)
+            limits = {**corner, "environment": environment}
+            wrong = algorithm.fault(settings, 1) or episode_fault(study, algorithm, settings, limits)
             if wrong and wrong[0] not in told:
                 told.add(wrong[0])
                 shown = ", ".join(f"{name}: {written(value)}" for name, value in point.items())

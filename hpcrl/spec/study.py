@@ -249,9 +249,23 @@ class Study(Model):
 
     def algorithms(self) -> list[Algorithm]:
         """Return the algorithms that the study trains."""
-        points = [option.values for axis in options(self) for option in axis] + [dict(extra) for extra in self.include]
-        used = [self.algorithm_of(point) for point in points if "algorithm" in point] or [self.algorithm_of({})]
+        used = [self.algorithm_of({"algorithm": name}) for name in self._values("algorithm")] or [self.algorithm_of({})]
         return list({algorithm.name: algorithm for algorithm in used if algorithm}.values())
+
+    def environment_id(self, point: Mapping[str, Any]) -> str:
+        """Return the Gymnasium environment of a point of the matrix, "" if it has none."""
+        named = point.get("environment", self.workload.environment)
+        return named if isinstance(named, str) else ""
+
+    def environment_ids(self) -> list[str]:
+        """Return the Gymnasium environments of a training study."""
+        named = [self.environment_id({"environment": value}) for value in self._values("environment")]
+        return list(dict.fromkeys(named)) or [self.environment_id({})]
+
+    def _values(self, key: str) -> list[Scalar]:
+        """Return the values that the axes and the included cells set for a key."""
+        points = [option.values for axis in options(self) for option in axis] + [dict(extra) for extra in self.include]
+        return [point[key] for point in points if key in point]
 
     def known_hyperparameters(self, algorithm: Algorithm | None) -> dict[str, Any]:
         """Return the hyperparameters that no axis sets: the workload's, and the algorithm's defaults."""

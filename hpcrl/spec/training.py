@@ -45,7 +45,7 @@ Impossible = tuple[str, tuple[str, ...], str]
 def training_faults(study: Study) -> Iterator[Fault]:
     """Give the faults in hyperparameters, axes, frameworks, modes and environment of a training study."""
     workload = study.workload
-    if not workload.trains or workload.environment is None:
+    if not workload.trains:
         return
     used = study.algorithms()
     in_workload = list(_workload_faults(study, used))
@@ -61,23 +61,28 @@ def training_faults(study: Study) -> Iterator[Fault]:
     if are_sound and not in_workload:
         yield from _settings_faults(study)
     if not in_options:
-        yield from _environment_faults(study, workload.environment)
+        yield from _environment_faults(study)
 
 
-def _environment_faults(study: Study, environment: str) -> Iterator[Fault]:
-    """Give the first reason for which an algorithm cannot learn the environment, at an axis of its options if there is one."""
-    names = sorted(options_of_study(study) & study.factors())
-    for values, paths in combinations(study, ("algorithm", *names)) if names else [({}, {})]:
-        options = _options(study, values)
-        for algorithm in [study.algorithm_of(values)] if names else study.algorithms():
-            if algorithm is None:
-                continue
-            wrong = environment_fault(
-                environment, options, algorithm.title, algorithm.actions, algorithm.observations, algorithm.bounded
-            )
-            if wrong:
-                yield next((paths[name] for name in names if name in paths), ("workload", "environment")), wrong
-                return
+def _environment_faults(study: Study) -> Iterator[Fault]:
+    """Give the first reason for which an algorithm cannot learn an environment, at an axis of its options if there is one."""
+    names = (*sorted(options_of_study(study) & study.factors()), "environment")
+    told: set[str] = set()
+    for values, paths in combinations(study, ("algorithm", *names)):
+        environment, algorithm = study.environment_id(values), study.algorithm_of(values)
+        if not environment or environment in told or algorithm is None:
+            continue
+        wrong = environment_fault(
+            environment,
+            _options(study, values),
+            algorithm.title,
+            algorithm.actions,
+            algorithm.observations,
+            algorithm.bounded,
+        )
+        if wrong:
+            told.add(environment)
+            yield next((paths[name] for name in names if name in paths), ("workload", "environment")), wrong
 
 
 def _options(study: Study, values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -90,10 +95,9 @@ def training_notes(study: Study) -> list[str]:
     """Return what the planner of a training study should know, one sentence each, without the full stop."""
     if not study.workload.trains:
         return []
-    rewards = None if options_at(study, {}) else reward_range(study.workload.environment or "")
     names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
     notes: dict[str, None] = {}
-    for values, _ in combinations(study, ("algorithm", EPISODE_LIMIT, *sorted(names))):
+    for values, _ in combinations(study, ("algorithm", "environment", EPISODE_LIMIT, *sorted(names))):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
@@ -104,7 +108,8 @@ def training_notes(study: Study) -> list[str]:
             if settings.total_steps < rollout:
                 short = f"{algorithm.title} learns after each rollout of {rollout:,} steps, so a training of {settings.total_steps:,} steps learns nothing"
                 notes[f"{short}: raise total_steps, or lower rollout_steps"] = None
-        if rewards is None:
+        rewards = reward_range(study.environment_id(values))
+        if rewards is None or study.workload.environment_options:
             continue
         # An episode that is cut off is bootstrapped: its value is that of one without end.
         gamma = getattr(settings, "gamma", 1.0)
@@ -117,11 +122,14 @@ def training_notes(study: Study) -> list[str]:
 
 def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
     """Give the faults of the workload's hyperparameters, which must suit every algorithm of the study."""
-    axis = [path for path, key, _ in assignments(study) if key == "algorithm"]
-    if study.workload.algorithm and axis:
-        yield ("workload", "algorithm"), "`algorithm` is an axis, too: remove one of the two"
-    if study.workload.algorithm is None and not axis:
-        yield ("workload",), f"`algorithm` is missing: name it here or as an axis; {suggestion('', algorithms())}"
+    axes = {key for path, key, _ in assignments(study) if path[0] != "computed"}
+    examples = {"algorithm": f"axis; {suggestion('', algorithms())}", "environment": "axis, such as CartPole-v1"}
+    for name, example in examples.items():
+        named = getattr(study.workload, name) is not None
+        if named and name in axes:
+            yield ("workload", name), f"`{name}` is an axis, too: remove one of the two"
+        if not named and name not in axes:
+            yield ("workload",), f"`{name}` is missing: name it here or as an {example}"
     told: set[str] = set()
     for algorithm in found:
         for name, wrong in fields.faults(algorithm.settings, study.workload.hyperparameters):
@@ -145,7 +153,6 @@ def _not_of_all(algorithm: Algorithm, owner: Algorithm, name: str) -> str:
 
 def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
     settings = {name for algorithm in found for name in fields.names(algorithm.settings)}
-    fixed = {"algorithm"} if study.workload.algorithm is None else set()
     of_search = KEYS if study.search else ()
     known = {
         "framework",
@@ -155,7 +162,7 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         "profile",
         EPISODE_LIMIT,
         *of_search,
-        *fixed,
+        *(name for name in ("algorithm", "environment") if getattr(study.workload, name) is None),
         *RESOURCES,
         *settings,
         *study.workload.placeholders(),
@@ -172,13 +179,16 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         if key == "algorithm":
             if value not in algorithms():
                 yield path, f"no algorithm {written(value)}; {suggestion(str(value), algorithms())}"
+        elif key == "environment":
+            if not isinstance(value, str) and path[0] != "computed":  # that is a fault of its own
+                yield path, f"expected the id of a Gymnasium environment, such as CartPole-v1, got {written(value)}"
         elif key not in known:
             at = path if isinstance(path[-1], str) else path[:-1]
             if found and at not in told:
                 told.add(at)
                 what = "hyperparameter, resource or option" if options_of_study(study) else "hyperparameter or resource"
-                unnamed = unnamed_option(study.workload.environment or "", key)
-                yield at, unnamed or f"no {what} {key!r}; {suggestion(key, known)}"
+                unnamed = filter(None, (unnamed_option(environment, key) for environment in study.environment_ids()))
+                yield at, next(unnamed, None) or f"no {what} {key!r}; {suggestion(key, known)}"
         elif key == "framework" and value not in frameworks():
             yield path, f"no framework {written(value)}; {suggestion(str(value), frameworks())}"
         elif key == "execution" and value not in modes():
@@ -210,6 +220,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
     owners = {name: owner for owner in used for name in fields.names(owner.settings)} if len(used) > 1 else {}
     keys = (
         "algorithm",
+        "environment",
         "framework",
         "execution",
         "parallelism",
@@ -224,10 +235,16 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         framework, algorithm = frameworks().get(str(values.get("framework"))), study.algorithm_of(values)
         if framework is None:
             continue
-        if algorithm is None:
-            if used and ("include",) not in told:
-                told.add(("include",))
-                yield ("include",), "a cell has no `algorithm`: name it in every cell"
+        environment = study.environment_id(values)
+        named = {
+            "algorithm": algorithm or not used,
+            "environment": environment or "environment" in values or not any(study.environment_ids()),
+        }
+        missing = next((name for name, is_named in named.items() if not is_named), None)
+        if missing and ("include",) not in told:
+            told.add(("include",))
+            yield ("include",), f"a cell has no `{missing}`: name it in every cell"
+        if algorithm is None or not environment:
             continue
         for key in sorted(set(owners) & set(values) - set(fields.names(algorithm.settings))):
             at = paths[key] if isinstance(paths[key][-1], str) else paths[key][:-1]
@@ -235,9 +252,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
                 told.add(at)
                 yield at, _not_of_all(algorithm, owners[key], key)
         given = {**study.workload.hyperparameters, **values}
-        own = study.workload.environment in OWN_ENVIRONMENTS
-        options = () if own else _options(study, values)
-        environment = study.workload.environment or ""
+        options = () if environment in OWN_ENVIRONMENTS else _options(study, values)
         for key, others, wrong in _cannot(algorithm, framework, environment, options, given):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
@@ -256,9 +271,9 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
     names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
     names |= {EPISODE_LIMIT, *options_of_study(study)}
     told: set[str] = set()
-    side = image_side(study.workload.environment or "")
     space = study.search.space if study.search else {}
-    for values, paths in combinations(study, ("algorithm", *sorted(names), "tasks", "parallelism", "gpus", "nodes")):
+    keys = ("algorithm", "environment", *sorted(names), "tasks", "parallelism", "gpus", "nodes")
+    for values, paths in combinations(study, keys):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
@@ -270,6 +285,7 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
         if values["parallelism"] != "none":
             ranks = values["tasks"] or averaging_ranks(values["gpus"], values["nodes"])
         wrong = algorithm.fault(settings, ranks) or episode_fault(study, algorithm, settings, values)
+        side = image_side(study.environment_id(values))
         if wrong is None and side and (small := filters_fault(getattr(settings, "filters", ()), side)):
             wrong = "filters", small
         if wrong and wrong[0] not in told and wrong[0] not in drawn:  # the search checks its own
@@ -335,7 +351,11 @@ def _cannot(
     if framework.name not in algorithm.frameworks:
         yield "framework", ("algorithm",), f"{algorithm.title} has no framework {written(framework.name)}"
     if "image" not in framework.observations and image_side(environment):
-        yield "framework", (), f"hpcrl has no convolutions in {framework.title}, and {environment} shows images"
+        yield (
+            "framework",
+            ("environment",),
+            f"hpcrl has no convolutions in {framework.title}, and {environment} shows images",
+        )
     for key, known in (("execution", framework.modes), ("parallelism", ("none", *framework.parallelism))):
         if values[key] not in known:
             yield (
@@ -360,16 +380,28 @@ def _cannot(
         if ":" in environment:
             if lacks_jax(environment, options):
                 module = environment.partition(":")[0]
-                yield key, ("framework",), f"the module {module} has no `jax_world`: {environment} is not there in JAX"
+                yield (
+                    key,
+                    ("environment", "framework"),
+                    f"the module {module} has no `jax_world`: {environment} is not there in JAX",
+                )
         elif not _has_compiled(compiles, environment):
             there = ", ".join(compiles.environments)
-            yield key, ("framework",), f"{compiles.title} has no {environment} as a compiled program, only {there}"
+            yield (
+                key,
+                ("environment", "framework"),
+                f"{compiles.title} has no {environment} as a compiled program, only {there}",
+            )
         elif options:
-            yield key, ("framework",), f"{compiles.title} has {environment} as a compiled program without options"
+            yield (
+                key,
+                ("environment", "framework"),
+                f"{compiles.title} has {environment} as a compiled program without options",
+            )
     own = OWN_ENVIRONMENTS.get(environment)
     if stepping == "arrays" and execution != "fused" and not (own and own.arrays):
         there = ", ".join(name for name, candidate in OWN_ENVIRONMENTS.items() if candidate.arrays)
-        yield "stepping", (), f"there is no {environment} as NumPy arrays, only {there}"
+        yield "stepping", ("environment",), f"there is no {environment} as NumPy arrays, only {there}"
     if execution in framework.one_process and parallelism != "none":
         yield "parallelism", ("execution",), f"{execution} supports a single process only"
     if execution == "fused" and stepping not in ("sync", "compiled"):

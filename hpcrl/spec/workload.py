@@ -66,10 +66,10 @@ NO_SECRET = (
 
 
 class Workload(Model):
-    """Built-in training (`environment`, and `algorithm` here or as an axis) or any `command`."""
+    """Built-in training (`algorithm` and `environment`, here or as axes) or any `command`."""
 
     algorithm: Name | None = Field(None, description="an algorithm of `hpcrl algorithm list`; or make it an axis")
-    environment: str | None = Field(None, description="a Gymnasium environment id")
+    environment: str | None = Field(None, description="a Gymnasium environment id; or make it an axis")
     environment_options: dict[str, Any] | None = Field(
         None, min_length=1, description="options of the environment; an axis of the same name replaces one"
     )
@@ -117,7 +117,8 @@ class Workload(Model):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Workload:
-        if (self.command is None) == (self.algorithm is None and self.environment is None):
+        trained = self.algorithm is not None or self.environment is not None
+        if trained if self.command is not None else not self.model_fields_set:
             raise ValueError("expected either `algorithm` (built-in training) or `command` (your own program)")
         if self.command is not None and not self.command:
             raise ValueError("`command` is empty: name at least the program")
@@ -137,8 +138,6 @@ class Workload(Model):
         if self.trains:
             if self.algorithm is not None and self.algorithm not in algorithms():
                 yield ("algorithm",), f"no algorithm {self.algorithm!r}; {suggestion(self.algorithm, algorithms())}"
-            if self.environment is None:
-                yield (), "`environment` is missing: name a Gymnasium environment such as CartPole-v1"
             if self.on_warning is not None:
                 yield (
                     ("on_warning",),

@@ -64,9 +64,9 @@ def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(offscreen, "_LIBRARIES", {"egl": "libnone-1.so", "osmesa": "libc.so.6"})
     here, elsewhere = (Library([]).cluster(name) for name in ("workstation", "sol"))
-    slider = workload("BoxSlider64-v0")
-    assert drawing_notes(here, slider) == []
-    (note,) = drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "egl"}))
+    slider = ["CartPole-v1", "BoxSlider64-v0"]
+    assert drawing_notes(here, slider, {}) == []
+    (note,) = drawing_notes(here, slider, {"MUJOCO_GL": "egl"})
     assert note.startswith(
         "environment BoxSlider64-v0: MuJoCo cannot draw images here: MUJOCO_GL is egl, and libnone-1.so cannot be loaded: "
     )
@@ -75,16 +75,16 @@ def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch
         ("Off", "MUJOCO_GL is off, which turns drawing off: install"),
         ("elg", "MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw: install"),
     ):
-        (note,) = drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": given}))
+        (note,) = drawing_notes(here, slider, {"MUJOCO_GL": given})
         assert why in note
-    shown = workload("BoxSlider64-v0", env={"MUJOCO_GL": "glfw", "DISPLAY": ":0"})
-    assert drawing_notes(here, shown) == []  # MuJoCo will tell
-    assert drawing_notes(here, workload("BoxSlider64-v0", env={"MUJOCO_GL": "osmesa "})) == []
+    shown = {"MUJOCO_GL": "glfw", "DISPLAY": ":0"}
+    assert drawing_notes(here, slider, shown) == []  # MuJoCo will tell
+    assert drawing_notes(here, slider, {"MUJOCO_GL": "osmesa "}) == []
     monkeypatch.setitem(offscreen._LIBRARIES, "osmesa", "libnone-2.so")
-    (note,) = drawing_notes(here, slider)
+    (note,) = drawing_notes(here, slider, {})
     assert "neither libnone-1.so nor libnone-2.so can be loaded: install a GL library" in note
-    assert drawing_notes(elsewhere, slider) == []
-    assert drawing_notes(here, workload()) == []
+    assert drawing_notes(elsewhere, slider, {}) == []
+    assert drawing_notes(here, ["CartPole-v1"], {}) == []
     study = dqn_study(axes={"framework": ["torch"]})
     study["workload"]["environment"] = "BoxSlider64-v0"
     assert note in read_plan(planned(tmp_path / "plan", study)).totals["notes"]

@@ -223,6 +223,52 @@ def test_faults_of_a_study_of_two_algorithms(tmp_path: Path, path: tuple[str, ..
     assert expected in fault_of(tmp_path, study)
 
 
+def _two_environments(**axes: Any) -> dict[str, Any]:
+    study = dqn_study(axes={"framework": ["numpy"], "environment": ["CartPole-v1", "Doors-v0"], **axes})
+    del study["workload"]["environment"]
+    return study
+
+
+def test_the_environment_may_be_an_axis(tmp_path: Path) -> None:
+    choice = ["CartPole-v1", {"environment": "Doors-v0", "same_column": True}]
+    study = LIBRARY.study(str(write_yaml(tmp_path / "two.yaml", _two_environments(environment=choice))))
+    assert study.environment_ids() == ["CartPole-v1", "Doors-v0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"environment": ["CartPole-v1", "Door-v0"]}, "axes.environment.1: there is no environment 'Door-v0'; did you mean 'Doors-v0'?"),
+        ({"environment": ["CartPole-v1", 5]}, "axes.environment.1: expected the id of a Gymnasium environment, such as CartPole-v1, got 5"),
+        ({"environment": ["CartPole-v1", "Pendulum-v1"]}, "axes.environment.1: DQN: expected discrete actions, got continuous ones of Pendulum-v1"),
+        ({"same_column": [True, False]}, "axes.same_column: CartPole-v1 has no option 'same_column', but Doors-v0 has: set it together with the environment"),
+        ({"environment": [{"environment": "Doors-v0", "size": 2}, "CartPole-v1"]}, "axes.environment.0.size: expected a whole number from 3 to 100, got 2"),
+        ({"environment": [{"environment": "Doors-v0", "size": 3, "doors": 5}, "CartPole-v1"]}, "axes.environment.0.doors: expected at most size, which is 3, got 5"),
+        ({"stepping": ["sync", "arrays"]}, "only Doors-v0: leave it out with `exclude: [{environment: CartPole-v1, stepping: arrays}]`"),
+        ({"framework": ["jax"], "environment": ["CartPole-v1", "LunarLander-v3"], "stepping": ["compiled"]}, "exclude: [{environment: LunarLander-v3, framework: jax, stepping: compiled}]`"),
+        ({"environment": ["CartPole-v1", "BoxSlider64-v0"], "framework": ["mxnet"]}, "leave it out with `exclude: [{environment: BoxSlider64-v0, framework: mxnet}]`"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_study_of_two_environments(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    told = fault_of(tmp_path, _two_environments(**changes))
+    assert expected in told
+    assert len(told.splitlines()) == 1
+
+
+def test_each_cell_has_one_environment(tmp_path: Path) -> None:
+    both = _two_environments()
+    both["workload"]["environment"] = "CartPole-v1"
+    assert "workload.environment: `environment` is an axis, too: remove one of the two" in fault_of(tmp_path, both)
+    neither = dqn_study()
+    del neither["workload"]["environment"]
+    expected = "workload: `environment` is missing: name it here or as an axis, such as CartPole-v1"
+    assert fault_of(tmp_path, neither).endswith(expected)
+    without = _two_environments() | {"include": [{"framework": "numpy", "gamma": 0.9}]}
+    assert fault_of(tmp_path, without).endswith("include: a cell has no `environment`: name it in every cell")
+    computed = dqn_study(computed={"environment": "seed"})
+    assert "environment cannot be computed: make it an axis instead" in fault_of(tmp_path, computed)
+
+
 def test_environments_are_compiled_beside_learners_whose_software_can_have_jax(tmp_path: Path) -> None:
     study = dqn_study(axes={"framework": ["jax", "numpy", "torch", "mxnet"], "stepping": ["sync", "compiled"]})
     study["workload"] = {"algorithm": "ppo", "environment": "CartPole-v1"}
