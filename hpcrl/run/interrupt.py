@@ -12,7 +12,7 @@ from types import FrameType
 
 # Seconds after TERM until a rank that waits for another one is ended. mpirun would kill it without a word a second later
 # (hpcrl.run.ranks).
-_STUCK_SECONDS = 3.0
+_STUCK_SECONDS = 2.0
 
 
 class Interrupt:

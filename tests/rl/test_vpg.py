@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import MultiDiscrete
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.vpg import Settings, fault
@@ -235,8 +236,8 @@ def test_the_space_of_an_environment() -> None:
     with pytest.raises(UsageError, match="ppo: expected an environment with discrete actions, got continuous ones"):
         algorithm_on("ppo", Steered(), SMALL)
     several = Steered()
-    several.action_space = SimpleNamespace(shape=(2,), dtype=np.dtype(np.int64))
-    with pytest.raises(UsageError, match="vpg: expected an environment with discrete or continuous actions, got other"):
+    several.action_space = MultiDiscrete([2, 2])
+    with pytest.raises(UsageError, match=r"vpg: expected .* discrete or continuous actions, got MultiDiscrete ones"):
         algorithm_on("vpg", several, SMALL)
 
 

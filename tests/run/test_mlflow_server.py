@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -30,7 +31,8 @@ def mlflow_server(tmp_path: Path) -> Iterator[str]:
     place.mkdir()
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, place / "v"], check=True)
-    subprocess.run([*uv, "pip", "install", "-q", "--python", place / "v/bin/python", "mlflow==3.17.2"], check=True)
+    install = [*uv, "pip", "install", "-q", "--python", place / "v/bin/python", "mlflow==3.17.2"]
+    subprocess.run(install, check=True, timeout=900)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -43,16 +45,19 @@ def mlflow_server(tmp_path: Path) -> Iterator[str]:
     )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     opener = build_opener(ProxyHandler({}))
-    for _ in range(600):
-        try:
-            with opener.open(f"{address}/health", timeout=5):
-                break
-        except OSError:
-            assert process.poll() is None, (place / "log").read_text()[-3000:]
-            time.sleep(0.2)
-    yield address
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+
+    def is_up() -> bool:
+        assert process.poll() is None, (place / "log").read_text()[-3000:]
+        with suppress(OSError), opener.open(f"{address}/health", timeout=5):
+            return True
+        return False
+
+    try:
+        _until(is_up, 300)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _client(address: str) -> Any:

@@ -161,12 +161,12 @@ def warned(cluster: Cluster, directory: Path, study: dict[str, Any]) -> Path:
 
 
 def test_a_cell_that_is_warned_is_checkpointed_requeued_and_finishes(sol: Cluster, tmp_path: Path) -> None:
-    """The time limit is far away; another test has Slurm's own warning."""
-    plan = warned(sol, tmp_path / "plan", long_training("01:00:00", hidden=[128, 128], total_steps=40_000))
+    """The time limit is far away; another test has Slurm's own warning. The training takes 20 seconds or more on any machine."""
+    plan = warned(sol, tmp_path / "plan", long_training("01:00:00", step_latency=0.002, total_steps=10_000))
     rows = sol.collected(plan)
     assert list(rows["outcome"]) == ["preempted", "completed"]
     last = rows.iloc[-1]
-    assert (last["steps"], bool(last["latest"])) == (40_000, True)
+    assert (last["steps"], bool(last["latest"])) == (10_000, True)
     assert [attempt.rpartition("-")[2] for attempt in rows["attempt"]] == ["0", "1"]
     episodes = hpcrl.load(plan.parent / "dataset", "episodes")
     train = episodes[episodes["kind"] == "train"]
