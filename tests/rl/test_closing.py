@@ -6,6 +6,8 @@ import pickle
 import signal
 import time
 
+import pytest
+
 from hpcrl.rl.envs.closing import Closing, close_all
 
 
@@ -46,6 +48,7 @@ def test_another_process_gets_a_factory_of_its_own() -> None:
     assert (used.closed, there.closed) == (0, 1)
 
 
+@pytest.mark.timeout(0)  # it has the only alarm
 def test_a_simulator_that_hangs_is_left_and_the_others_are_closed() -> None:
     class Hanging:
         def close(self) -> None:
