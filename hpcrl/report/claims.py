@@ -64,6 +64,11 @@ class Verdict:
     measured: str
     beside: str
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the runs show something of the claim, or of a substitute."""
+        return self.tested > 0 or bool(self.beside)
+
     def headline(self) -> str:
         """Return the verdict, with the number of comparisons if not all could be tested."""
         partly = 0 < self.tested < self.comparisons and self.verdict != "cannot be tested here"

@@ -377,7 +377,12 @@ def test_the_report_holds_the_verdicts(tmp_path: Path, monkeypatch: pytest.Monke
         "0 agrees, 0 agrees in direction, 1 contradicted, 0 no difference shown, 0 not shown, 0 cannot be tested here."
         in page
     )
-    assert "&lt;b&gt;too slow&lt;/b&gt;" in page
+    assert "&lt;b&gt;too slow&lt;/b&gt;" in page and "Claims that these runs cannot test" not in page
+    claims(tmp_path, {"kind": "untestable", "why": "it is an opinion"})
+    folded = write_report(tmp_path / "d", None, tmp_path / "u", ()).html.read_text()
+    assert "it is an opinion" in folded.partition("<details><summary>Claims that these runs cannot test")[2]
+    assert "it is an opinion" not in folded.partition("<details><summary>Claims that these runs cannot test")[0]
+    claims(tmp_path, fails, quote="<b>too slow</b>")
     table = pd.read_csv(tmp_path / "r/claims.csv")
     assert table[["study", "claim", "verdict", "tested"]].to_numpy().tolist() == [["short", "c0", "contradicted", 1]]
     monkeypatch.chdir("/")
