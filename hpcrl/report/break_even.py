@@ -97,7 +97,7 @@ def costs(part: pd.DataFrame) -> list[Cost]:
             per_step=tuple((group["spent"] / group["steps"]).astype(float)),
             wall=float(group["wall_time"].mean()),
             steps=float(group["steps"].mean()),
-            work=_work(group["config"].iloc[0]),
+            work=_work(group["config"].iloc[0]) if "config" in group else (),
         )
         for (framework, what), group in known.groupby(["colour", "what"], sort=True)
     ]

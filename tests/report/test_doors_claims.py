@@ -85,7 +85,7 @@ def test_the_dqn_studies_change_one_thing_at_a_time(name: str) -> None:
         for cell in cells:
             if "updates" in cell:
                 assert {key: value for key, value in cell.items() if key != "updates"} in plain
-                assert cell["updates"] in (16, 256)
+                assert cell["updates"] in (32, 256)
         return
     # An iteration is a step of all environments, and the article counts in iterations.
     assert {tuple(cell[key] / cell["environments"] for key in per_iteration) for cell in cells} == {(10, 200, 100)}
