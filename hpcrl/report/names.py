@@ -58,6 +58,9 @@ class _Naming:
 
     def sentences(self) -> Iterator[str]:
         for settled, group in self._groups.items():
+            for key in sorted(set(group.implied.values())):
+                others = ", ".join(sorted(other for other, one in group.implied.items() if one == key))
+                yield f"Each value of {key} goes with one of {others}, which names leave out."
             if group.usual:
                 names = " ".join(display(value) for value in settled or () if value is not None)
                 whose = f" of {names}" if len(self._groups) > 1 else ""
@@ -76,6 +79,7 @@ class _Group:
     """Configurations whose other settings the same algorithm or topology settles.
 
     Attributes:
+        implied: the settings that names leave out because another one has a value of its own for each of theirs, which names tell.
         usual: the settings that names leave out, with their usual values.
         opposite: these settings of the one configuration that has no usual value, if there is one.
     """
@@ -86,6 +90,8 @@ class _Group:
             for key in keys
             if settled is None or key in ("actors", PROFILE) or len({str(config.get(key)) for config in configs}) > 1
         ]
+        self.implied = _implied(configs, self._shown)
+        self._shown = [key for key in self._shown if key not in self.implied]
         self.usual = _usual(configs, self._shown)
         unlike = [config for config in configs if self._is_unlike(config)]
         self.opposite = {key: unlike[0].get(key) for key in self.usual} if len(unlike) == 1 else {}
@@ -115,6 +121,24 @@ def _settled(config: _Config) -> _Settled:
 
 def _differs(config: _Config, key: str, value: object) -> bool:
     return str(config.get(key)) != str(value)
+
+
+def _implied(configs: Sequence[_Config], shown: Sequence[str]) -> dict[str, str]:
+    """Return the settings that go with another one, value by value, and that one: the one with the shortest name.
+
+    A setting with a value of its own in each configuration goes with every other, and tells nothing of them.
+    """
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for key in shown:
+        texts = [str(config.get(key)) for config in configs]
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        if 1 < len(numbers) < len(configs) and None not in (config.get(key) for config in configs):
+            alike.setdefault(tuple(numbers[text] for text in texts), []).append(key)
+    implied: dict[str, str] = {}
+    for keys in alike.values():
+        first = min(keys, key=lambda key: (len(key), key))
+        implied |= {key: first for key in keys if key != first}
+    return implied
 
 
 def _usual(configs: Sequence[_Config], shown: Sequence[str]) -> dict[str, Any]:

@@ -128,3 +128,19 @@ def test_two_configurations_have_two_names_and_one_has_one() -> None:
         known = {json.dumps(config, sort_keys=True): name for config, name in zip(configs, names, strict=True)}
         assert len(set(known.values())) == len(known)
         assert names == [known[json.dumps(config, sort_keys=True)] for config in configs]
+
+
+def test_settings_that_go_together_are_one_in_names() -> None:
+    few = {"framework": "jax", "environments": 64, "train_interval": 640, "updates": 1}
+    many = {"framework": "jax", "environments": 1024, "train_interval": 10240}
+    configs = [few, few | {"framework": "torch"}, many | {"updates": 20}, many | {"updates": 8}]
+    assert names_of(configs) == [
+        "JAX environments 64 updates 1",
+        "PyTorch environments 64 updates 1",
+        "JAX environments 1024 updates 20",
+        "JAX environments 1024 updates 8",
+    ]
+    assert base(configs) == "Each value of environments goes with one of train_interval, which names leave out."
+    # Where each configuration has a value of its own, as points that were drawn, nothing goes with anything.
+    drawn = [{"gamma": 0.9 + number / 100, "learning_rate": number / 1000} for number in (1, 2, 3)]
+    assert names_of(drawn)[0] == "gamma 0.91 learning_rate 0.001"
