@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcrl.errors import written
 
 KEY = "profile"  # of a study, of an axis, and of a cell's configuration
 NONE = "none"
+# The environment steps of a training at which a profiler begins, and for how many it looks; 0: to the end.
+FROM, STEPS = "profile_from", "profile_steps"
+WINDOW = (FROM, STEPS)
 FRAMEWORK = "framework"  # its own profiler
+MOST_OWN = 30  # functions with the largest own values that a profile keeps
 LIMIT = 64  # MiB of the file of one profile, unless a study says `profile_limit`
 _WITH_VALUE = re.compile(r"-[^-cmWX]*[WX]|--check-hash-based-pycs")  # the next word is the option's value
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)(?:\d(?:\.\d+)?t?)?")
@@ -114,6 +119,18 @@ def command_fault(profiler: Profiler, words: Sequence[str]) -> str | None:
             "[python, train.py]"
         )
     return None
+
+
+def without_idle_window(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a cell's configuration the steps of a profiler that it has not, and those that say nothing."""
+    profiled = config.get(KEY, NONE) != NONE
+    return {name: value for name, value in config.items() if name not in WINDOW or (profiled and value)}
+
+
+def window_of(config: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return the environment steps of a training at which the profiler of a cell begins and ends (None: with the training)."""
+    begin, steps = config.get(FROM, 0), config.get(STEPS, 0)
+    return begin, begin + steps if steps else None
 
 
 def how_to_add(package: str) -> str:

@@ -10,6 +10,7 @@ from hpcrl.catalogue.images import described
 _UNBOUNDED = 1e18
 
 
+FAULT = "hpcrl: fault "  # begins the line in which such a process tells what is wrong with the environment
 SPACES = "hpcrl: spaces "  # begins the line in which a process of its own tells the spaces of an environment, as JSON
 
 

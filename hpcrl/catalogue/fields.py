@@ -77,6 +77,11 @@ def number(
     return field(default=default, metadata={"rule": Rule("number", minimum, maximum, above=above)})
 
 
+def same_number(minimum: float | None = None) -> Any:
+    """Declare a field for a finite number; without a value (None) it is another field's."""
+    return field(default=None, metadata={"rule": Rule("number", minimum)})
+
+
 def integer(default: int, minimum: int = 1, maximum: int = 10**12) -> Any:
     """Declare a field for a whole number."""
     return field(default=default, metadata={"rule": Rule("integer", minimum, maximum)})
@@ -102,15 +107,23 @@ def names(settings: type[Any]) -> list[str]:
     return [setting.name for setting in fields(settings)]
 
 
+def default_of(declared: Field[Any]) -> str:
+    """Return a field's default as text; without one it is the value of the field that its name says after ``final_``."""
+    if declared.default is None:
+        return declared.name.removeprefix("final_")
+    value = list(declared.default) if isinstance(declared.default, tuple) else declared.default
+    return value if isinstance(value, str) else str(written(value))
+
+
 def fault(settings: type[Any], name: str, value: Any) -> str | None:
     """Say what is wrong with the value of one known field; None if it is valid."""
     declared: Field[Any] = next(setting for setting in fields(settings) if setting.name == name)
     rule: Rule = declared.metadata["rule"]
-    if rule.admits(value):
+    if rule.admits(value) or (value is None and declared.default is None):  # the latter in a file of saved settings
         return None
     if rule.kind == "choice" and isinstance(value, str):
         return f"no {name} {written(value)}; {suggestion(value, rule.choices)}"
-    default = declared.default if isinstance(declared.default, str) else written(declared.default)
+    default = default_of(declared)
     return f"expected {rule.expected()}, got {written(value)} (default {default})"
 
 

@@ -45,7 +45,7 @@ class TrainingSettings(OptimizerSettings):
     total_steps: int = integer(50_000)
     hidden: tuple[int, ...] = integers((256, 256))
     learning_rate: float = number(2.3e-3, above=0)
-    final_learning_rate: float = number(0.0, 0)
+    final_learning_rate: float | None = number(0.0, 0)
     acting: str = choice("framework", "numpy")
     evaluation_interval: int = integer(2_500)
     evaluation_episodes: int = integer(10)

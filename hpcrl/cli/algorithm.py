@@ -32,8 +32,9 @@ def show(name: str, as_json: bool) -> None:
     """Print the hyperparameters of an algorithm: default and valid values. A study sets them, or has axes of their names."""
     from dataclasses import fields
 
+    from hpcrl.catalogue.fields import default_of
     from hpcrl.catalogue.registry import algorithms
-    from hpcrl.errors import UsageError, suggestion, written
+    from hpcrl.errors import UsageError, suggestion
 
     if name not in algorithms():
         raise UsageError(f"no algorithm {name!r}; {suggestion(name, algorithms())}")
@@ -47,7 +48,5 @@ def show(name: str, as_json: bool) -> None:
     )
     rows = []
     for field in settings:
-        default = list(field.default) if isinstance(field.default, tuple) else field.default
-        shown = default if isinstance(default, str) else written(default)
-        rows.append([field.name, shown, field.metadata["rule"].expected()])
+        rows.append([field.name, default_of(field), field.metadata["rule"].expected()])
     print_table(["hyperparameter", "default", "expected"], rows)

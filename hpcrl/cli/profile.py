@@ -9,6 +9,7 @@ import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo, echo_json, json_option, plan_argument, print_table
 from hpcrl.cli.completion import cell_ids
+from hpcrl.profilers import MOST_OWN
 
 if TYPE_CHECKING:
     from hpcrl.collect.profiles import CellProfile
@@ -19,7 +20,7 @@ FORMS = ("flame", "stacks", "trace", "file")
 @click.command("profile", epilog="Example: hpcrl profile plan --cell 3f2a --export flame -o flame.svg")
 @plan_argument
 @click.option("--cell", shell_complete=cell_ids, help="The cell (the beginning of its id).")
-@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Number of functions.")
+@click.option("--top", type=click.IntRange(1, MOST_OWN), default=20, show_default=True, help="Number of functions.")
 @click.option(
     "--export",
     "form",

@@ -11,8 +11,8 @@ import click
 
 from hpcrl.cli.common import DEFAULT_PLAN, echo
 from hpcrl.cli.completion import cell_ids
-from hpcrl.errors import HpcrlError
-from hpcrl.profilers import PROFILERS
+from hpcrl.errors import HpcrlError, UsageError
+from hpcrl.profilers import FROM, PROFILERS, STEPS
 
 
 def _finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
@@ -33,15 +33,30 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILERS)),
-    help="Run the cell under a profiler. This attempt does not complete the cell, and its times are compared with nothing.",
+    help="Run the cell under a profiler. Unless it is the cell's own, this attempt does not complete the cell, and its times are compared with nothing.",
 )
-def command(plan: Path, cell: str, interval: float | None, profile: str | None) -> int:
+@click.option(
+    "--profile-from",
+    "begin",
+    type=click.IntRange(0),
+    help="The environment step at which the profiler begins.  [default: 0]",
+)
+@click.option(
+    "--profile-steps",
+    "steps",
+    type=click.IntRange(1),
+    help="For how many environment steps it looks.  [default: until the training ends]",
+)
+def command(
+    plan: Path, cell: str, interval: float | None, profile: str | None, begin: int | None, steps: int | None
+) -> int:
     """Run one cell on this machine, in its own environment, as its script does."""
     from hpcrl.environments.build import is_built, root_of
     from hpcrl.environments.standing import check_training
     from hpcrl.formats.finding import find_cell
     from hpcrl.formats.plan import read_plan
-    from hpcrl.formats.profiles import check_profiler
+    from hpcrl.formats.profiles import check_profiler, check_window
+    from hpcrl.searches import ROLE, TRIAL
     from hpcrl.surroundings import PYTHONPATH, expanded, fault
 
     opened = read_plan(plan)
@@ -58,9 +73,15 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
         path = root_of(site) / str(job.environment)
         if not is_built(path, site.get("owners", ())):
             raise HpcrlError(f"{path}: the environment was not built: run hpcrl env create --plan {plan}")
+    if chosen.config.get(ROLE) == TRIAL:
+        raise UsageError(
+            f"cell {chosen.id} is a trial of a search, which two attempts at once would report twice: run it with hpcrl submit {plan} --cell {chosen.id}"
+        )
+    window = {FROM: begin, STEPS: steps}
     if profile:
         own = expanded(surroundings.path) if surroundings and surroundings.path else None if surroundings else path
         check_profiler(profile, opened, chosen, own)
+    check_window(profile, window, opened, chosen)
     environment = {
         **os.environ,
         **({PYTHONPATH: os.environ.get("PYTHONPATH", "")} if surroundings else {}),
@@ -73,6 +94,8 @@ def command(plan: Path, cell: str, interval: float | None, profile: str | None) 
     arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", chosen.id]
     arguments += ["--ranks", chosen.asked.tasks, *(["--interval", interval] if interval else [])]
     arguments += ["--profile", profile] if profile else []
+    for name, number in window.items():
+        arguments += [f"--{name.replace('_', '-')}", number] if number is not None else []
     echo(f"running {chosen.id} in {path}", err=True)
     code = subprocess.run([str(argument) for argument in arguments], env=environment, check=False).returncode
     if code == 0:

@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hpcrl.catalogue.training import frameworks_of
+from hpcrl.catalogue.training import frameworks_of, ranks_with_actors
 from hpcrl.errors import UsageError, count, suggestion
 from hpcrl.formats.facts import Asked, ClusterFacts, StudyFacts, read_asked, read_cluster, read_study
 from hpcrl.formats.files import is_plain_name, open_of_stranger
@@ -217,6 +217,11 @@ class Plan:
         """Return the frameworks that a cell uses, its learner's first; of a command what the study calls so, if it does."""
         named = [str(config["framework"])] if "framework" in config else []
         return named if self.runs_command else frameworks_of({**self.workload.get("hyperparameters", {}), **config})
+
+    def has_actors(self, config: Mapping[str, Any]) -> bool:
+        """Tell whether a cell is a learner and its actors; a command's `topology` is its own."""
+        values = {**self.workload.get("hyperparameters", {}), **config}
+        return not self.runs_command and ranks_with_actors(values) is not None
 
     def cell_jobs(self) -> list[Job]:
         return [job for job in self.jobs if job.stage == "cells"]

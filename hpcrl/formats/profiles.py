@@ -21,11 +21,11 @@ from typing import Any
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import Cell, Plan
-from hpcrl.profilers import FRAMEWORK, PROFILERS, command_fault, how_to_add
+from hpcrl.profilers import FRAMEWORK, KEY, MOST_OWN, NONE, PROFILERS, command_fault, how_to_add
 from hpcrl.searches import ROLE
 
 PROFILES = "profiles"
-MOST_FUNCTIONS = 60
+MOST_FUNCTIONS = 2 * MOST_OWN
 MOST_FRAMES = 400  # of the tree
 LEAST_SHARE = 0.001  # of the whole: smaller frames are part of their caller
 MOST_DEPTH = 64
@@ -115,6 +115,29 @@ def check_profiler(profiler: str, plan: Plan, cell: Cell, environment: Path | No
         raise UsageError(f"--profile: {wrong}")
 
 
+def check_window(profiler: str | None, window: Mapping[str, int | None], plan: Plan, cell: Cell) -> None:
+    """Check that a profiler can begin and end at environment steps of a cell; None: at the training's own begin and end.
+
+    Args:
+        profiler: None: the cell's own, if it has one.
+
+    Raises:
+        UsageError: it cannot; the message says why.
+    """
+    name = next((name for name, steps in window.items() if steps is not None), None)
+    if name is None:
+        return
+    option = f"--{name.replace('_', '-')}"
+    if profiler is None and cell.config.get(KEY, NONE) == NONE:
+        raise UsageError(f"{option}: there is no profiler: name one with --profile")
+    if plan.runs_command:
+        raise UsageError(
+            f"{option}: counts environment steps of built-in training, and a command has none that hpcrl sees: remove it"
+        )
+    if cell.config.get("execution") == "fused":
+        raise UsageError(f"{option}: a fused mode has no Python between its steps: profile the whole training")
+
+
 def file_name(record: str, suffix: str) -> str:
     """Return the name of a profile's file from that of its record: the same with another suffix."""
     return record.rpartition(".")[0] + suffix
@@ -148,7 +171,7 @@ def is_update(name: str) -> bool:
 def functions_text(functions: Iterable[Function]) -> str:
     """Write the functions with the largest own values, those with the largest values with callees, and the learner's updates."""
     known = list(functions)
-    most = MOST_FUNCTIONS // 2
+    most = MOST_OWN
     kept = sorted(known, key=lambda function: -function.own)[:most]
     by_total = sorted(known, key=lambda function: -function.total)
     kept += [function for function in by_total[:most] if function not in kept]

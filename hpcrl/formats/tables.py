@@ -378,7 +378,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             _field(
                 "phase",
                 _WORD,
-                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard, tracking, send, receive, wait, profile",
+                "setup, compile, env_step, act, replay, transfer, update, communicate, fused, evaluate, other, prepare, check, tensorboard, tracking, send, receive, wait, profile, checkpoint",
             ),
             _field("seconds", _F64, "time in this phase", "s"),
             _field("count", _I64, "number of times it was entered"),

@@ -13,7 +13,7 @@ from typing import Any
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import computed
 from hpcrl.profilers import KEY as PROFILE
-from hpcrl.profilers import NONE
+from hpcrl.profilers import NONE, without_idle_window
 from hpcrl.spec.axes import MAX_CELLS, Option, included, options
 from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import RESOURCES, Resources, settled
@@ -72,6 +72,8 @@ def expand(study: Study) -> Iterator[Point]:
                 continue
             resources = _resources(study, whole, cache)
             config = {key: value for key, value in whole.items() if key not in RESOURCES and (key, value) not in unset}
+            if study.workload.trains:
+                config = without_idle_window(config)
             for seed in seeds:
                 values_here = {**defaults, **whole, "seed": seed}
                 if any(rule.matches(values_here) for rule in study.exclude if "seed" in (rule.model_extra or {})):
@@ -108,7 +110,7 @@ def _with_computed(
 def _resources(study: Study, point: dict[str, Any], cache: dict[tuple[Any, ...], Resources]) -> Resources:
     key = tuple((name, repr(point[name])) for name in (*RESOURCES, "topology", "actors") if name in point)
     if key not in cache:
-        cache[key] = settled(study.resources, point, study.workload.hyperparameters)
+        cache[key] = settled(study.resources, point, study.workload.trained_with)
     return cache[key]
 
 

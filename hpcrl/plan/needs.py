@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.training import ranks_with_actors
-from hpcrl.rl.envs.offscreen import fault_of_drawing
+from hpcrl.errors import HpcrlError
+from hpcrl.rl.envs.offscreen import fault_of_drawing, fault_of_name
+from hpcrl.slurm.client import run_command
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.workload import Workload
+
+_SRUN_SECONDS = 10.0
 
 
 def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a note on cells with actors, whose ranks talk over MPI, if this machine has no mpirun or if srun is not told the type of MPI;
     without the full stop.
     """
-    if not any(ranks_with_actors({**workload.hyperparameters, **config}) for config in configs):
+    given = workload.trained_with
+    if given is None or not any(ranks_with_actors({**given, **config}) for config in configs):
         return []
     if profile.scheduler.here:
         if shutil.which("mpirun"):
@@ -28,6 +34,11 @@ def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Map
             "before `hpcrl submit`"
         ]
     launch = profile.launch
+    if launch.mpi and (there := mpi_types()) and launch.mpi not in there:
+        return [
+            f"`launch.mpi` of {profile.name} is {launch.mpi}, and srun on this machine knows {', '.join(sorted(there))} (`srun --mpi=list`): if it is that "
+            "site's, set one of these"
+        ]
     if launch.mpi or any(argument.startswith("--mpi") for argument in launch.arguments):
         return []
     return [
@@ -36,8 +47,29 @@ def mpi_notes(profile: ClusterProfile, workload: Workload, configs: Iterable[Map
     ]
 
 
+def mpi_types() -> set[str]:
+    """Return the types of MPI that srun on this machine knows; empty without srun, or if it does not say."""
+    if not shutil.which("srun"):
+        return set()
+    try:
+        said = run_command(["srun", "--mpi=list"], timeout=_SRUN_SECONDS)
+    except HpcrlError:
+        return set()
+    text = f"{said.out}\n{said.err}"
+    versions = re.findall(r"available: *(.+)", text)
+    names = {name.strip() for line in versions for name in line.split(",")}
+    return names | set(re.findall(r"^(?:srun:)?\s*([\w.-]+)$", text, re.MULTILINE))
+
+
 def drawing_notes(profile: ClusterProfile, environments: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Return a note on cells that run on this machine and see images, if nothing here can draw them; without the full stop."""
-    drawn = [name for name in environments if name in OWN_ENVIRONMENTS and OWN_ENVIRONMENTS[name].drawn]
-    wrong = fault_of_drawing({**os.environ, **variables}) if drawn and profile.scheduler.here else None
-    return [f"environment {name}: {wrong}" for name in drawn] if wrong else []
+    """Return notes on cells that run on this machine with MuJoCo, if nothing here can draw the images that they see, or if MUJOCO_GL is none that it knows;
+    without the full stop.
+    """
+    if not profile.scheduler.here:
+        return []
+    known, notes = {**os.environ, **variables}, []
+    for name in environments:
+        is_drawn = name in OWN_ENVIRONMENTS and OWN_ENVIRONMENTS[name].drawn
+        wrong = fault_of_drawing(known) if is_drawn else fault_of_name(name, known)
+        notes += [f"environment {name}: {wrong}"] if wrong else []
+    return notes

@@ -38,6 +38,7 @@ PHASES = {
     "receive": ("receiving", "#999933"),
     "wait": ("waiting", "#DDDDDD"),
     "profile": ("profiler", "#332288"),
+    "checkpoint": ("checkpoint", "#8A2BE2"),
 }
 _WORDS = {"horovod": "Horovod", "True": "true", "False": "false"}
 # A minus after another character than a space is a hyphen.

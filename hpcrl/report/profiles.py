@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcrl.formats.profiles import read_functions, read_stacks
+from hpcrl.formats.profiles import is_update, read_functions, read_stacks
 from hpcrl.formats.runs import machines
-from hpcrl.profilers import KEY, PROFILERS
+from hpcrl.profilers import KEY, PROFILERS, window_of
 from hpcrl.report.design import counted, enumerated, in_short
 from hpcrl.report.figures.updates import dispatched, places_of
 from hpcrl.report.flame import flame_graph
@@ -108,9 +108,8 @@ def profiles_of(cells: pd.DataFrame, rows: pd.DataFrame, profiles: pd.DataFrame)
     known = profiles.merge(named, on=_KEYS, how="inner")
     told = known.sort_values(["what", "where", "seed", "attempt", "rank"], kind="stable")
     records = told.to_dict("records")
-    sentences = [*_counted(under, rows, alone), *_costs(cells, named, known)]
-    names = named["what"].str.removesuffix(f" {KEY} cprofile") + " · " + named["where"]
-    updates = dispatched(named.assign(name=names, steps=under["steps"]), profiles)
+    sentences = [*_counted(under, rows, alone), *_costs(cells, named, known), *_blind(known, under)]
+    updates = dispatched(named.assign(config=under["config"], steps=under["steps"]), profiles)
     return Profiled(sentences, [_row(record) for record in records], _drawn(records), updates)
 
 
@@ -138,6 +137,20 @@ def _counted(under: pd.DataFrame, rows: pd.DataFrame, alone: bool) -> list[str]:
         chosen = _title(str(rows["profile"].iloc[0]))
         text += f" The comparison has the cells under {chosen} only, and leaves out {counted(left, 'attempt')}."
     return [text]
+
+
+def _blind(known: pd.DataFrame, under: pd.DataFrame) -> list[str]:
+    """Name the configurations of trainings whose profiler saw no update, because it looked at some steps only."""
+    found = known.merge(under[[*_KEYS, "config", "workload"]], on=_KEYS)
+    found = found[(found["profiler"] == "cprofile") & found["functions"].notna() & (found["workload"] != "command")]
+    blind = []
+    for what, group in found.groupby("what", sort=True):
+        begin, end = window_of(json.loads(group["config"].iloc[0]))
+        saw = any(is_update(function.name) for text in group["functions"] for function in read_functions(text))
+        if (begin or end) and not saw:
+            steps = f"steps {begin:,} to {end:,}" if end else f"the steps from {begin:,} on"
+            blind.append(f"{what} ({steps})")
+    return [f"Profiles of {enumerated(blind)} have no update of the learner in them."] if blind else []
 
 
 def _costs(cells: pd.DataFrame, named: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:

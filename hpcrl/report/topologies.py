@@ -28,6 +28,7 @@ SEQUENTIAL = "sequential"
 _SIMULATING = ("env_step", "act")
 _LEARNING = ("replay", "transfer", "update")
 _MESSAGES = ("send", "receive")
+_PACKING = "replay"  # of an actor: it packs each transition for its next message
 _OWN = ("topology", "actors", "step_latency", "seed")
 # The columns of the table, in the order of a step, its messages and an update; what is missing here is `other`.
 _SHOWN = ("env_step", "act", "replay", "send", "receive", "wait", "transfer", "update", "evaluate")
@@ -54,10 +55,11 @@ class Parts:
 
     simulating: float
     learning: float
+    evaluating: float
 
     def model(self, actors: int, messages: float = 0.0) -> float:
         """Return the least time of a learner and so many actors whose messages take `messages` seconds."""
-        return max(self.simulating / actors, self.learning) + messages
+        return max(self.simulating / actors, self.learning) + self.evaluating + messages
 
 
 def with_topology(rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +124,10 @@ def _layouts(others: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFram
 
 
 def parts_of(alone: pd.DataFrame, phases: pd.DataFrame) -> Parts | None:
-    """Return the parts of sequential runs; None if their phases are not known. Evaluations are the learner's work.
+    """Return the parts of sequential runs; None if their phases are not known.
+
+    While the learner evaluates, actors can only take the interval that is under way, or two blocks, and nothing after the last step:
+    evaluations are not divided among them.
 
     Args:
         alone: the sequential runs of :class:`EqualWork`. phases: the table ``phases``.
@@ -135,16 +140,17 @@ def parts_of(alone: pd.DataFrame, phases: pd.DataFrame) -> Parts | None:
         float(own.loc[own["phase"].isin(names), "seconds"].sum()) / len(alone) for names in (_SIMULATING, _LEARNING)
     )
     evaluating = float(alone["evaluation_time"].fillna(0.0).mean())
-    return Parts(simulating, learning + evaluating)
+    return Parts(simulating, learning, evaluating)
 
 
 def message_time(runs: pd.DataFrame, phases: pd.DataFrame) -> float | None:
-    """Return the seconds that messages of runs took, without waiting: the learner's, and the mean of the actors'. Mean over runs.
+    """Return the seconds that messages of runs took, without waiting: the learner's, and the mean of the actors', whose packing counts, too. Mean over runs.
 
     None if it is not known.
     """
     runs = _uninterrupted(runs)
-    own = phases[phases["phase"].isin(_MESSAGES)].merge(runs[[*ATTEMPT, "actors"]], on=ATTEMPT)
+    packing = (phases["phase"] == _PACKING) & (phases["rank"] > 0)
+    own = phases[phases["phase"].isin(_MESSAGES) | packing].merge(runs[[*ATTEMPT, "actors"]], on=ATTEMPT)
     sides = own["seconds"].where(own["rank"] == 0, own["seconds"] / own["actors"])
     return float(sides.sum()) / len(runs) if len(own) else None
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -49,6 +50,15 @@ def parameters(row: Mapping[str, Any]) -> dict[str, str]:
     return parameters_of({name: row[name] for name in PARAMETERS if not pd.isna(row[name])}, json.loads(row["config"]))
 
 
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    """Return a digest of names and sizes; "" without files."""
+    return _digest([[file.name, file.stat().st_size] for file in files]) if files else ""
+
+
 class Tracking:
     """An MLflow store. A run that it already has is not written again; one that was interrupted, or has changed since, is replaced.
 
@@ -80,19 +90,21 @@ class Tracking:
             place = None if self._artifacts is None else (self._artifacts / study).resolve().as_uri()
             self._experiments[study] = known.experiment_id if known else client.create_experiment(study, place)
             self._read(self._experiments[study])
-        if key in self._known:
-            self._parents[key] = self._known[key][0]
+        known = key in self._known
+        if known:
+            run = self._known[key][0]
         else:
+            tags = {KEY: key, CONTENT: "-"}
             run = client.create_run(
-                self._experiments[study], run_name=name_of_parent(study, search), tags={KEY: key, CONTENT: "-"}
-            )
-            client.log_param(run.info.run_id, "study", study)
-            client.log_param(run.info.run_id, "plan", plan)
-            if search:
-                client.log_param(run.info.run_id, ID, search)
-            client.set_terminated(run.info.run_id)
-            self._parents[key] = run.info.run_id
-        return self._parents[key]
+                self._experiments[study], run_name=name_of_parent(study, search), tags=tags
+            ).info.run_id
+        # A run that a cell made while it trained has none of these.
+        for name, value in {"study": study, "plan": plan, **({ID: search} if search else {})}.items():
+            client.log_param(run, name, value)
+        if not known:
+            client.set_terminated(run)
+        self._parents[key] = run
+        return run
 
     def _parent_of(self, row: Mapping[str, Any]) -> str:
         return self.parent(row["study"], row["plan"], str(json.loads(row["config"]).get(ID, "")))
@@ -122,21 +134,54 @@ class Tracking:
             curves: name, value, seconds since the start, step of each point.
             files: its agents.
         """
-        from mlflow.entities import Metric, Param
-
         client, parent = self._client, self._parent_of(row)
         points, files = list(curves), list(files)
         settings = parameters(row)
         key = key_of_attempt(row["plan"], row["cell"], row["attempt"])
-        content = json.dumps([settings, dict(metrics), points, [(file.name, file.stat().st_size) for file in files]])
-        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-        if key in self._known:
-            known, before, status = self._known[key]
-            if before == digest:
-                return False
-            if row["outcome"] == "lost" and not before and status == "RUNNING":  # nobody knows whether it has ended
-                return False
-            client.delete_run(known)
+        digest = _digest([settings, dict(metrics), points])
+        of_files = _digest_of(files)
+        with TemporaryDirectory() as folder:
+            if key in self._known:
+                known, before, status = self._known[key]
+                values, _, earlier = before.partition(" ")
+                if values == digest and of_files in ("", earlier):
+                    return False
+                if row["outcome"] == "lost" and not before and status == "RUNNING":  # nobody knows whether it has ended
+                    return False
+                if not files:  # those of an earlier export
+                    files = self._agents_of(known, Path(folder))
+                    of_files = _digest_of(files)
+                client.delete_run(known)
+            run, status = self._written(row, name, key, parent, settings, metrics, points, files)
+        config = json.loads(row["config"])
+        if config.get(ROLE) == BEST:
+            self._tell_best(parent, config)
+        content = f"{digest} {of_files}"
+        client.set_tag(run, CONTENT, content)  # last: a run without it was interrupted
+        self._known[key] = (run, content, status)
+        return True
+
+    def _agents_of(self, run: str, folder: Path) -> list[Path]:
+        """Return copies of the agents that a run has."""
+        if not self._client.list_artifacts(run, AGENTS):
+            return []
+        return sorted(Path(self._client.download_artifacts(run, AGENTS, str(folder))).iterdir())
+
+    def _written(
+        self,
+        row: Mapping[str, Any],
+        name: str,
+        key: str,
+        parent: str,
+        settings: Mapping[str, str],
+        metrics: Mapping[str, float],
+        points: Sequence[tuple[str, float, float, int]],
+        files: Iterable[Path],
+    ) -> tuple[str, str]:
+        """Write a new run; return its id and its status."""
+        from mlflow.entities import Metric, Param
+
+        client = self._client
         started = 0 if pd.isna(row["started"]) else int(row["started"] * 1000)
         run = client.create_run(
             self._experiments[row["study"]], start_time=started, run_name=name, tags={KEY: key, PARENT: parent}
@@ -153,12 +198,7 @@ class Tracking:
         wall = 0.0 if pd.isna(row["wall_time"]) else float(row["wall_time"])
         status = "FINISHED" if row["outcome"] in ("completed", "pruned") else "FAILED"
         client.set_terminated(run, status, end_time=started + int(wall * 1000))
-        config = json.loads(row["config"])
-        if config.get(ROLE) == BEST:
-            self._tell_best(parent, config)
-        client.set_tag(run, CONTENT, digest)  # last: a run without it was interrupted
-        self._known[key] = (run, digest, status)
-        return True
+        return run, status
 
     def _tell_best(self, parent: str, config: Mapping[str, Any]) -> None:
         """Give the run of a search the values of its best trial, unless it has those of a best one of more trials."""

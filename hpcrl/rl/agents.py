@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -152,6 +154,12 @@ class Agent:
             raise HpcrlError(f"{path}: cannot be written: {error.strerror}; no half-written file was left") from None
 
 
+# What zip archives, NumPy's headers and JSON raise where they are damaged; RuntimeError: an archive that is encrypted; MemoryError: a header with a
+# huge array.
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError,
+    MemoryError,
+)  # fmt: skip
 _STRETCHED = ("environment/low", "environment/high")
 _SPACE = ("inputs", "actions", "channels", "limit")
 
@@ -168,8 +176,7 @@ def load_agent(path: Path) -> Agent:
         raise UsageError(f"{path}: cannot be read: {error.strerror or 'it is damaged'}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    # What zip archives, NumPy's headers and JSON raise where they are damaged; RuntimeError: an archive that is encrypted.
-    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError, OverflowError):
+    except _DAMAGED:
         raise UsageError(f"{path}: is not an agent that hpcrl saved, or it is damaged") from None
 
 
@@ -210,7 +217,10 @@ def _agent(arrays: checkpoint.NamedArrays, facts: dict[str, Any]) -> Agent:
     if wide is not None and any(array.shape != (len(bounds),) for array in wide):
         raise ValueError("the environment has other actions")
     step, score = int(facts["step"]), facts["score"]
-    known = {"options": dict(facts["options"]), "max_episode_steps": facts["max_episode_steps"]}
+    limit = facts["max_episode_steps"]
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValueError("a limit of steps is a whole number")
+    known: dict[str, Any] = {"options": dict(facts["options"]), "max_episode_steps": limit}
     origin = dict(facts["origin"])
     environment = str(facts["environment"])
     return Agent(algorithm, weights, scale, environment, **known, step=step, score=score, origin=origin, stretched=wide)

@@ -18,6 +18,8 @@ NamedArrays = dict[str, NDArray[Any]]
 def save(path: Path, arrays: NamedArrays, facts: dict[str, Any]) -> None:
     """Write arrays and plain facts; raises OSError if they cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*"):  # of a process that was killed meanwhile
+        left.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

@@ -20,7 +20,7 @@ from hpcrl.rl.distributed.agreement import check_same_start
 from hpcrl.rl.envs.bounded import bounded_environment
 from hpcrl.rl.envs.flat import flat_environment
 from hpcrl.rl.envs.slow import slow_environment
-from hpcrl.rl.frameworks import check_device, configure, framework_weights, make_learner
+from hpcrl.rl.frameworks import check_device, configure, dispatch_asynchronously, framework_weights, make_learner
 from hpcrl.rl.idle import IdleLearner
 from hpcrl.rl.interfaces import Algorithm, Learner, Loop, Space, Weights
 from hpcrl.rl.loops.updating import warm_up_acting
@@ -156,6 +156,8 @@ def algorithm_on(name: str, environment: Any, settings: Any) -> Algorithm:
 
 def _learner_of(algorithm: Algorithm, framework: str, execution: str, run: Run, device: str) -> Learner:
     """Return the learner with its first weights. An algorithm that learns nothing has an idle one."""
+    if getattr(algorithm.settings, "unsynchronized", False):
+        dispatch_asynchronously(framework)
     if algorithms()[algorithm.name].learns:
         weights = _first_weights(algorithm, framework, run.seed)
         return make_learner(framework, execution, algorithm, weights, device, run.collective)

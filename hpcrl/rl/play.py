@@ -19,7 +19,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.rl.agents import Agent, load_agent
 from hpcrl.rl.envs.drawing import DRAWINGS, Image
 from hpcrl.rl.envs.make import gymnasium_environment
-from hpcrl.rl.envs.offscreen import cannot_draw, choose_gl
+from hpcrl.rl.envs.offscreen import cannot_draw, choose_gl, is_mujoco
 from hpcrl.rl.evaluation import start_seeds
 from hpcrl.rl.video import MOST_PER_SECOND, Video, check_name
 
@@ -79,7 +79,7 @@ def play(agent: Agent, episodes: int = 10, seed: int = 0, wanted: VideoFile | No
 def _environment(agent: Agent, drawn: bool) -> Any:
     name = agent.environment
     make = partial(gymnasium_environment, name, agent.max_episode_steps, agent.options)
-    if drawn and _is_mujoco(name):
+    if drawn and is_mujoco(name):
         choose_gl()  # before mujoco is imported
     try:
         environment = make()
@@ -101,14 +101,6 @@ def _environment(agent: Agent, drawn: bool) -> Any:
     return make(drawn=True)
 
 
-def _is_mujoco(name: str) -> bool:
-    """Tell whether an environment is one of Gymnasium's MuJoCo environments."""
-    import gymnasium
-
-    spec = gymnasium.registry.get(name)
-    return "mujoco" in str(spec and spec.entry_point)
-
-
 def _image(environment: Any, name: str) -> Image:
     """Draw what the environment shows now."""
     import gymnasium
@@ -120,7 +112,7 @@ def _image(environment: Any, name: str) -> Image:
             raise UsageError(f"environment {name}: cannot be drawn here: {' '.join(str(error).split())}") from None
         image = DRAWINGS[name](environment.unwrapped)
     except Exception as error:  # each GL library fails in its own way
-        if not _is_mujoco(name):
+        if not is_mujoco(name):
             raise
         raise cannot_draw(" ".join(str(error).split()) or type(error).__name__) from None
     if getattr(image, "ndim", 0) != 3:

@@ -40,7 +40,8 @@ class Run:
 
     `world` is the MPI communicator of a topology's learner and actors. With `precise_phases` the loop waits for the device after every update, so that no phase contains another's work. The
     device then cannot work while the loop continues. `prune` takes step and mean return of each evaluation, and tells whether to end early.
-    `stop` tells whether a signal has come: a topology's learner asks it while it waits for its actors to start.
+    `stop` tells whether a signal has come: a topology's learner asks it while it waits for its actors to start. `marks` are environment steps at which the
+    loop reports its progress, besides those at which it does anyway.
     """
 
     seed: int
@@ -51,6 +52,7 @@ class Run:
     world: Any = None
     prune: Callable[[int, float], bool] = lambda step, mean: False
     stop: Callable[[], bool] = lambda: False
+    marks: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:

@@ -14,9 +14,15 @@ def linear(start: float, end: float, steps: float, step: int) -> float:
     return start + (end - start) * step / steps
 
 
+def rates_of(step: Step, settings: Any) -> tuple[float, float]:
+    """Return the first and the last learning rate of a gradient step; without a final one the rate stays."""
+    first, last = getattr(settings, step.rate), getattr(settings, f"final_{step.rate}")
+    return first, first if last is None else last
+
+
 def rate_of(step: Step, settings: Any, taken: int) -> float:
     """Return the learning rate of a gradient step after so many environment steps."""
-    return linear(getattr(settings, step.rate), getattr(settings, f"final_{step.rate}"), settings.total_steps, taken)
+    return linear(*rates_of(step, settings), settings.total_steps, taken)
 
 
 def exploration(settings: Any, step: int, episodes: int) -> float:

@@ -19,6 +19,7 @@ from hpcrl.rl.interfaces import Weights
 from hpcrl.rl.make import Training
 from hpcrl.rl.normalization import Moments
 from hpcrl.rl.runs import Policy, Result
+from hpcrl.rl.topologies.learning import LearnerLoop
 
 # Random streams of a seed, in addition to those of the loop.
 _EVALUATION, _CONFIRMATION = 3, 4
@@ -58,6 +59,10 @@ def train(
     scores = _resume(training, checkpoint_file)
     try:
         outcome, final = _until_the_end(training, scores, goal, stop, checkpoint_file)
+    except Exception:
+        if isinstance(loop, LearnerLoop):
+            loop.abandon()
+        raise
     finally:
         loop.close()
     for text in training.remarks():
@@ -80,7 +85,7 @@ def _until_the_end(
         until = min(
             settings.total_steps, (scores.step // settings.evaluation_interval + 1) * settings.evaluation_interval
         )
-        if not loop.advance(until, stop):
+        if not _advance(training, until, stop):
             return "preempted", None
         weights = {group: training.learner.weights(group) for group in training.algorithm.groups}
         if not all(np.isfinite(array).all() for group in weights.values() for array in group.values()):
@@ -96,6 +101,16 @@ def _until_the_end(
         if training.run.world is not None and checkpoint_file is not None:
             _save_between(training, scores, checkpoint_file)
     return "completed", final
+
+
+def _advance(training: Training, until: int, stop: Callable[[], bool]) -> bool:
+    """Train until an environment step, and report the progress at the marks before it; return False if `stop` ended it."""
+    loop, run = training.loop, training.run
+    for mark in [mark for mark in run.marks if loop.step < mark < until]:
+        if not loop.advance(mark, stop):
+            return False
+        run.reporter.progress(loop.step, training.algorithm.settings.total_steps)
+    return loop.advance(until, stop)
 
 
 def _score(
@@ -154,8 +169,11 @@ def best_possible(training: Training) -> float | None:
 
 
 def _save_between(training: Training, scores: _Scores, path: Path) -> None:
-    """Write a checkpoint after an evaluation, whose time this is a part of. If that fails, the last one is kept and the training goes on."""
-    with training.run.clock.aside("evaluate"):
+    """Write a checkpoint after an evaluation. If that fails, the last one is kept and the training goes on.
+
+    Its time is a phase of its own and no part of the training's: a sequential run, with which these are compared, writes none.
+    """
+    with training.run.clock.aside("checkpoint"):
         try:
             _save(training, scores, path)
         except OSError as error:

@@ -9,14 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from hpcrl.catalogue.training import ranks_with_actors
 from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import begins, note_turned_away, take_attempt
 from hpcrl.formats.finding import find_cell
 from hpcrl.formats.plan import find_job, read_plan
 from hpcrl.formats.processes import this_process
 from hpcrl.formats.submission import read_entry
-from hpcrl.profilers import PROFILERS
+from hpcrl.profilers import FROM, PROFILERS, STEPS
 from hpcrl.run.allocation import read_allocation, start_of
 from hpcrl.run.cell import cell_of, end_killed_rank, is_extra, run_cell
 from hpcrl.run.ranks import start_ranks
@@ -47,7 +46,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--profile", choices=list(PROFILERS), help="profile the cell; this attempt does not complete it"
     )
+    parser.add_argument("--profile-from", type=int, help="the environment step at which the profiler begins")
+    parser.add_argument("--profile-steps", type=int, help="for how many environment steps it looks")
     options = parser.parse_args(arguments)
+    window = {FROM: options.profile_from, STEPS: options.profile_steps}
     try:
         attempt = None
         if options.cell:
@@ -79,8 +81,7 @@ def main(arguments: list[str]) -> int:
             allocation.rank == 0 and "HPCRL_RANKS" not in os.environ
         ):  # if set, this is one of the ranks that are started below
             print(begins(start), file=sys.stderr, flush=True)
-        has_actors = ranks_with_actors({**plan.workload.get("hyperparameters", {}), **cell.config})
-        launch = "mpi" if has_actors else plan.workload.get("launch")
+        launch = "mpi" if plan.has_actors(cell.config) else plan.workload.get("launch")
         if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
             command = [sys.executable, "-m", "hpcrl.run", *arguments]
@@ -88,12 +89,12 @@ def main(arguments: list[str]) -> int:
             name_runner()
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt, launch)
         if allocation.ranks > 1:
-            extra = is_extra(cell, options.profile)
+            extra = is_extra(cell, options.profile, window)
             ended = fork_rank(lambda facts: end_killed_rank(options.plan, cell, allocation, start, extra, facts))
             if ended is not None:
                 return ended
         interval = float(options.interval or plan.study.sample_interval)
-        code = run_cell(options.plan, plan, job, cell, allocation, start, interval, options.profile)
+        code = run_cell(options.plan, plan, job, cell, allocation, start, interval, options.profile, window)
         # The warning may come twice. At its end Python restores the default action of a caught signal, but not of an ignored one.
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         if code and allocation.ranks > 1:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from hpcrl.catalogue.registry import is_out_of_memory
-from hpcrl.catalogue.training import learning_gpus, ranks_with_actors
+from hpcrl.catalogue.training import learning_gpus
 from hpcrl.errors import HpcrlError, UsageError, count
 from hpcrl.formats.attempts import COMPLETED, Start, end_attempt, note_unmeasured
 from hpcrl.formats.mlflow import key_of_attempt, parameters
@@ -70,6 +70,7 @@ class RankOfAttempt:
         of_hpcrl: Mapping[str, str | None],
         trial: Trial | HpcrlError | None = None,
         profiler: str | None = None,
+        window: tuple[int, int | None] = (0, None),
         is_extra: bool = False,
     ) -> None:
         """Measure the idle machine and its calibration, and prepare the workload.
@@ -78,6 +79,7 @@ class RankOfAttempt:
             of_hpcrl: variables of hpcrl's own processes, where the study's are different; None: unset.
             trial: the trial of a search, which gave the cell its hyperparameters, or why there is none.
             profiler: what looks at the workload.
+            window: the environment steps at which it begins and ends.
             is_extra: the profiler is not the cell's own: this attempt neither completes the cell nor uses its checkpoint.
 
         Raises:
@@ -112,7 +114,7 @@ class RankOfAttempt:
             raise UsageError(f"{self._path}: this attempt already has a record: make sure that it does not run twice")
         self._group = Group(allocation.rank, allocation.ranks, allocation.local_rank, allocation.addresses)
         self._environment = {name: value for name, value in (os.environ | of_hpcrl).items() if value is not None}
-        has_learner = ranks_with_actors({**plan.workload.get("hyperparameters", {}), **cell.config}) is not None
+        has_learner = plan.has_actors(cell.config)
         before_import(plan.frameworks_of(cell.config), cell.asked, self._group, has_learner)
         self._tensorboard = None if plan.runs_command else str(cell.config.get("tensorboard") or plan.study.tensorboard)
         self._places = Places.of(directory, plan.workload, cell.id)
@@ -123,7 +125,16 @@ class RankOfAttempt:
         self._checkpoint = directory / CHECKPOINTS / f"{cell.id}{suffix}.npz"
         framework = None if plan.runs_command else str(cell.config.get("framework"))
         limit = plan.study.profile_limit
-        self._profiling = Profiling(profiler, directory, self._path.name, limit, self._clock, framework)
+        self._profiling = Profiling(
+            profiler,
+            directory,
+            self._path.name,
+            limit,
+            self._clock,
+            framework,
+            window=window,
+            hurried=lambda: self._interrupt.caught is not None,
+        )
         self._values = {**cell.config, **cell.resources, "cell": cell.id}
         self._senders: list[int] = []  # processes that send the values beside the training
 
@@ -145,7 +156,7 @@ class RankOfAttempt:
         if sampler and (unmeasured := sampler.stop()):
             self._recorder.event(f"{UNMEASURED}: {unmeasured}")
             note_unmeasured(self._directory, self._start)
-        ended = self._told(self._judged(ended))
+        ended = self._told(self._judged(self._logged(ended)))
         outcome, reason, requeue = self._after_signals(ended)
         if self._first_on_node and not self._calibrated and (calibrated := self._calibration.read()):
             self._recorder.calibration(calibrated)
@@ -296,7 +307,7 @@ class RankOfAttempt:
             self._group,
             self._plan.study.precise_phases,
             self._trial if isinstance(self._trial, Trial) else None,
-            self._profiling.training() if self._profiler else None,
+            self._profiling if self._profiler else None,
         )
 
     def _read_metrics(self) -> None:
@@ -309,12 +320,23 @@ class RankOfAttempt:
         for entry in read_metric_files(metrics, known, self._places.start, self._begun, self._recorder.event):
             self._recorder.value(entry)
 
-    def _judged(self, ended: Ended) -> Ended:
-        """Compare the values of a rank that completed with the expected ones; its checkpoint is of no use any more."""
-        if ended.outcome not in ("completed", "pruned"):
+    def _logged(self, ended: Ended) -> Ended:
+        """Fail a completed training in whose loop the values should have been logged, and were not: its times are of something else."""
+        why = next(
+            (each.ended for each in self._recorder.followers if isinstance(each, InlineTracking) and each.ended), None
+        )
+        if why is None or ended.outcome != "completed":
             return ended
-        self._checkpoint.unlink(missing_ok=True)
-        if self._allocation.rank != 0 or ended.outcome == "pruned":
+        return replace(ended, outcome="failed", reason=f"{why}: its times are not those of a training that logs")
+
+    def _judged(self, ended: Ended) -> Ended:
+        """Compare the values of a rank that completed with the expected ones; its checkpoint is of no use any more.
+
+        Nor is that of a training that diverged: a learner with actors has one of its last evaluation, and others would begin anew.
+        """
+        if ended.outcome in ("completed", "pruned", "diverged"):
+            self._checkpoint.unlink(missing_ok=True)
+        if self._allocation.rank != 0 or ended.outcome != "completed":
             return ended
         last = self._recorder.last if self._plan.runs_command else ended.facts
         return judged(ended, self._plan.study.expect, last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.attempts import Start, end_attempt
 from hpcrl.formats.plan import Cell, Job, Plan, read_cells
 from hpcrl.placeholders import fill
-from hpcrl.profilers import KEY, NONE
+from hpcrl.profilers import KEY, NONE, window_of
 from hpcrl.run.allocation import Allocation, limit_threads, record_of
 from hpcrl.run.search import Trial, begin
 from hpcrl.run.standing import lacks
@@ -42,6 +42,7 @@ def run_cell(
     start: Start,
     interval: float = 1.0,
     profiler: str | None = None,
+    window: Mapping[str, int | None] | None = None,
 ) -> int:
     """Run a cell under telemetry, write its record and return the exit code of this rank.
 
@@ -49,6 +50,7 @@ def run_cell(
 
     Args:
         profiler: looks at the cell instead of its own. The attempt is then an extra one, which does not complete the cell.
+        window: the steps at which it looks, instead of the cell's own.
     """
     standing = plan.study.surroundings is not None and not plan.runs_command
     _check_environment(job, cell, plan.frameworks_of(cell.config) if standing else None)
@@ -65,9 +67,11 @@ def run_cell(
     # Imported here, because NumPy reads the number of threads at its import.
     from hpcrl.run.attempt import RankOfAttempt
 
-    extra = is_extra(cell, profiler)
+    extra = is_extra(cell, profiler, window)
+    given = {name: steps for name, steps in (window or {}).items() if steps is not None}
+    seen = window_of({**cell.config, **given})
     rank = RankOfAttempt(
-        directory, plan, job, cell, allocation, start, of_hpcrl, trial, profiler or _own_profiler(cell), extra
+        directory, plan, job, cell, allocation, start, of_hpcrl, trial, profiler or _own_profiler(cell), seen, extra
     )
     return rank.run(interval)
 
@@ -99,9 +103,10 @@ def end_killed_rank(
         end_attempt(directory, start, facts["outcome"], allocation.rank, allocation.ranks)
 
 
-def is_extra(cell: Cell, profiler: str | None) -> bool:
-    """Tell whether a profiler is not the cell's own: an attempt under it does not complete the cell."""
-    return profiler not in (None, _own_profiler(cell))
+def is_extra(cell: Cell, profiler: str | None, window: Mapping[str, int | None] | None = None) -> bool:
+    """Tell whether a profiler or its steps are not the cell's own: an attempt under it does not complete the cell."""
+    others = any(steps not in (None, cell.config.get(name, 0)) for name, steps in (window or {}).items())
+    return others or profiler not in (None, _own_profiler(cell))
 
 
 def _own_profiler(cell: Cell) -> str | None:

@@ -217,6 +217,8 @@ class _Steps:
         code, starved = self._wait(child, output, warning, before is not None, keep)
         if profiling:
             profiling.detach()
+        elif phase == "other" and self.profiling:
+            self.profiling.take_writing()
         if left := end_leftovers(self.keep):
             self.recorder.event(left)
         _take(self.reader, self.recorder)

@@ -6,6 +6,7 @@ A profile is never worth a cell: whatever fails here is a note in the row of the
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from hpcrl.formats.profiles import PROFILES, Profile, file_name, functions_text, stacks_text
 from hpcrl.profilers import PROFILERS
 from hpcrl.run.profilers.interface import Attached, Found, Tool
+from hpcrl.run.profilers.python_program import SECONDS
 from hpcrl.telemetry.phases import PhaseClock
 
 PHASE = "profile"
@@ -35,6 +37,8 @@ class Profiling:
         most: maximum MiB of the profile's file.
         framework: that of built-in training.
         make: makes the tool of a profiler.
+        window: the environment step of a training at which it begins, and the one at which it ends; None: at the training's end.
+        hurried: tells whether a signal has come, after which there may be only seconds until the record must be closed.
     """
 
     def __init__(
@@ -46,12 +50,19 @@ class Profiling:
         clock: PhaseClock,
         framework: str | None = None,
         make: Callable[[str, str | None], Tool] | None = None,
+        window: tuple[int, int | None] = (0, None),
+        hurried: Callable[[], bool] = lambda: False,
     ) -> None:
         self._profiler, self._folder, self._record, self._most = profiler, plan / PROFILES, record, most
         self._clock, self._framework, self._make = clock, framework, make or tool_of
         self._tool: Tool | None = None
+        self._from, self._until = window
+        self._hurried = hurried
+        self._waiting = False  # for the step at which it begins
         self._running = False
+        self._ended = False  # before the training did
         self._scratch: Path | None = None
+        self._place = Path()  # where a command's profiler writes
         self._stopping = 0.0  # seconds of a look at which the profiler stopped
         self.profile: Profile | None = None
 
@@ -59,26 +70,45 @@ class Profiling:
     def training(self) -> Iterator[None]:
         """Profile the training that the caller does meanwhile."""
         with self._clock.aside(PHASE) if self._profiler else nullcontext():
-            if self._begun():
-                self._running = self._tried("cannot start", self._start) is not None
-                if not self._running:
-                    self._discard()
+            self._waiting = self._begun()
+            if not self._from:
+                self._begin()
         try:
             yield
         finally:
             with self._clock.aside(PHASE) if self._profiler else nullcontext():
-                if self._running and self._scratch:
+                if self._hurried():
+                    self._abandon()
+                elif self._waiting:
+                    self._note(f"the training ended before step {self._from:,}, at which the profiler begins")
+                elif self._running and self._scratch:
                     self._end(self._scratch)
                 self._discard()
 
-    def look(self) -> None:
-        """Let the profiler see that the training has made progress."""
-        if self._running and self._tool:
+    def marks(self) -> tuple[int, ...]:
+        """Return the steps at which a training must call :meth:`look`."""
+        return tuple(sorted(step for step in (self._from, self._until) if step)) if self._profiler else ()
+
+    def look(self, step: int) -> None:
+        """Let the profiler see that the training has come to an environment step."""
+        if (
+            self._waiting and self._until is not None and step >= self._until
+        ):  # a round of actors was longer, or a checkpoint is later
+            self._waiting = False
+            self._note(
+                f"the training passed the steps {self._from:,} to {self._until:,} at once, and the profiler saw none of them"
+            )
+        elif self._waiting and step >= self._from:
+            with self._clock.aside(PHASE):
+                self._begin()
+        elif self._running and self._tool and not self._ended:
             with self._clock.aside(PHASE):
                 started = perf_counter()
-                result = self._tried("ended", lambda tool: tool.look())
+                over = self._until is not None and step >= self._until
+                result = self._tried("ended", _stopped if over else lambda tool: tool.look())
                 self._running = result is not None
                 if result and result[0]:
+                    self._ended = True
                     self._stopping += perf_counter() - started
 
     def command(self, words: list[str], scratch: Path) -> list[str]:
@@ -86,6 +116,7 @@ class Profiling:
         if not self._begun():
             return words
         scratch.mkdir()
+        self._place = scratch
         wrapped = self._tried("cannot start", lambda tool: tool.wrapped(words, scratch))
         self._running = wrapped is not None
         return wrapped[0] if wrapped else words
@@ -106,7 +137,25 @@ class Profiling:
     def detach(self) -> None:
         """End such a profiler, because the command has ended."""
         if self.attaches:
-            self._running = self._tried("cannot stop", lambda tool: tool.stop()) is not None
+            with self._clock.aside(PHASE):
+                if self._hurried():
+                    self._abandon()
+                    return
+                started = perf_counter()
+                self._running = self._tried("cannot stop", lambda tool: tool.stop()) is not None
+                self._stopping += perf_counter() - started
+
+    def take_writing(self) -> None:
+        """Count the seconds in which a command's own process wrote its profile as the profiler's."""
+        if not self._running:
+            return
+        try:
+            seconds = float((self._place / SECONDS).read_text())
+        except (OSError, ValueError):
+            return
+        if 0 < seconds < math.inf:
+            self._stopping += seconds
+            self._clock.move(seconds, PHASE)
 
     def command_ended(self, scratch: Path) -> None:
         """Take what the profiler of a command wrote."""
@@ -134,6 +183,20 @@ class Profiling:
             self._note(f"{self._profiler} cannot start: {_said(error)}")
         return self._tool is not None
 
+    def _abandon(self) -> None:
+        """Leave the profile where the profiler is, because the cell must end."""
+        if self._running and self._tried("cannot stop", lambda tool: tool.abandon()):
+            self._note("no profile was written, because a signal ended the cell")
+        self._running = False
+
+    def _begin(self) -> None:
+        """Start the tool, if there is one."""
+        if self._waiting:
+            self._waiting = False
+            self._running = self._tried("cannot start", self._start) is not None
+            if not self._running:
+                self._discard()
+
     def _start(self, tool: Tool) -> None:
         """Start a tool in a directory of its own. The directory stays if a signal kills this process."""
         self._scratch = Path(tempfile.mkdtemp(prefix=f"hpcrl-profile-{self._record.partition('.')[0]}-"))
@@ -145,7 +208,7 @@ class Profiling:
 
     def _end(self, scratch: Path) -> None:
         started = perf_counter()
-        if self._tried("cannot stop", lambda tool: tool.stop()) is None:
+        if not self._ended and self._tried("cannot stop", lambda tool: tool.stop()) is None:
             return
         if result := self._tried("cannot write", lambda tool: tool.write(scratch)):
             self._keep(result[0], started)
@@ -207,6 +270,11 @@ class Profiling:
         assert self._profiler is not None
         print(f"hpcrl: profile: {text}", file=sys.stderr)
         self.profile = Profile(self._profiler, note=text, unit=PROFILERS[self._profiler].unit)
+
+
+def _stopped(tool: Tool) -> bool:
+    tool.stop()
+    return True
 
 
 def tool_of(profiler: str, framework: str | None) -> Tool:

@@ -62,7 +62,7 @@ class Recorder:
         self._values: list[dict[str, Any]] = []
         self.followers: list[Follower] = []
         self._closing: tuple[dict[str, Any], dict[str, float]] = {}, {}  # of the record's last frame, for the followers
-        self.look: Callable[[], None] = lambda: None  # is called in the training loop when it has made progress
+        self.look: Callable[[int], None] = lambda step: None  # is called in the training loop when it has made progress
         self._unshown: list[tuple[float, ...]] = []  # samples that are not among the events yet
         self.last: dict[str, float] = {}  # last reported value of each wanted name
         self._warned = False
@@ -134,7 +134,7 @@ class Recorder:
         row = (step, total, time.monotonic() - self._start)
         with self._lock:
             self._rows["progress"] = [row]  # the last row before a flush is enough
-        self.look()
+        self.look(step)
         self.flush_if_due()
 
     # Called by everything else.

@@ -97,6 +97,7 @@ class InlineTracking:
         self._server, self._started, self._say = server, started, say
         self._points = Points(started)
         self._run: str | None = server.begin(named)
+        self.ended: str | None = None  # why nothing is sent any more
 
     def add(self, _samples: Iterable[Sequence[float]], kind: str, row: Sequence[float], _resumed: int | None) -> None:
         self._send(self._points.take(kind, row))
@@ -125,7 +126,8 @@ class InlineTracking:
             action(self._run)
         except MlflowError as error:
             self._run = None
-            self._say(f"tracking ended: {error}")
+            self.ended = f"tracking ended: {error}"
+            self._say(self.ended)
 
 
 class TrackingBeside:

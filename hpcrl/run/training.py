@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,13 @@ from hpcrl.rl.envs.checking import check as check_environment
 from hpcrl.rl.envs.closing import Closing
 from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.frameworks import finish, make_collective
-from hpcrl.rl.loops.off_policy import OffPolicyLoop
 from hpcrl.rl.make import Training, make_exploration, make_training
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
 from hpcrl.rl.topologies.ports import GRACE_SECONDS, RankGone
 from hpcrl.rl.train import best_possible, train
+from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.search import Trial
 from hpcrl.telemetry.phases import PhaseClock, switch_cost
@@ -70,12 +70,12 @@ def train_cell(
     group: Group,
     precise_phases: bool = False,
     trial: Trial | None = None,
-    profiled: AbstractContextManager[object] | None = None,
+    profiling: Profiling | None = None,
 ) -> Ended:
     """Train the agent of one cell in this process, together with the cell's other ranks if there are any.
 
     Args:
-        profiled: is entered for the training alone, after imports and compiling.
+        profiling: looks at the training alone, after imports and compiling.
 
     Raises:
         UsageError: the cell cannot run here: a framework is not installed, a GPU is missing, or settings are wrong.
@@ -94,12 +94,14 @@ def train_cell(
         raise UsageError(wrong)
     world = join(group) if acts else None
     collective = make_collective(framework, asked.parallelism, group, clock)
-    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop)
+    profiled = profiling.training() if profiling else nullcontext()
+    marks = profiling.marks() if profiling else ()
+    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop, marks=marks)
     if trial:
         run = replace(run, prune=trial.prune)
     if acts and group.rank:
         actor = make_exploration(name, settings, framework, execution, make_environment, run)
-        with profiled or nullcontext():
+        with profiled:
             explored = actor.explore(stop)
         _close(make_environment, framework, recorder)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
@@ -109,7 +111,7 @@ def train_cell(
         )
     except RankGone:
         return Ended("preempted", f"{_NO_ANSWER}: the training had not begun", {}, leaves_others=True)
-    with profiled or nullcontext():
+    with profiled:
         result = train(training, goal, stop, checkpoint_file)
     facts = _facts_of(training, result, recorder, clock, collective)
     if run.rank == 0 and (best := best_possible(training)) is not None:
@@ -123,6 +125,8 @@ def train_cell(
     reason = "the loss is no longer a finite number" if result.outcome == "diverged" else None
     if trial and result.outcome == "pruned":
         reason = trial.pruned_because()
+    if leaves_others and result.outcome == "completed":
+        recorder.event(f"{_NO_ANSWER}: the training was complete, and the launcher ends the actors")
     if leaves_others and result.outcome == "preempted":
         reason = f"{_NO_ANSWER}: a checkpoint was kept"
     return Ended(result.outcome, reason, facts, agents, leaves_others)
@@ -172,7 +176,7 @@ def _facts_of(
         "precise_phases": training.run.precise_phases,
         "compiled": training.learner.compiled(),
         "collective": collective.name if collective else None,
-        "updates": loop.updates if isinstance(loop, OffPolicyLoop | LearnerLoop) else None,
+        "updates": getattr(loop, "updates", None),  # of off-policy algorithms
         "messages": json.dumps(loop.facts()) if isinstance(loop, LearnerLoop) else None,
         "framework_gpu_memory_peak": training.learner.peak_memory(),
     }

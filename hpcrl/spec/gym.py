@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
-from hpcrl.catalogue.actions import SPACES, bounds_fault, kind_of_actions
+from hpcrl.catalogue.actions import FAULT, SPACES, bounds_fault, kind_of_actions
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.images import kind_of, observation_fault
 from hpcrl.errors import UsageError, suggestion
@@ -126,8 +126,8 @@ def asked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | None, 
     except (OSError, subprocess.TimeoutExpired):
         return None, None
     for line in done.stdout.splitlines():  # the environment's own code may print, too
-        if line.startswith(f"{name} fails Gymnasium"):
-            return line, None
+        if line.startswith(FAULT):
+            return line.removeprefix(FAULT), None
         if line.startswith(SPACES):
             return None, json.loads(line.removeprefix(SPACES))
     return None, None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.errors import suggestion, written
-from hpcrl.profilers import FRAMEWORK, KEY, NAMES, NONE, PROFILERS, command_fault
+from hpcrl.profilers import FRAMEWORK, KEY, NAMES, NONE, PROFILERS, WINDOW, command_fault
 from hpcrl.spec.checks import Fault, assignments, combinations
 from hpcrl.spec.explain import Key
 from hpcrl.spec.surroundings import surroundings_of
@@ -29,6 +29,7 @@ def profile_faults(study: Study) -> Iterator[Fault]:
         if wrong := _fault(study, value):
             yield path, wrong
     yield from _framework_faults(study)
+    yield from _window_faults(study)
     if KEY in study.factors() and KEY in study.workload.placeholders():
         at: Key = ("workload",)
         yield at, f"{{{KEY}}} is the profiler, which looks at a program from outside: give your own axis another name"
@@ -48,6 +49,39 @@ def _framework_faults(study: Study) -> Iterator[Fault]:
             else ""
         )
         yield paths.get(KEY, (KEY,)), f"{framework.title} has no profiler of its own: use cprofile{rule}"
+
+
+def _window_faults(study: Study) -> Iterator[Fault]:
+    """Give the faults of the steps at which profilers begin and end, each once."""
+    set_at: dict[str, tuple[Key, Any]] = {
+        name: ((name,), getattr(study, name)) for name in WINDOW if getattr(study, name)
+    }
+    for path, key, value in assignments(study):
+        if key in WINDOW and (study.workload.trains or key in set_at):
+            set_at[key] = path, value
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                yield path, f"expected a whole number of at least 0, got {written(value)}"
+                return
+    if not set_at:
+        return
+    path, _ = next(iter(set_at.values()))
+    if not study.workload.trains:
+        yield (
+            path,
+            f"{path[-1]}: counts environment steps of built-in training, and a command has none that hpcrl sees: remove it",
+        )
+    elif study.profile == NONE and not any(key == KEY for _, key, _ in assignments(study)):
+        yield path, "there is no profiler: name one, as in `profile: cprofile`"
+    else:
+        for values, paths in combinations(study, (KEY, *WINDOW, "execution", "framework")):
+            steps = next((name for name in WINDOW if values.get(name)), None)
+            if steps and values.get("execution") == "fused" and values.get(KEY, NONE) != NONE:
+                at = paths.get(steps, paths.get("execution", path))
+                yield (
+                    at,
+                    f"{steps}: a fused mode has no Python between its steps: profile the whole training, or leave fused out",
+                )
+                return
 
 
 def _fault(study: Study, value: Any) -> str | None:

@@ -65,10 +65,13 @@ def averaging_ranks(gpus: int, nodes: int) -> int:
     return max(gpus, nodes, 2)
 
 
-def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> Resources:
+def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Mapping[str, Any] | None) -> Resources:
     """Return the resources of a point's cell: the study's, replaced by those that the point sets, with the number of ranks.
 
     Ranks that are not given are a learner and its actors, if the point or the workload's hyperparameters have actors.
+
+    Args:
+        hyperparameters: of built-in training; None: a command, whose `topology` and `actors` are its own.
 
     Raises:
         ValueError: the point's time or memory is invalid.
@@ -81,6 +84,7 @@ def settled(resources: Resources, point: Mapping[str, Any], hyperparameters: Map
     merged = resources.model_copy(update=asked)
     if merged.tasks is not None:
         return merged
-    if (tasks := ranks_with_actors({**hyperparameters, **point})) is None:
+    tasks = None if hyperparameters is None else ranks_with_actors({**hyperparameters, **point})
+    if tasks is None:
         tasks = merged.nodes if merged.parallelism == "none" else averaging_ranks(merged.gpus, merged.nodes)
     return merged.model_copy(update={"tasks": tasks})

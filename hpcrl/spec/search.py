@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from hpcrl.catalogue import fields
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.catalogue.registry import Algorithm, frameworks
-from hpcrl.errors import suggestion, written
+from hpcrl.errors import UsageError, suggestion, written
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import BEST, ID, KEYS, OBJECTIVES, PRUNERS, ROLE, TRIAL, TRIALS, first_pruning
 from hpcrl.spec.axes import MAX_CELLS, Option
 from hpcrl.spec.checks import assignments, combinations, in_expressions
 from hpcrl.spec.explain import Key
-from hpcrl.spec.options import EPISODE_LIMIT, episode_fault, episode_limit_fault, fault_of_option, options_of_study
-from hpcrl.spec.resources import RESOURCES, Model, Scalar
+from hpcrl.spec.options import (
+    EPISODE_LIMIT,
+    episode_fault,
+    episode_limit_fault,
+    fault_of_option,
+    options_at,
+    options_of_study,
+)
+from hpcrl.spec.resources import RESOURCES, Model, Scalar, averaging_ranks
+from hpcrl.spec.training import cannot
 
 if TYPE_CHECKING:
     from hpcrl.spec.study import Study
@@ -27,7 +37,8 @@ _TAKEN = {
     *(*KEYS, ID, *RESOURCES, PROFILE),
     *("seed", "cell", "workdir", "topology", "actors", "algorithm", "framework", "execution"),
 }
-_CORNERS = 4096  # largest number of extreme points of a space that are checked
+# Largest numbers of extreme points of a space and of combinations of the axes that are checked, and of random draws at each of these.
+_CORNERS, _COMBINATIONS, _DRAWS = 1024, 32, 100
 _Number = Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
@@ -61,6 +72,15 @@ class Range(Model):
 
     def ends(self) -> tuple[Scalar, ...]:
         return self.low, self.high
+
+    def drawn(self, draw: random.Random) -> Scalar:
+        """Return a random number of the range."""
+        if self.step is not None:
+            return self.low + self.step * draw.randint(0, round((self.high - self.low) / self.step))
+        if self.log:
+            value = math.exp(draw.uniform(math.log(self.low), math.log(self.high)))
+            return min(max(round(value), int(self.low)), int(self.high)) if self.whole else value
+        return draw.randint(int(self.low), int(self.high)) if self.whole else draw.uniform(self.low, self.high)
 
 
 class Search(Model):
@@ -246,7 +266,7 @@ def _of_training(study: Study, search: Search, sound: set[str]) -> Iterator[tupl
             yield at, wrong
     if settled:
         return
-    yield from _corner_faults(study, search)
+    yield from _joint_faults(study, search)
     if search.pruner != "none":
         yield from _evaluations_faults(study, search)
 
@@ -304,21 +324,68 @@ def _value_faults(
     return None
 
 
-def _corner_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
-    """Give the extreme points of the space whose settings are valid alone, but not together."""
+def _joint_faults(study: Study, search: Search) -> Iterator[tuple[Key, str]]:
+    """Give what is valid alone and cannot be trained together: extreme points of the space, and spaces of which most draws are so.
+
+    A trial whose draw cannot be trained fails, and its cell draws again.
+    """
     ends = {name: domain.ends() if isinstance(domain, Range) else domain for name, domain in search.space.items()}
-    told: set[str] = set()
-    for algorithm, environment in itertools.product(study.algorithms(), study.environment_ids()):
-        names = fields.names(algorithm.settings)
-        given = {name: value for name, value in study.workload.hyperparameters.items() if name in names}
-        for values in itertools.islice(itertools.product(*ends.values()), _CORNERS):
-            corner = dict(zip(ends, values, strict=True))
-            point = {key: value for key, value in corner.items() if key in names}
-            settings = fields.check(algorithm.name, algorithm.settings, {**given, **point})
-            limits = {**corner, "environment": environment}
-            wrong = algorithm.fault(settings, 1) or episode_fault(study, algorithm, settings, limits)
-            if wrong and wrong[0] not in told:
-                told.add(wrong[0])
-                shown = ", ".join(f"{name}: {written(value)}" for name, value in point.items())
-                at: Key = ("search", "space", wrong[0]) if wrong[0] in point else ("search", "space")
-                yield at, f"{wrong[1]} (at {shown}): narrow the space"
+    own = {name for algorithm in study.algorithms() for name in fields.names(algorithm.settings)}
+    keys = ("algorithm", "environment", "framework", "execution", "parallelism", "tasks", EPISODE_LIMIT)
+    told: set[Key] = set()
+    for values, _ in itertools.islice(
+        combinations(study, (*keys, *sorted(own | options_of_study(study)))), _COMBINATIONS
+    ):
+        corners = itertools.islice(itertools.product(*ends.values()), _CORNERS)
+        points = [dict(zip(ends, corner, strict=True)) for corner in corners]
+        draw = random.Random(0)
+        drawn = [{name: _drawn(domain, draw) for name, domain in search.space.items()} for _ in range(_DRAWS)]
+        wrong = [(point, fault) for point in drawn if (fault := _fault_at(study, values, point))]
+        found = [(point, fault, "") for point in points if (fault := _fault_at(study, values, point))]
+        if not found and 2 * len(wrong) > _DRAWS:
+            why = f": of {_DRAWS} random draws {len(wrong)} cannot be trained, and each of them would be a failed trial"
+            found = [(*wrong[0], why)]
+        for point, (name, text), why in found[:1]:
+            at: Key = ("search", "space", name) if name in point else ("search", "space")
+            if at not in told:
+                told.add(at)
+                shown = ", ".join(f"{key}: {written(value)}" for key, value in point.items())
+                yield at, f"{text} (at {shown}){why}: narrow the space" + (", or give it a `step`" if why else "")
+
+
+def _drawn(domain: tuple[Scalar, ...] | Range, draw: random.Random) -> Scalar:
+    return domain.drawn(draw) if isinstance(domain, Range) else draw.choice(domain)
+
+
+def _fault_at(study: Study, values: Mapping[str, Any], point: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the setting that cannot be trained at a point of the space and of the matrix, and why; None if all can."""
+    whole = {**values, **point}
+    algorithm, environment = study.algorithm_of(whole), study.environment_id(whole)
+    framework = frameworks().get(str(whole.get("framework")))
+    if algorithm is None or framework is None or not environment:  # a fault of its own
+        return None
+    names = fields.names(algorithm.settings)
+    given = {**study.workload.hyperparameters, **whole}
+    try:
+        settings = fields.check(
+            algorithm.name, algorithm.settings, {key: value for key, value in given.items() if key in names}
+        )
+    except UsageError:  # a fault of its own
+        return None
+    ranks = 1
+    if whole["parallelism"] != "none":
+        ranks = whole["tasks"] or averaging_ranks(whole["gpus"], whole["nodes"])
+    if wrong := algorithm.fault(settings, ranks):
+        return wrong
+    options = options_at(study, whole)
+    if own := OWN_ENVIRONMENTS.get(environment):
+        try:
+            own.with_options(environment, options)
+        except UsageError as error:
+            name, _, text = str(error).removeprefix(f"{environment}: ").partition(": ")
+            return name, text
+    if wrong := episode_fault(study, algorithm, settings, whole):
+        return wrong
+    shown = () if own else tuple(sorted(options.items()))
+    searched = (fault for fault in cannot(algorithm, framework, environment, shown, given) if fault[0] in point)
+    return next(((name, text) for name, _, text in searched), None)

@@ -17,10 +17,10 @@ from pydantic import (
 from hpcrl.catalogue.registry import Algorithm, algorithms, frameworks
 from hpcrl.chains import Chain
 from hpcrl.errors import written
+from hpcrl.profilers import FROM, NONE, STEPS
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.profilers import LIMIT as PROFILE_LIMIT
 from hpcrl.profilers import NAMES as PROFILER_NAMES
-from hpcrl.profilers import NONE
 from hpcrl.spec.axes import MAX_CELLS, Random, axis_faults, options
 from hpcrl.spec.checks import Outcomes, Tracking, assignments, computed_outcomes, study_faults
 from hpcrl.spec.expectations import Expectation, expectation_faults
@@ -159,6 +159,18 @@ class Study(Model):
         json_schema_extra={"enum": list(PROFILER_NAMES)},
         description="the profiler that every cell runs under; profiled cells are other cells, whose times are compared with no others",
     )
+    profile_from: int = Field(
+        0,
+        ge=0,
+        strict=True,
+        description="the environment step of built-in training at which the profiler begins",
+    )
+    profile_steps: int = Field(
+        0,
+        ge=0,
+        strict=True,
+        description="for how many environment steps the profiler looks; 0: until the training ends",
+    )
     profile_limit: MiB = Field(
         PROFILE_LIMIT,
         description="maximum size of the file of one profile; a larger one is not kept, and the cell goes on",
@@ -229,6 +241,9 @@ class Study(Model):
         """
         if self.profile != NONE:
             point = {**point, PROFILE: point.get(PROFILE, self.profile)}
+        if point.get(PROFILE, NONE) != NONE:
+            window = {FROM: self.profile_from, STEPS: self.profile_steps}
+            point = {**{name: steps for name, steps in window.items() if steps}, **point}
         if self.tracking != "none":
             point = {**point, "tracking": point.get("tracking", self.tracking)}
         framework = frameworks().get(str(point.get("framework"))) if self.workload.trains else None
@@ -284,7 +299,7 @@ class Study(Model):
             return {}
         from hpcrl.spec.computed import computed_values
 
-        asked = settled(self.resources, point, self.workload.hyperparameters).model_dump(exclude_none=True)
+        asked = settled(self.resources, point, self.workload.trained_with).model_dump(exclude_none=True)
         return computed_values(
             self.computed, {**self.known_hyperparameters(self.algorithm_of(point)), **point, **asked, "seed": seed}
         )

@@ -19,6 +19,7 @@ from hpcrl.catalogue.training import (
     ranks_with_actors,
 )
 from hpcrl.errors import count, suggestion, written
+from hpcrl.profilers import FRAMEWORK, FROM, KEY, WINDOW
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
 from hpcrl.spec.explain import Key
@@ -97,7 +98,7 @@ def training_notes(study: Study) -> list[str]:
         return []
     names = {name for owner in study.algorithms() for name in fields.names(owner.settings)}
     notes: dict[str, None] = {}
-    for values, _ in combinations(study, ("algorithm", "environment", EPISODE_LIMIT, *sorted(names))):
+    for values, _ in combinations(study, ("algorithm", "environment", EPISODE_LIMIT, KEY, *WINDOW, *sorted(names))):
         algorithm = study.algorithm_of(values)
         if algorithm is None:
             continue
@@ -108,6 +109,17 @@ def training_notes(study: Study) -> list[str]:
             if settings.total_steps < rollout:
                 short = f"{algorithm.title} learns after each rollout of {rollout:,} steps, so a training of {settings.total_steps:,} steps learns nothing"
                 notes[f"{short}: raise total_steps, or lower rollout_steps"] = None
+        elif text := _learning_note(algorithm, settings, values):
+            notes[text] = None
+        if (
+            has_actors(settings)
+            and getattr(settings, "train_unit", "") == "episodes"
+            and not longest_episode(study, values)
+        ):
+            unknown = f"train_unit: episodes: no limit of steps is known here for {study.environment_id(values)}"
+            notes[
+                f"{unknown}, and without one actors cannot send whole episodes: set max_episode_steps of the workload"
+            ] = None
         rewards = reward_range(study.environment_id(values))
         if rewards is None or study.workload.environment_options:
             continue
@@ -118,6 +130,23 @@ def training_notes(study: Study) -> list[str]:
         if text := algorithm.note(settings, min(0.0, least), max(0.0, most)):
             notes[text] = None
     return list(notes)
+
+
+def _learning_note(algorithm: Algorithm, settings: Any, values: Mapping[str, Any]) -> str | None:
+    """Say that a training ends before it learns, or that a framework's profiler ends before that; None if neither is so."""
+    begins = max(getattr(settings, "learning_starts", 0), getattr(settings, "random_steps", 0))
+    starts = getattr(settings, "learning_starts", 0)
+    if settings.total_steps <= starts:
+        return (
+            f"{algorithm.title} learns from step {starts:,} on (learning_starts), so a training of {settings.total_steps:,} steps learns nothing: "
+            "raise total_steps, or lower learning_starts"
+        )
+    if values.get(KEY) == FRAMEWORK and values.get(FROM, 0) < begins:
+        return (
+            f"profile: framework looks at the first second only, and {algorithm.title} learns and acts by its policy from step {begins:,} on: set "
+            "profile_from to see that"
+        )
+    return None
 
 
 def _workload_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
@@ -160,6 +189,7 @@ def _axis_faults(study: Study, found: list[Algorithm]) -> Iterator[Fault]:
         "tensorboard",
         "tracking",
         "profile",
+        *WINDOW,
         EPISODE_LIMIT,
         *of_search,
         *(name for name in ("algorithm", "environment") if getattr(study.workload, name) is None),
@@ -229,7 +259,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
         "tasks",
         "actors",
         "stepping",
-        *sorted({*NOT_FUSED, *owners} & study.factors()),
+        *sorted({*NOT_FUSED, "unsynchronized", *owners} & study.factors()),
     )
     for values, paths in combinations(study, keys):
         framework, algorithm = frameworks().get(str(values.get("framework"))), study.algorithm_of(values)
@@ -253,7 +283,7 @@ def _combination_faults(study: Study) -> Iterator[Fault]:
                 yield at, _not_of_all(algorithm, owners[key], key)
         given = {**study.workload.hyperparameters, **values}
         options = () if environment in OWN_ENVIRONMENTS else _options(study, values)
-        for key, others, wrong in _cannot(algorithm, framework, environment, options, given):
+        for key, others, wrong in cannot(algorithm, framework, environment, options, given):
             rule = {name: values[name] for name in (*others, key) if name in paths} if key in paths else {}
             shown = ", ".join(f"{name}: {value}" for name, value in rule.items())
             place = (
@@ -339,7 +369,7 @@ def _has_compiled(framework: Framework, environment: str) -> bool:
     )
 
 
-def _cannot(
+def cannot(
     algorithm: Algorithm,
     framework: Framework,
     environment: str,
@@ -410,6 +440,8 @@ def _cannot(
             ("execution",),
             f"fused has the environment in the learner's program: {stepping} does not apply",
         )
+    if execution == "fused" and values.get("unsynchronized"):
+        yield "unsynchronized", ("execution",), "fused has the whole loop in one program: unsynchronized does not apply"
     if execution == "fused" and issubclass(algorithm.settings, OffPolicySettings):
         for key in (key for key, value in NOT_FUSED.items() if values.get(key, value) != value):
             yield key, ("execution",), f"fused has the environment in the learner's program: {key} does not apply"

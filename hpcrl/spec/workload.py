@@ -131,6 +131,11 @@ class Workload(Model):
         """Tell whether this is built-in training."""
         return self.command is None
 
+    @property
+    def trained_with(self) -> dict[str, Any] | None:
+        """The hyperparameters of built-in training; None: this is a command."""
+        return self.hyperparameters if self.trains else None
+
     def _faults(self) -> Iterator[tuple[Key, str]]:
         for step, words in self.steps().items():
             if secret := secret_among(words):

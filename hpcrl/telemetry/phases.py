@@ -9,13 +9,13 @@ from time import perf_counter
 # `compile` is all work done once before the first step; `fused` is a compiled loop whose parts cannot be timed;
 # `send`, `receive` and `wait` are those of learner and actors; `prepare` and `check` are the steps around a command; `tensorboard` and `tracking` write events and
 # send values to MLflow while the agent trains;
-# `profile` starts and stops a profiler, and writes its file.
+# `profile` starts and stops a profiler, and writes its file; `checkpoint` writes those that only a learner with actors keeps while it trains.
 PHASES = (
     "setup", "compile", "env_step", "act", "replay", "transfer", "update", "communicate", "fused", "evaluate", "other",
-    "prepare", "check", "tensorboard", "tracking", "send", "receive", "wait", "profile",
+    "prepare", "check", "tensorboard", "tracking", "send", "receive", "wait", "profile", "checkpoint",
 )  # fmt: skip
 BEFORE_TRAINING = ("setup", "compile")
-NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check", "profile")
+NOT_TRAINING = (*BEFORE_TRAINING, "evaluate", "prepare", "check", "profile", "checkpoint")
 
 
 class PhaseClock:
@@ -50,6 +50,13 @@ class PhaseClock:
         finally:
             self.switch(before)
             self.counts[before] -= 1  # it was not entered anew
+
+    def move(self, seconds: float, phase: str) -> None:
+        """Count so many of the present phase's seconds as another's; at most those that it has."""
+        self.total()  # brings them up to date
+        seconds = min(seconds, self.seconds[self.phase])
+        self.seconds[self.phase] -= seconds
+        self.seconds[phase] += seconds
 
     def in_phase(self) -> float:
         """Return the seconds since the last switch."""

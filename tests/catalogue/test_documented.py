@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
+from hpcrl.catalogue.fields import default_of
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.catalogue.training import CountingSettings
 from hpcrl.errors import written
@@ -28,8 +29,7 @@ def test_the_guide_has_each_hyperparameter_with_its_default(name: str) -> None:
     for field in fields(algorithm.settings):
         assert f"`{field.name}`" in section or (field.name in shared and f"`{field.name}`" in GUIDE), field.name
         if field.name in defaults:
-            default = list(field.default) if isinstance(field.default, tuple) else field.default
-            assert defaults.pop(field.name) == (default if isinstance(default, str) else written(default)), field.name
+            assert defaults.pop(field.name) == default_of(field), field.name
     assert defaults == {}
     assert len(section) > 500
 

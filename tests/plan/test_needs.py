@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from hpcrl.formats.plan import read_plan
-from hpcrl.plan.needs import drawing_notes, mpi_notes
+from hpcrl.plan.needs import drawing_notes, mpi_notes, mpi_types
 from hpcrl.rl.envs import offscreen
+from hpcrl.slurm.client import Completed
 from hpcrl.spec.cluster import Launch
 from hpcrl.spec.library import Library
 from hpcrl.spec.workload import Workload
-from tests.builders import dqn_study, planned
+from tests.builders import cells_of, command_study, dqn_study, planned
 
 
 def workload(environment: str = "CartPole-v1", **more: Any) -> Workload:
@@ -88,3 +89,48 @@ def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch
     study = dqn_study(axes={"framework": ["torch"]})
     study["workload"]["environment"] = "BoxSlider64-v0"
     assert note in read_plan(planned(tmp_path / "plan", study)).totals["notes"]
+
+
+LISTED = "MPI plugin types are...\n\tnone\n\tpmi2\n\tcray_shasta\nspecific pmix plugin versions available: pmix_v4, pmix_v5\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (LISTED, {"none", "pmi2", "cray_shasta", "pmix_v4", "pmix_v5"}),
+        ("srun: MPI types are...\nsrun: none\nsrun: pmix\n", {"none", "pmix"}),  # of older releases
+        ("", set()),
+    ],
+)
+def test_types_of_mpi_are_what_srun_lists(monkeypatch: pytest.MonkeyPatch, said: str, known: set[str]) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("hpcrl.plan.needs.run_command", lambda *_, **__: Completed(0, "", said))
+    assert mpi_types() == known
+
+
+def test_a_type_of_mpi_that_srun_here_does_not_know_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("hpcrl.plan.needs.run_command", lambda *_, **__: Completed(0, LISTED, ""))
+    sol = Library([]).cluster("sol")
+    (note,) = mpi_notes(sol, workload(), [{"topology": "collective"}])
+    assert note.startswith(
+        "`launch.mpi` of sol is pmix, and srun on this machine knows cray_shasta, none, pmi2, pmix_v4, pmix_v5"
+    )
+    known = sol.model_copy(update={"launch": Launch(mpi="pmix_v5")})
+    assert mpi_notes(known, workload(), [{"topology": "collective"}]) == []
+
+
+def test_a_command_s_topology_and_actors_are_its_own(tmp_path: Path) -> None:
+    axes = {"topology": ["sequential", "collective"], "actors": [2, 4]}
+    plan = planned(tmp_path / "p", command_study(["./mpi_dqn", "{topology}", "{actors}"], axes=axes))
+    assert {cell["resources"]["tasks"] for cell in cells_of(plan)} == {1}
+    opened = read_plan(plan)
+    assert not any(opened.has_actors(cell["config"]) for cell in cells_of(plan))
+    assert not any("MPI" in note for note in opened.totals["notes"])
+
+
+@pytest.mark.parametrize(("name", "told"), [("HalfCheetah-v5", True), ("BoxSlider64-v0", True), ("CartPole-v1", False)])
+def test_a_gl_library_that_mujoco_does_not_know_is_noted(name: str, told: bool) -> None:
+    notes = drawing_notes(Library([]).cluster("workstation"), [name], {"MUJOCO_GL": "elg"})
+    assert len(notes) == told
+    assert all("MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw" in note for note in notes)

@@ -163,7 +163,8 @@ def test_published_programs_over_mpi_move_the_target_once_for_each_episode(envir
 def test_both_published_programs_of_the_box_slider_have_one_agent() -> None:
     one, other = values_of("mpi-dqn-published-box-slider")
     differing = {key for key in one | other if one.get(key) != other.get(key)}
-    assert differing == {"topology", "actors", "train_interval", "updates"}
+    # The program of one process waits for more than a batch.
+    assert differing == {"topology", "actors", "train_interval", "updates", "learning_starts"}
 
 
 @pytest.mark.parametrize("environment", ["", "-lunar-lander", "-box-slider", "-latency"])

@@ -198,6 +198,14 @@ def test_mlflow_has_every_axis_and_a_parent_and_no_run_twice(tmp_path: Path, hpc
     )  # as if the export had been killed while it wrote this run
     assert hpcrl(*words).out == f"1 runs written to {tmp_path / 'out'}\n"
     assert len(runs()) == 5 and first.keys() - runs().keys() == {nested[0].info.run_id}
+    without = [word for word in words if word not in ("--agents", plan)]
+    assert hpcrl(*without).out == f"0 runs written to {tmp_path / 'out'}\n"  # what is not given now is there
+    of_agent = next(run for run in runs().values() if run.data.params.get("cell") == cells[0]["id"])
+    client.delete_tag(of_agent.info.run_id, "hpcrl.content")
+    assert hpcrl(*without).out == f"1 runs written to {tmp_path / 'out'}\n"
+    again = next(run for run in runs().values() if run.data.params.get("cell") == cells[0]["id"])
+    assert again.info.run_id != of_agent.info.run_id
+    assert [each.path for each in client.list_artifacts(again.info.run_id, "agents")] == [kept.path]
     shown = hpcrl("export", tmp_path / "d", "--to", "csv", "-o", tmp_path / "csv", "--agents", plan)
     assert (shown.code, "csv: has no place for reports and agents" in shown.err) == (2, True)
     shown = hpcrl("export", tmp_path / "d", "--to", "mlflow", "-o", tmp_path / "out", "--report", tmp_path)

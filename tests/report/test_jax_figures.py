@@ -81,7 +81,7 @@ def test_the_best_configurations_beside_the_paper_s_numbers(tmp_path: Path) -> N
     assert [panel.title for panel in curves.panels] == ["VPG", "TD3"]
     assert curves.panels[1].values["median"].max() == pytest.approx(10_000)
     assert curves.panels[0].values["median"].max() < 0  # returns of training
-    assert "VPG shows nothing before a million steps" in curves.text
+    assert "Spinning Up shows nothing before a million steps" in curves.text
 
 
 def test_vpg_is_judged_by_training_episodes_and_updates_by_their_time() -> None:

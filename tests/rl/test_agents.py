@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -123,6 +124,8 @@ def changed(path: Path, **changes: Any) -> None:
         ({"facts": {"settings": {"hidden": [100_000, 100_000]}}}, "is not an agent"),
         ({"facts": {"space": {"inputs": 4}}}, "is not an agent"),
         ({"facts": {"space": {"inputs": -4, "actions": 2, "channels": 0, "limit": None}}}, "is not an agent"),
+        ({"facts": {"max_episode_steps": -1}}, "is not an agent"),
+        ({"facts": {"max_episode_steps": "x"}}, "is not an agent"),
         ({"weights/extra": np.zeros(3, np.float32)}, "is not an agent"),
         (
             {"moments/mean": np.zeros(3), "moments/variance": np.ones(3), "moments/count": np.ones(())},
@@ -146,6 +149,12 @@ def test_damaged_and_hostile_files_are_refused(tmp_path: Path, monkeypatch: pyte
         path.write_bytes(content)
         with pytest.raises(UsageError, match="is not an agent that hpcrl saved, or it is damaged"):
             load_agent(path)
+    with zipfile.ZipFile(path, "w") as archive:  # an array of 2^50 bytes, says its header
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": (2**47,)})
+        archive.writestr("weights/a.npy", head.getvalue())
+    with pytest.raises(UsageError, match="is not an agent"):
+        load_agent(path)
     changed_by_code = {"facts": np.frombuffer(b"{}", np.uint8), "weights/a": np.array([{"code": print}], object)}
     with path.open("wb") as file:
         np.savez(file, **changed_by_code)  # type: ignore[arg-type]

@@ -56,3 +56,11 @@ def test_a_checkpoint_brings_no_code(tmp_path: Path) -> None:
     with file.open("wb") as stream:
         np.savez(stream, facts=np.frombuffer(b"{}", np.uint8), bad=np.array([{"code": print}], object))
     assert checkpoint.load(file) is None
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    file, other = tmp_path / "c.npz", tmp_path / ".other.npz.12"
+    (tmp_path / ".c.npz.999999").write_bytes(b"half")
+    other.write_bytes(b"another cell's")
+    checkpoint.save(file, CONTENT, {"step": 1})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.npz.12", "c.npz"]

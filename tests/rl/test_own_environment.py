@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -89,6 +90,31 @@ def test_an_environment_that_fails_gymnasium_s_check(
     environment_fault.cache_clear()
     with pytest.raises(UsageError, match=rf"corridor.yaml:\d+: workload.environment: {ERROR}"):
         Library().study(str(study_of(tmp_path / "again", Path(sys.executable))))
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize(
+    ("name", "options", "body", "said"),
+    [
+        ("corridor:Coridor-v0", {}, "", r"Environment `Coridor` doesn't exist"),
+        ("corridor:Corridor-v0", {"lenght": 6}, "", r"options lenght: .*unexpected keyword argument 'lenght'"),
+        (
+            "corridor:Corridor-v0",
+            {},
+            "raise OSError('no map')",
+            r"corridor:Corridor-v0 cannot be made: OSError: no map",
+        ),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused_where_it_is_planned(
+    packages: Path, name: str, options: dict[str, Any], body: str, said: str
+) -> None:
+    if body:
+        head = re.search(r"    def __init__\(.*\n", CODE)
+        assert head
+        (packages / "corridor.py").write_text(CODE.replace(head[0], f"{head[0]}        {body}\n"))
+    wrong, told = asked(name, tuple(options.items()))
+    assert told is None and wrong is not None and re.search(said, wrong), wrong
 
 
 @pytest.mark.usefixtures("importable")

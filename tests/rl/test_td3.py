@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,13 +24,16 @@ from hpcrl.rl.frameworks.numpy.core import Learner
 from hpcrl.rl.interfaces import Algorithm, Arrays, Space, Weights
 from hpcrl.rl.make import Training, algorithm_on, assemble, make_training
 from hpcrl.rl.runs import Result, Run
+from hpcrl.rl.schedules import rate_of, rates_of
 from hpcrl.rl.specification import td3 as specification
 from hpcrl.rl.specification.td3 import actor_loss_and_gradient, critic_loss_and_gradient
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
+from tests.builders import built_environment
 from tests.rl.builders import Counter, Dial, Rank, Reports, Target, first_weights, made_of
 from tests.rl.cases import td3_batch
 
+ROOT = Path(__file__).parents[2]
 SPACE = Space(3, 2, bounds=((-1.0, 1.0), (-1.0, 1.0)))
 SMALL = Settings(
     hidden=(8,), total_steps=60, batch_size=16, buffer_size=500, random_steps=30, learning_starts=10, train_interval=5,
@@ -273,6 +278,44 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
     assert found == wanted
     state = rest.learner.state()
     assert all(state[name].tobytes() == array.tobytes() for name, array in whole.learner.state().items())
+
+
+def test_a_run_that_does_not_wait_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(Learner, "synchronize", lambda self: waits.append(1))
+    states = []
+    for hasty in (False, True):
+        before = len(waits)
+        training, _, _ = trained(replace(SMALL, unsynchronized=hasty), Target)
+        states.append(training.learner.state())
+        assert len(waits) - before == (1 if hasty else 12)  # once after compiling
+    assert all(array.tobytes() == states[1][name].tobytes() for name, array in states[0].items())
+
+
+@pytest.mark.slow
+def test_jax_dispatches_asynchronously_only_where_it_is_asked_to() -> None:
+    program = (
+        "import sys; from hpcrl.rl.frameworks import configure, dispatch_asynchronously; sys.argv[1:] and dispatch_asynchronously('jax'); configure('jax'); "
+        "import jax; jax.numpy.ones(3).sum(); print(jax.config.read('jax_cpu_enable_async_dispatch'))"
+    )
+    words = [built_environment("jax").path / "bin/python", "-c", program]
+    said = [
+        subprocess.run(
+            [*words, *more], capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        ).stdout.strip()
+        for more in ([], ["x"])
+    ]
+    assert said == ["False", "True"]
+
+
+@pytest.mark.parametrize(("final", "last"), [(None, 3e-4), (1e-3, 1e-3), (0.0, 0.0)])
+def test_a_rate_without_a_final_one_stays(final: float | None, last: float) -> None:
+    step = made_of("td3", Settings(), SPACE).steps[-1]
+    name = step.rate
+    settings = Settings(**{name: 3e-4, f"final_{name}": final, "total_steps": 10})
+    assert rates_of(step, settings) == (3e-4, last)
+    assert rate_of(step, settings, 0) == 3e-4
+    assert rate_of(step, settings, 10) == last
 
 
 QUICK = Settings(

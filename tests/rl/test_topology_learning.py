@@ -182,6 +182,8 @@ def test_what_a_signal_in_a_round_prevented_is_done_after_the_resume(tmp_path: P
     assert resumed[0] == whole[0] and resumed[0].final_score is not None
     assert stopped[1] + resumed[1] == whole[1] and len(whole[1]) == total // 20
     assert resumed[2].updates == whole[2].updates == 3 * total // 20
+    for facts in (each[2].facts() for each in (whole, resumed)):  # of both attempts
+        assert (sum(facts["transitions"]), sum(facts["staleness"].values())) == (total, total // 10)
     states = [each[2]._learner.state() for each in (whole, resumed)]
     assert all(array.tobytes() == states[1][name].tobytes() for name, array in states[0].items())
 
@@ -231,6 +233,28 @@ def test_a_learner_that_gives_up_at_the_end_says_so_too() -> None:
     loop.close()
     assert loop.gave_up
     assert ports.ends == [GOING, COMPLETED]
+
+
+def test_actors_hear_of_a_signal_to_the_learner_alone() -> None:
+    """They are healthy, but their next blocks would take longer than the grace. They look for messages after each step."""
+    signalled: list[bool] = []
+
+    class Obedient(Posted):
+        def arrived(self) -> Iterator[Block]:
+            self._looks += 1
+            if self._looks == 30:
+                signalled.append(True)
+            if len(self.told) == 4:  # the first messages, and the last ones
+                yield from [block_of(0, 0, 3, 3, end=COMPLETED), block_of(1, 0, 4, 4, end=COMPLETED)]
+                self.told.clear()
+
+    ports = Obedient()
+    wait = Patience(lambda: bool(signalled), grace=0.0)
+    loop = loop_of(AsynchronousLoop, ports, wait, topology="asynchronous")
+    assert loop.advance(1000, lambda: bool(signalled)) is False
+    loop.close()
+    assert not loop.gave_up
+    assert loop.facts()["transitions"] == [3, 4]
 
 
 def test_a_signal_to_an_actor_limits_the_learner_s_waits_too() -> None:

@@ -144,3 +144,28 @@ def test_a_signal_ends_a_cell_whose_actor_does_not_answer(tmp_path: Path, topolo
     assert row["outcome"] == "preempted"
     assert row["reason"] == "after a signal an actor did not answer for 1 s: a checkpoint was kept"
     assert next_attempt(tmp_path)["resumed_step"] > 500
+
+
+def test_a_learner_that_fails_does_not_wait_for_slow_actors(tmp_path: Path) -> None:
+    """In its first evaluation, while the actor takes 12 seconds for the round that is under way."""
+    slow = {"step_latency": 0.15, "train_interval": 80, "evaluation_interval": 80, "total_steps": 400}
+    row = row_after_fault(tmp_path, study("pairwise", 1, **slow), "error", rank=0)
+    assert row["outcome"] == "failed"
+    assert row["reason"].startswith("rank 0: RuntimeError: the simulator of this rank is gone")
+
+
+def test_a_network_of_another_shape_is_told(tmp_path: Path) -> None:
+    done = start(tmp_path, study("collective", 2), FAULT="shape")
+    assert done.returncode != 0
+    collect([tmp_path / "plan"], tmp_path / "dataset", Slurm())
+    (row,) = hpcrl.load(tmp_path / "dataset").to_dict("records")
+    assert row["reason"].startswith("rank 1: rank 1 of 3: its network has ")
+    assert "all ranks must run the same cell in the same environment" in row["reason"]
+
+
+def test_a_training_that_diverged_has_no_checkpoint(tmp_path: Path) -> None:
+    """One was written after the first evaluation, before anything was learnt."""
+    wild = {"optimizer": "sgd", "learning_rate": 1e30, "max_gradient_norm": 0, "learning_starts": 600}
+    done, row = run(tmp_path, study("collective", 2, **wild))
+    assert row["outcome"] == "diverged", done.stderr[-2000:]
+    assert list((tmp_path / "plan/checkpoints").iterdir()) == []

@@ -117,6 +117,53 @@ def test_what_a_search_draws_need_not_be_possible_at_its_default(tmp_path: Path)
         library.study(str(write_yaml(file, study)))
 
 
+FUSED = {"framework": [{"framework": "jax", "execution": "fused"}]}
+
+
+@pytest.mark.parametrize(
+    ("axes", "hyperparameters", "environment", "space", "said"),
+    [
+        # Settings that a mode ignores.
+        (FUSED, {}, None, {"target_share": {"low": 0.01, "high": 1.0}}, r"target_share: fused has the environment in the learner's program"),
+        (FUSED, {}, None, {"environments": [1, 16]}, r"environments: fused has the environment in the learner's program"),
+        ({}, {}, None, {"stepping": ["sync", "arrays"]}, r"stepping: there is no CartPole-v1 as NumPy arrays"),
+        # Both ends are possible, and hardly anything between them.
+        (
+            {}, {"environments": 1024}, None, {"train_interval": {"low": 1024, "high": 4096}},
+            r"train_interval: \d+: expected a multiple of environments, which is 1024 \(at train_interval: \d+\): of 100 random draws \d+ cannot be trained",
+        ),
+        # Possible with one value of an axis, and not with another.
+        (
+            {"environments": [64, 1000]}, {}, None, {"train_interval": {"low": 640, "high": 6400, "step": 640}},
+            r"expected a multiple of environments, which is 1000",
+        ),
+        # Options that do not fit together.
+        ({}, {}, "Doors-v0", {"size": {"low": 3, "high": 15}, "doors": {"low": 1, "high": 8}}, r"search.space.doors: "),
+    ],
+)  # fmt: skip
+def test_spaces_whose_draws_cannot_be_trained_are_refused(
+    tmp_path: Path,
+    axes: dict[str, Any],
+    hyperparameters: dict[str, Any],
+    environment: str | None,
+    space: dict[str, Any],
+    said: str,
+) -> None:
+    study = dqn_study(search={"trials": 3, "space": space}, goal=None)
+    study["axes"] |= axes
+    study["workload"]["hyperparameters"] |= {"total_steps": 9000, **hyperparameters}
+    study["workload"] |= {"environment": environment} if environment else {}
+    with pytest.raises(UsageError, match=said):
+        Library().study(str(write_yaml(tmp_path / "study.yaml", study)))
+
+
+def test_what_an_axis_makes_possible_is_not_refused(tmp_path: Path) -> None:
+    """Batches of 150,000 do not fit into the default replay of 100,000."""
+    study = dqn_study(search={"trials": 3, "space": {"batch_size": {"low": 16, "high": 150_000}}})
+    study["axes"]["buffer_size"] = [200_000]
+    assert Library().study(str(write_yaml(tmp_path / "study.yaml", study))).search is not None
+
+
 @pytest.mark.parametrize("name", ["doors-search-torch", "doors-search-jax", "doors-search-listing"])
 def test_the_article_s_spaces_are_studies(name: str) -> None:
     search = Library().study(name).search

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, flag, integer, integers, number
+from hpcrl.catalogue.fields import choice, flag, integer, integers, number, same_number
 from hpcrl.catalogue.training import TrainingSettings
 
 TITLE = "TD3"
@@ -27,17 +27,18 @@ class Settings(TrainingSettings):
     The target policy's actions have noise of `target_noise`, of at most `noise_clip`. All noise is in shares of half the range of actions.
     Policy and target copies move at every `policy_delay`-th update of the critics: the copies by `target_share` of the way.
 
-    Two settings are faults of published code. `target_noise_kind` ``uniform`` draws the noise from 0 to 1 instead, so that it has a mean.
-    With `shared_noise`, all updates of an interval have the same noise.
+    Three settings are faults of published code. `target_noise_kind` ``uniform`` draws the noise from 0 to 1 instead, so that it has a mean.
+    With `shared_noise`, all updates of an interval have the same noise. With `unsynchronized`, no phase waits for its own work, and JAX dispatches
+    asynchronously on the CPU, too.
     """
 
     total_steps: int = integer(100_000)
     hidden: tuple[int, ...] = integers((256, 256))
     activation: str = choice("relu", "tanh")
     learning_rate: float = number(1e-3, above=0)
-    final_learning_rate: float = number(1e-3, 0)
+    final_learning_rate: float | None = same_number(0)
     value_learning_rate: float = number(1e-3, above=0)
-    final_value_learning_rate: float = number(1e-3, 0)
+    final_value_learning_rate: float | None = same_number(0)
     max_gradient_norm: float = number(0.0, 0)
     gamma: float = number(0.99, 0, 1)
     batch_size: int = integer(100)
@@ -53,6 +54,7 @@ class Settings(TrainingSettings):
     noise_clip: float = number(0.5, 0)
     target_noise_kind: str = choice("normal", "uniform")
     shared_noise: bool = flag(False)
+    unsynchronized: bool = flag(False)
     evaluation_interval: int = integer(4_000)
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcrl.catalogue.fields import choice, integer, integers, number
+from hpcrl.catalogue.fields import choice, flag, integer, integers, number, same_number
 from hpcrl.catalogue.training import OnPolicySettings, workers_fault
 
 TITLE = "VPG"
@@ -23,22 +23,23 @@ class Settings(OnPolicySettings):
     """Hyperparameters. Steps and environments are totals over all ranks: each rank takes its share.
 
     A rollout is one batch: one step of the policy, and `value_steps` of the values, each at a learning rate that goes linearly to its
-    final value. Continuous actions have standard deviations that begin at exp(`initial_log_std`).
+    final value, if that is given. With `unsynchronized`, a fault of published code, no phase waits for its own work, and JAX dispatches asynchronously on the CPU, too. Continuous actions have standard deviations that begin at exp(`initial_log_std`).
     """
 
     total_steps: int = integer(200_000)
     hidden: tuple[int, ...] = integers((64, 64))
     activation: str = choice("tanh", "relu")
     learning_rate: float = number(3e-4, above=0)
-    final_learning_rate: float = number(3e-4, 0)
+    final_learning_rate: float | None = same_number(0)
     value_learning_rate: float = number(1e-3, above=0)
-    final_value_learning_rate: float = number(1e-3, 0)
+    final_value_learning_rate: float | None = same_number(0)
     value_steps: int = integer(80, 1, 100_000)
     max_gradient_norm: float = number(0.0, 0)
     gae_lambda: float = number(0.97, 0, 1)
     rollout_steps: int = integer(4_000)
     evaluation_interval: int = integer(4_000)
     initial_log_std: float = number(-0.5, -20, 5)
+    unsynchronized: bool = flag(False)
 
     @property
     def epochs(self) -> int:

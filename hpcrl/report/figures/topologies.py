@@ -38,14 +38,14 @@ from hpcrl.report.topologies import (
 )
 
 _MEASURED = ["panel", "what", "x", "time", "seed", "colour"]
-_MODELLED = ["panel", "what", "x", "time", "simulating", "learning", "messages", "colour"]
+_MODELLED = ["panel", "what", "x", "time", "simulating", "learning", "evaluating", "messages", "colour"]
 _X = "latency of a step (ms)"
 _Y = "training with evaluations (s)"
 _MODEL = (
-    "Lines are the model max(T_sim / actors, T_learn) + messages, of measured parts only. T_sim (environment and acting) and T_learn (replay, transfers, updates and "
-    "evaluations) are those of the sequential runs at the same latency. Messages are what the topology's own runs spent on sending and receiving, without waiting: the "
-    "learner's seconds and the mean of the actors'. All are means over seeds. Not in the model: other work of the loops, waiting for an interval's last block or "
-    "updates, and cores that ranks share."
+    "Lines are the model max(T_sim / actors, T_learn) + T_eval + messages, of measured parts only. T_sim (environment and acting), T_learn (replay, transfers and updates) "
+    "and T_eval (evaluations) are those of the sequential runs at the same latency. Messages are what the topology's own runs spent on packing, sending and receiving, without "
+    "waiting: the learner's seconds and the mean of the actors'. All are means over seeds. Not in the model: other work of the loops, waiting for an interval's last "
+    "block or updates, exploring while the learner evaluates, and cores that ranks share."
 )
 
 
@@ -138,7 +138,7 @@ def _compared(rows: pd.DataFrame, phases: pd.DataFrame) -> tuple[pd.DataFrame, p
     """Return a row for each run, and one of the model for each topology, number of actors and latency.
 
     Both have `panel`, `what`, `x` (ms), `time` (s), `colour` and `hex`. Every panel has the sequential runs. The runs have `seed`, and the model has
-    its parts: `simulating`, `learning` and `messages`.
+    its parts: `simulating`, `learning`, `evaluating` and `messages`.
     """
     compared = list(at_equal_work(with_topology(rows)))
     names = names_of(compared)
@@ -160,7 +160,7 @@ def _compared(rows: pd.DataFrame, phases: pd.DataFrame) -> tuple[pd.DataFrame, p
                 actors = int(first["actors"])
                 models.append(
                     {"panel": panel, "x": x, "what": first["what"], "colour": first["colour"], "time": parts.model(actors, messages), "simulating": parts.simulating / actors,
-                     "learning": parts.learning, "messages": messages}
+                     "learning": parts.learning, "evaluating": parts.evaluating, "messages": messages}
                 )  # fmt: skip
     measured = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=_MEASURED)
     return _coloured(measured), _coloured(pd.DataFrame(models, columns=_MODELLED))
@@ -199,13 +199,15 @@ def _middles(measured: pd.DataFrame, model: pd.DataFrame) -> pd.DataFrame:
             {"what": what, "x": x, "time": middle.value, "low": low, "high": high, "seeds": len(group),
              "colour": first["colour"], "hex": first["hex"]}
         )  # fmt: skip
-    known = model.rename(columns={"time": "model"})[["what", "x", "model", "simulating", "learning", "messages"]]
+    known = model.rename(columns={"time": "model"})[
+        ["what", "x", "model", "simulating", "learning", "evaluating", "messages"]
+    ]
     return pd.DataFrame(rows).merge(known, on=["what", "x"], how="left")
 
 
 def _table(middles: pd.DataFrame) -> pd.DataFrame:
     columns = {
         "what": "runs", "x": _X, "time": f"{_Y}, geometric mean", "low": "from", "high": "to", "seeds": "seeds", "model": "model (s)",
-        "simulating": "T_sim / actors (s)", "learning": "T_learn (s)", "messages": "messages (s)",
+        "simulating": "T_sim / actors (s)", "learning": "T_learn (s)", "evaluating": "T_eval (s)", "messages": "messages (s)",
     }  # fmt: skip
     return middles[list(columns)].rename(columns=columns)

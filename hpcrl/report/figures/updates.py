@@ -6,30 +6,42 @@ call alone counts its dispatch, and the waiting appears elsewhere. Figure 6 of "
 
 from __future__ import annotations
 
+import json
+
 import altair as alt
 import pandas as pd
 
 from hpcrl.formats.profiles import is_update, read_functions
+from hpcrl.profilers import KEY
 from hpcrl.report.figures.drawing import ROW, Figure, Panel, ordered, rounded, y_lines
 
 _MICRO = 1e6
 
 
-def dispatched(named: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds that cProfile counted in each learner's updates, per environment step: `name`, `place` and `seconds`.
+def dispatched(under: pd.DataFrame, profiles: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds that cProfile counted in each learner's updates, per environment step: `alike`, `place`, `seed` and `seconds`.
+
+    `alike` is the configuration without the profiler (:func:`alike`).
 
     Args:
-        named: `plan`, `cell`, `attempt`, `steps`, `name` and `place` of the attempts under cProfile; profiles: the table ``profiles``.
+        under: `plan`, `cell`, `attempt`, `steps`, `seed`, `config` and `place` of the attempts under cProfile; profiles: the table ``profiles``.
     """
     rows = []
     own = profiles[(profiles["profiler"] == "cprofile") & (profiles["rank"] == 0)]
-    for row in own.merge(named, on=["plan", "cell", "attempt"]).to_dict("records"):
+    for row in own.merge(under, on=["plan", "cell", "attempt"]).to_dict("records"):
         counted = read_functions(row["functions"] or "")
         # Neither calls the other, so that nothing counts twice.
         seconds = sum(function.total for function in counted if is_update(function.name))
         if seconds > 0 and row["steps"] > 0:
-            rows.append({"name": row["name"], "place": row["place"], "seconds": seconds / row["steps"]})
-    return pd.DataFrame(rows, columns=["name", "place", "seconds"])
+            facts = {name: row[name] for name in ("place", "seed")}
+            rows.append({"alike": alike(row["config"]), **facts, "seconds": seconds / row["steps"]})
+    return pd.DataFrame(rows, columns=["alike", "place", "seed", "seconds"])
+
+
+def alike(config: str) -> str:
+    """Return a configuration, as JSON, without seed and profiler."""
+    values = {name: value for name, value in json.loads(config).items() if name not in ("seed", KEY)}
+    return json.dumps(values, sort_keys=True)
 
 
 def places_of(rows: pd.DataFrame) -> pd.Series[str]:
@@ -48,16 +60,22 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
     done = done[done["resumed_step"].isna()]  # otherwise its phases are those of the rest only
     keys = ["plan", "cell", "attempt"]
     updates = phases[(phases["rank"] == 0) & (phases["phase"] == "update")][[*keys, "seconds"]]
-    known = done.assign(name=done["what"] + " · " + done["where"], place=places_of(done)).merge(updates, on=keys)
-    known, published = _of_both(known, as_published), _of_both(as_published, known)
+    named = done.assign(
+        name=done["what"] + " · " + done["where"], place=places_of(done), alike=[alike(text) for text in done["config"]]
+    )
+    known = named.merge(updates, on=keys).merge(
+        as_published, on=["alike", "place", "seed"], suffixes=("", "_published")
+    )
     if known.empty:
         return None
     if known.groupby("name")["place"].nunique().max() > 1:
-        known, published = (each.assign(name=each["name"] + " · " + each["place"]) for each in (known, published))
+        known = known.assign(name=known["name"] + " · " + known["place"])
+    names = ordered(known["name"])
+    dispatch = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds_published"]})
+    # The phases of a run that does not wait have no synchronised time.
+    known = known[[not json.loads(text).get("unsynchronized") for text in known["config"]]]
     measured = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds"] / known["steps"]})
     share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["training_time"]})
-    names = ordered(known["name"])
-    dispatch = pd.DataFrame({"name": published["name"], "value": _MICRO * published["seconds"]})
     precise = known["precise_phases"].fillna(value=False).astype(bool)
     when = (
         "every update"
@@ -75,18 +93,12 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
         )
     )
     text = (
-        "The time of updates, three ways, means over seeds. As published: what cProfile counts in the learner's call, which may return before the update is "
-        "computed, and which includes the profiler's own cost. Synchronised: the phase “update” of cells without a profiler, which waits for the device. Last, "
+        "The time of updates, three ways, means over the seeds that ran with and without cProfile. As published: what cProfile counts in the learner's call, which may return before the update is "
+        "computed (so in JAX without waiting, `unsynchronized`; otherwise hpcrl's JAX computes on the CPU within the call), and which includes the profiler's own cost. Synchronised: the phase “update” of cells without a profiler, which waits for the device. Last, "
         "that phase as a share of the training time, which has no evaluations, compiling and set-up in it. (Figure 6 of “JAX 4 Deep RL” is of the first kind: 0.22 of "
         "PyTorch's time for VPG, of which the update was 2.0 % of a run without evaluations in PyTorch and 0.6 % in JAX.)"
     )
     return Figure("updates", "The time of updates, three ways", text, panels)
-
-
-def _of_both(some: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of some whose configuration the others have on the same kind of machine."""
-    keys = ["name", "place"]
-    return some[pd.MultiIndex.from_frame(some[keys]).isin(pd.MultiIndex.from_frame(others[keys]))]
 
 
 def _bars(values: pd.DataFrame, names: list[str], axis: str, title: str) -> Panel:

@@ -11,16 +11,15 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpcrl.catalogue.actions import SPACES, spaces_of
+from hpcrl.catalogue.actions import FAULT, SPACES, spaces_of
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.catalogue.training import COMPILED_IN
 from hpcrl.errors import UsageError
 from hpcrl.rl.envs.closing import close_all
-from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.envs.make import NotInstalledHere, gymnasium_environment
 
 _LONGEST = 300
 
@@ -63,12 +62,19 @@ def may_be_in_jax(environment: Any) -> bool:
 
 
 def _answer(name: str, options: Mapping[str, Any]) -> str:
-    if wrong := check(name, options):
-        return wrong
-    environment = gymnasium_environment(name, None, options)
+    try:
+        if wrong := check(name, options):
+            return FAULT + wrong
+        environment = gymnasium_environment(name, None, options)
+    except (NotInstalledHere, ImportError, MemoryError):  # not what was asked: its cell says it
+        return ""
+    except UsageError as error:
+        return FAULT + str(error)
+    except Exception as error:  # whatever the environment's own code raises
+        said = " ".join(str(error).split()) or "no message"
+        return f"{FAULT}{name} cannot be made: {type(error).__name__}: {said[:_LONGEST]}"
     return SPACES + json.dumps([*spaces_of(environment), may_be_in_jax(environment)])
 
 
 if __name__ == "__main__":
-    with suppress(UsageError, ImportError):  # not what was asked: its cell says it
-        print(_answer(sys.argv[1], json.loads(sys.argv[2])))
+    print(_answer(sys.argv[1], json.loads(sys.argv[2])))

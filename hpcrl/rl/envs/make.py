@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
+from hpcrl.rl.envs.offscreen import fault_of_name
+
+
+class NotInstalledHere(UsageError):
+    """An environment needs a package that is not installed here."""
 
 
 def register_own() -> None:
@@ -39,8 +45,12 @@ def gymnasium_environment(
             max_episode_steps = (max_episode_steps or described.limit) + described.more_steps
     if drawn:
         arguments["render_mode"] = "rgb_array"
+    if wrong := fault_of_name(name, os.environ):
+        raise UsageError(f"environment {name}: {wrong}")
     try:
         return gymnasium.make(name, max_episode_steps=max_episode_steps, **arguments)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise NotInstalledHere(f"environment {name}: {' '.join(str(error).split())}") from None
     except gymnasium.error.Error as error:
         raise UsageError(f"environment {name}: {' '.join(str(error).split())}") from None
     except TypeError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 
+from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
 
 # By the value of MUJOCO_GL. MuJoCo reads that variable once, when it is imported.
@@ -44,6 +46,28 @@ def fault_of_drawing(variables: Mapping[str, str]) -> str | None:
     if variables.get("DISPLAY") or any(map(_can_be_loaded, _LIBRARIES)):
         return None
     return str(_without_library())
+
+
+def fault_of_name(environment: str, variables: Mapping[str, str]) -> str | None:
+    """Say that MuJoCo cannot be imported with these variables, also where nothing is drawn; None if it can, if the environment is none of MuJoCo's, or
+    if Gymnasium is not installed here.
+    """
+    given = variables.get("MUJOCO_GL", "").lower().strip()
+    own = OWN_ENVIRONMENTS.get(environment)
+    concerned = own.drawn if own else is_mujoco(environment)
+    if not given or given in (*_LIBRARIES, *_ON_SCREEN, *_OFF) or not concerned:
+        return None
+    return f"MUJOCO_GL is {given}, and MuJoCo knows egl, osmesa and glfw: set it to one of them, or unset it"
+
+
+def is_mujoco(environment: str) -> bool:
+    """Tell whether an environment is one of Gymnasium's with MuJoCo; False if Gymnasium is not installed here."""
+    if not find_spec("gymnasium"):
+        return False
+    from gymnasium.envs.registration import registry
+
+    known = registry.get(environment)
+    return "mujoco" in str(known and known.entry_point)
 
 
 def _fault_of(given: str, has_display: bool) -> str | None:

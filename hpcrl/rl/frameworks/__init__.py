@@ -30,6 +30,11 @@ def configure(framework: str) -> None:
     _module(framework, "runtime").configure()
 
 
+def dispatch_asynchronously(framework: str) -> None:
+    """Let calls of a framework return before they are computed, also on the CPU, if it can; before it computes anything."""
+    getattr(_module(framework, "runtime"), "dispatch_asynchronously", lambda: None)()
+
+
 def finish(framework: str) -> None:
     """Let a framework, if it was used, end processes that it started for itself, when the training is over."""
     runtime = sys.modules.get(f"hpcrl.rl.frameworks.{framework}.runtime")

@@ -36,6 +36,7 @@ class OnPolicyLoop:
         self._settings, self._environments, self._learner = settings, environments, learner
         self._run, self._clock = run, run.clock
         self._steps, self._batch = algorithm.steps, implementation.batch
+        self._waits = not getattr(settings, "unsynchronized", False)
         extra = [run.rank] if run.rank else []
         self._explore, self._draw = (np.random.default_rng([run.seed, stream, *extra]) for stream in (1, 2))
         self._noise = self._explore.standard_normal if space.continuous else self._explore.gumbel
@@ -144,11 +145,12 @@ class OnPolicyLoop:
                 for step, rate in zip(self._steps, rates, strict=True):
                     for _ in range(step.times):
                         aux = learner.update(step.name, batch, rate)
-                if run.precise_phases:
+                if run.precise_phases and self._waits:
                     learner.synchronize()
         switch("update")
-        learner.synchronize()
-        self._measures.add(learner, aux)
+        if self._waits:
+            learner.synchronize()
+            self._measures.add(learner, aux)  # which reads it
         self._actor.refresh()
         self._scales.learn(rollout.observations)
         switch("other")

@@ -32,6 +32,7 @@ class Updates:
         self.taken = 0
         self._measures = Measures(algorithm.steps[-1].aux[1:])  # the first are the losses themselves: priorities
         self._share = self._settings.batch_size // run.ranks
+        self._waits = not getattr(self._settings, "unsynchronized", False)
         self._stacks = _stacks(algorithm, self.memory, self._share)
         self._burst = learner.burst if self._stacks and _can_burst(algorithm) else None
 
@@ -73,9 +74,11 @@ class Updates:
                 aux = self._update(one, rates)
                 if self._algorithm.sync_unit == "updates" and (number + 1) % self._algorithm.sync_every == 0:
                     self._sync()
-        learner.synchronize()
+        if self._waits:
+            learner.synchronize()
         self._refreshed()
-        self._measures.add(learner, aux)
+        if self._waits:
+            self._measures.add(learner, aux)
         switch("other")
         self._run.reporter.progress(step, settings.total_steps)
 
@@ -92,7 +95,7 @@ class Updates:
                 if gradient_step.name == self._algorithm.sync_unit:
                     self._sync()
         self.taken += 1
-        if self._run.precise_phases:
+        if self._run.precise_phases and self._waits:
             learner.synchronize()
         if memory.prioritized:
             losses = learner.read(aux)[0]  # waits for the update, so it belongs to its phase

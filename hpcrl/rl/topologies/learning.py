@@ -57,6 +57,8 @@ class LearnerLoop:
         self._message = WeightsMessage(size)
         self.accounts = [_Account() for _ in range(actors)]
         self.staleness: Counter[int] = Counter()
+        # What earlier attempts had counted until their checkpoint.
+        self._before: dict[str, Any] = {"transitions": [0] * actors, "blocks": [0] * actors, "staleness": {}}
         self.step = self.episodes = self.version = 0
         self._bound = 0  # of the staleness
         self._learned = 0  # intervals
@@ -163,6 +165,10 @@ class LearnerLoop:
             except RankGone:
                 self.gave_up = True
 
+    def abandon(self) -> None:
+        """Leave the actors to the launcher: an error ends this rank at once, and then the launcher ends them."""
+        self._closed = True
+
     def _end(self) -> None:
         raise NotImplementedError
 
@@ -178,20 +184,25 @@ class LearnerLoop:
         """Return None: observations are not normalised."""
 
     def facts(self) -> dict[str, Any]:
-        """Return how many transitions came from each actor, and how old the weights of blocks were."""
-        return {
+        """Return how many transitions came from each actor, and how old the weights of blocks were, since the training's first step."""
+        ages = self.staleness + Counter({int(age): number for age, number in self._before["staleness"].items()})
+        own = {
             "transitions": [account.stored for account in self.accounts],
             "blocks": [account.blocks for account in self.accounts],
-            "staleness": {str(age): self.staleness[age] for age in sorted(self.staleness)},
         }
+        sums = {
+            name: [now + before for now, before in zip(of, self._before[name], strict=True)] for name, of in own.items()
+        }
+        return {**sums, "staleness": {str(age): ages[age] for age in sorted(ages)}}
 
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
         arrays, facts = self._updates.state()
-        return arrays, facts | {"version": self.version, "learned": self._learned}
+        return arrays, facts | {"version": self.version, "learned": self._learned, "messages": self.facts()}
 
     def load_state(self, arrays: NamedArrays, facts: dict[str, Any]) -> None:
         self._updates.load_state(arrays, facts)
         self.version, self._learned = facts["version"], facts["learned"]
+        self._before = facts.get("messages", self._before)  # older checkpoints have none
         self._actor.refresh()
 
 
@@ -291,7 +302,7 @@ class AsynchronousLoop(LearnerLoop):
             elif self.step >= until and not self._is_due():
                 return True
             else:
-                self._wait(self._take)
+                self._wait(lambda: self._take() or stop())  # after a signal it tells the actors, and they answer soon
                 self._switch("other")
         return False
 

@@ -40,7 +40,8 @@ def join(group: Group) -> Any:
         from mpi4py import MPI
     except ModuleNotFoundError:
         raise UsageError(
-            "mpi4py: is not installed in this environment, and actors send their transitions over MPI: run hpcrl env create"
+            "mpi4py: is not installed in this environment, and actors send their transitions over MPI: run hpcrl env create, or install mpi4py in an "
+            "environment of your own"
         ) from None
     except (ImportError, RuntimeError) as error:
         raise UsageError(

@@ -38,6 +38,9 @@ class Tool:
     def stop(self) -> None:
         self._profile.disable()
 
+    def abandon(self) -> None:
+        self._profile.disable()
+
     def write(self, scratch: Path) -> Found:
         self._profile.create_stats()
         stats: Any = self._profile.stats

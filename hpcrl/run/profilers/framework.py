@@ -43,6 +43,9 @@ class Tool:
             self._since = None
             self._found = self._tracer.stop(self._place)
 
+    def abandon(self) -> None:
+        """Do nothing: to stop it may take long, and it ends with this process."""
+
     def write(self, scratch: Path) -> Found:
         file: Path
         threads: list[Thread]

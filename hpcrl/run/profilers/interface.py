@@ -36,6 +36,9 @@ class Tool(Protocol):
     def stop(self) -> None:
         """End it, in the same thread."""
 
+    def abandon(self) -> None:
+        """Give up at once, without a profile: the cell got a signal, and has only seconds. Nothing is called afterwards."""
+
     def write(self, scratch: Path) -> Found:
         """Write what was measured since :meth:`start` below `scratch`, the same directory."""
 
@@ -55,6 +58,9 @@ class Attached(Protocol):
 
     def stop(self) -> None:
         """End it; the command has ended."""
+
+    def abandon(self) -> None:
+        """End it at once, without a profile."""
 
     def processes(self) -> list[int]:
         """Return its own processes, which are not left over by the command."""

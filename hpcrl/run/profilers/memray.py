@@ -38,6 +38,9 @@ class Tool:
     def stop(self) -> None:
         self._tracker.__exit__(None, None, None)
 
+    def abandon(self) -> None:
+        """Do nothing: to stop it may take long, and it ends with this process."""
+
     def write(self, scratch: Path) -> Found:
         import memray
 

@@ -15,6 +15,7 @@ def _main() -> None:
     import sys
     import zipfile
     from pathlib import Path
+    from time import perf_counter
     from typing import Any
 
     profiler, output, words = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
@@ -98,10 +99,12 @@ def _main() -> None:
         else:
             runpy.run_path(kind, run_name="__main__")
     finally:
+        ended = perf_counter()
         end()
         if os.getpid() == process:  # not in a fork of the program
             try:
                 write()
+                output.with_name("seconds").write_text(repr(perf_counter() - ended))
             except Exception as error:
                 print(f"hpcrl: the profile cannot be written: {error}", file=sys.stderr)
 

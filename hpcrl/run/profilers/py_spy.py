@@ -88,6 +88,13 @@ class Tool:
         if self._log:
             self._log.close()
 
+    def abandon(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._log:
+            self._log.close()
+
     def processes(self) -> list[int]:
         """Return its process."""
         return [self._process.pid] if self._process else []

@@ -9,6 +9,7 @@ from hpcrl.errors import UsageError
 from hpcrl.profilers import PROFILERS, command_fault, python_command
 
 _PROGRAM = "hpcrl.run.profilers.program"
+SECONDS = "seconds"  # the file beside the profile, for how long it took to stop the profiler and to write it
 
 
 def under(profiler: str, words: list[str], scratch: Path, output: Path) -> list[str]:

@@ -46,7 +46,7 @@ _CAPTION = (
     "in its last version, three trainings for each, and another discount and batch. Runs again as published have its agents: their speed-up in time holds what their agents and episodes differ in, too, and that of an environment "
     "step does not hold the episodes' lengths. All other measured runs take the same steps and updates with the same agent. Their times are those of training with its "
     "evaluations, because actors go on exploring while the learner evaluates. A speed-up is the geometric mean of the sequential times, divided by that of the run. The "
-    "model is the best possible: the sequential time, divided by the larger one of the time to simulate per actor and the time to learn and evaluate."
+    "model is the best possible: the sequential time, divided by the time to evaluate plus the larger one of the time to simulate per actor and the time to learn."
 )
 
 

@@ -114,6 +114,13 @@ class FusedLoop:
         self._reporter.progress(self.step, self._settings.total_steps)
         return True
 
+    @property
+    def updates(self) -> int:
+        """Return the number of batches that the learner has learned from: those of each interval that ended when learning had started."""
+        settings = self._settings
+        intervals = self.step // settings.train_interval - (settings.learning_starts - 1) // settings.train_interval
+        return int(settings.updates * max(0, intervals))
+
     def measures(self) -> dict[str, float]:
         return self._parts.measures(self._own.scores)
 

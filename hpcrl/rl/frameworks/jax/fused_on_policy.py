@@ -26,6 +26,7 @@ from hpcrl.rl.measures import Measures
 from hpcrl.rl.normalization import Moments, centred, merged, moments_of, none_yet, scaled
 from hpcrl.rl.rollout import Samples
 from hpcrl.rl.runs import Run
+from hpcrl.rl.schedules import rates_of
 
 
 class Carry(NamedTuple):
@@ -175,10 +176,7 @@ def _rollout_and_updates(
     def at(start: float, end: float) -> jax.Array:
         return schedule(start, end, settings.total_steps, carry.step)
 
-    rates = [
-        at(getattr(settings, gradient_step.rate), getattr(settings, f"final_{gradient_step.rate}"))
-        for gradient_step in algorithm.steps
-    ]
+    rates = [at(*rates_of(gradient_step, settings)) for gradient_step in algorithm.steps]
 
     def one(parts: tuple[Any, Any], chosen: jax.Array) -> tuple[tuple[Any, Any], Any]:
         vectors, slots = dict(parts[0]), dict(parts[1])

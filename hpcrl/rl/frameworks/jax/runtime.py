@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
 
+_dispatches_asynchronously = False  # on the CPU
+
 
 def configure() -> None:
     """Set full float32 precision and synchronous dispatch on the CPU: a hand-over to a thread costs more than it saves.
@@ -15,7 +17,14 @@ def configure() -> None:
     JAX reads the latter when it creates its CPU client, at the first computation or the first query of its devices.
     """
     jax.config.update("jax_default_matmul_precision", "highest")
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_cpu_enable_async_dispatch", _dispatches_asynchronously)
+
+
+def dispatch_asynchronously() -> None:
+    """Leave the CPU's dispatch as JAX has it by default; before the first computation."""
+    global _dispatches_asynchronously
+    _dispatches_asynchronously = True
+    configure()
 
 
 def check_device(device: str) -> None:
