@@ -29,7 +29,8 @@ from tests.rl.builders import Target, exact
 from tests.rl.parity_program import stray
 
 SETTINGS = Settings(
-    total_steps=3_000, hidden=(16,), learning_rate=1e-2, value_learning_rate=1e-2, gamma=0.5, environments=10,
+    total_steps=3_000, hidden=(16,), learning_rate=1e-2, final_learning_rate=3e-4, value_learning_rate=1e-2,
+    final_value_learning_rate=1e-3, gamma=0.5, environments=10,
     rollout_steps=10, value_steps=5, evaluation_interval=3_000, evaluation_episodes=2,
 )  # fmt: skip
 
