@@ -139,22 +139,6 @@ def fault_of(tmp_path: Path, study: dict[str, Any]) -> str:
             {"profile": "py-spy", "environment": {"container": "x.sif"}, "workload": {"command": ["python", "x.py"]}},
             "profile: py-spy cannot look into a container: use cprofile",
         ),
-        (dqn_study(profile_from=5), "profile_from: there is no profiler: name one, as in `profile: cprofile`"),
-        (
-            {"profile": "cprofile", "profile_steps": 5, "workload": {"command": ["python", "x.py"]}},
-            "profile_steps: counts environment steps of built-in training, and a command has none that hpcrl sees: remove it",
-        ),
-        (dqn_study(profile="cprofile", profile_steps=-1), "profile_steps: expected a number of at least 0, got -1"),
-        (
-            dqn_study(axes={"framework": ["numpy"], "profile_from": [0, "late"]}, profile="cprofile"),
-            "axes.profile_from.1: expected a whole number of at least 0, got 'late'",
-        ),
-        (
-            dqn_study(
-                axes={"framework": [{"framework": "jax", "execution": "fused"}]}, profile="cprofile", profile_steps=9
-            ),
-            "profile_steps: a fused mode has no Python between its steps: profile the whole training, or leave fused out",
-        ),
         ({"profile_limit": 64}, 'profile_limit: "64" is not a memory with a unit'),
         (
             dqn_study(profile="cprofile", search={"trials": 2, "space": {"learning_rate": {"low": 0.1, "high": 0.2}}}),
