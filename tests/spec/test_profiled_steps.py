@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import dqn_study
+from tests.builders import command_study, dqn_study
 from tests.spec.test_models import fault_of
 
 
@@ -16,7 +16,7 @@ from tests.spec.test_models import fault_of
     [
         (dqn_study(profile_from=5), "profile_from: there is no profiler: name one, as in `profile: cprofile`"),
         (
-            {"profile": "cprofile", "profile_steps": 5, "workload": {"command": ["python", "x.py"]}},
+            command_study(["python", "x.py"], profile="cprofile", profile_steps=5),
             "profile_steps: counts environment steps of built-in training, and a command has none that hpcrl sees: remove it",
         ),
         (dqn_study(profile="cprofile", profile_steps=-1), "profile_steps: expected a number of at least 0, got -1"),
