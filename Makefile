@@ -32,6 +32,8 @@ SLURM := slurmctld=slurm-wlm slurmd=slurm-wlm sbatch=slurm-client slurmdbd=slurm
 DRAWING := lib:libEGL.so.1=libegl1 lib:libGL.so.1=libgl1 lib:libGL.so.1=libgl1-mesa-dri
 
 BROWSER := chromium=chromium chromedriver=chromium-driver
+# The seconds of each test of the last run of all, outside of the clone.
+TIMES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hpcrl/tests.xml
 
 demo: $(DEMO)/.installed
 	PYTHON=$(DEMO)/bin/python tools/debian-packages "lazy PyTorch" $(COMPILER)
@@ -44,7 +46,7 @@ test: $(STAMP)
 	tools/debian-packages "the box slider" $(DRAWING)
 	tools/debian-packages "the report in a browser" $(BROWSER)
 	tools/debian-packages "commands with modules" modulecmd=environment-modules
-	$(BIN)/python -m pytest tests -n 2 --durations=60 --durations-min=5
+	$(BIN)/python -m pytest tests -n 2 --durations=60 --durations-min=5 --junitxml=$(TIMES)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

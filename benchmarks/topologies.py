@@ -3,7 +3,7 @@
 python -m benchmarks.topologies [LATENCY_MS]
 
 1. Messages: a learner and one actor in turns, a 4-256-256-2 network, cycles of 100 steps and 100 updates. What a cycle takes more than the
-   work of both ranks is the cost of the messages: packing, sending, waking up, unpacking.
+   work of both ranks is the cost of the messages: packing, sending, waking up, unpacking. What one process takes for its replay is work.
 2. Speed-up: the same steps and updates in one process and with 1, 2, 4 and 8 actors, when every step waits LATENCY_MS (5) for a simulator.
    The best possible is the model max(T_simulate / actors, T_learn), from the phases of the run in one process. Sleeping actors need no core.
    Beside it: the same training with as many environments in Gymnasium's AsyncVectorEnv, which step together, and nobody learns meanwhile.
@@ -54,8 +54,9 @@ def messages(worker: Path) -> None:
     both = fastest(worker, 2, pair)
     cycles = 60
     learner, actor = both["ranks"]
-    # An actor's replay is the packing of its transitions, which is a part of the messages.
-    work = sum(ranks.get(phase, 0.0) for ranks in (learner, actor | {"replay": 0.0}) for phase in WORK)
+    # One process also stores transitions and draws batches: what both ranks take more for it is packing, a part of the messages.
+    own = sum(ranks.get(phase, 0.0) for ranks in (learner, actor) for phase in WORK if phase != "replay")
+    work = own + alone["ranks"][0]["replay"]
     cost = (both["wall"] - work) / cycles
     update = both["ranks"][0]["update"] / cycles
     print(

@@ -117,20 +117,10 @@ def ours(framework: str, execution: str, acting: str, name: str = "dqn") -> floa
 
 def sb3(name: str = "dqn") -> float:
     import torch
-    from stable_baselines3 import DQN
+    from stable_baselines3 import DQN, TD3
     from stable_baselines3 import PPO as Ppo
-    from stable_baselines3 import TD3 as Td3
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.noise import NormalActionNoise
 
-    class Callback(BaseCallback):
-        def _on_step(self) -> bool:
-            watch.progress(self.num_timesteps, task.steps)
-            return True
-
-    task = TASKS[name]
-    watch = Watch(task.warm)
     torch.set_num_threads(1)
     if name == "dqn":
         model = DQN(
@@ -139,16 +129,45 @@ def sb3(name: str = "dqn") -> float:
             exploration_initial_eps=1.0, exploration_final_eps=0.05, exploration_fraction=0.5, seed=1, device="cpu",
         )  # fmt: skip
     elif name == "td3":
-        model = Td3(
-            "MlpPolicy", "HalfCheetah-v4", policy_kwargs={"net_arch": [256, 256]}, learning_rate=3e-4, batch_size=256,
-            buffer_size=100_000, learning_starts=10_000, train_freq=1, gradient_steps=1, policy_delay=2, tau=0.005, gamma=0.99,
-            action_noise=NormalActionNoise([0.0] * 6, [0.1] * 6), target_policy_noise=0.2, target_noise_clip=0.5, seed=1, device="cpu",
-        )  # fmt: skip
+        model = TD3("MlpPolicy", "HalfCheetah-v4", **_sb3_td3())
     else:
         model = Ppo(
             "MlpPolicy", make_vec_env("CartPole-v1", 8, seed=1), learning_rate=2.5e-4, n_steps=128, batch_size=256, n_epochs=4,
             gamma=0.99, gae_lambda=0.95, clip_range=0.2, clip_range_vf=0.2, ent_coef=0.01, seed=1, device="cpu",
         )  # fmt: skip
+    return _sb3_rate(model, TASKS[name])
+
+
+def sbx(name: str = "td3") -> float:
+    """SB3's interface over JAX. Its targets follow at every update, and its actor takes the least of both values."""
+    import torch
+    from sbx import TD3
+
+    torch.set_num_threads(1)  # its replay buffer is SB3's
+    return _sb3_rate(TD3("MlpPolicy", TASKS[name].environment, **_sb3_td3()), TASKS[name])
+
+
+def _sb3_td3() -> dict[str, Any]:
+    from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
+
+    noise: ActionNoise = NormalActionNoise([0.0] * 6, [0.1] * 6)
+    return {
+        "policy_kwargs": {"net_arch": [256, 256]}, "learning_rate": 3e-4, "batch_size": 256, "buffer_size": 100_000,
+        "learning_starts": 10_000, "train_freq": 1, "gradient_steps": 1, "policy_delay": 2, "tau": 0.005, "gamma": 0.99,
+        "action_noise": noise, "target_policy_noise": 0.2, "target_noise_clip": 0.5, "seed": 1, "device": "cpu",
+    }  # fmt: skip
+
+
+def _sb3_rate(model: Any, task: Task) -> float:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    watch = Watch(task.warm)
+
+    class Callback(BaseCallback):
+        def _on_step(self) -> bool:
+            watch.progress(self.num_timesteps, task.steps)
+            return True
+
     model.learn(task.steps, callback=Callback())
     return watch.rate()
 
@@ -329,7 +348,7 @@ def torchrl(name: str = "ppo") -> float:
     return watch.rate()
 
 
-PEERS = {"sb3": sb3, "rejax": rejax, "tianshou": tianshou, "torchrl": torchrl}
+PEERS = {"sb3": sb3, "sbx": sbx, "rejax": rejax, "tianshou": tianshou, "torchrl": torchrl}
 
 if __name__ == "__main__":
     program = PEERS.get(sys.argv[1])

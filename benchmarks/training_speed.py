@@ -1,4 +1,4 @@
-"""Environment steps per second on one core, beside CleanRL, SB3, TorchRL, Tianshou and rejax.
+"""Environment steps per second on one core, beside CleanRL, SB3, SBX, TorchRL, Tianshou and rejax.
 
 python -m benchmarks.training_speed [dqn | ppo | rainbow | td3] [CORE]
 
@@ -54,7 +54,7 @@ _PEERS = {
         ("rejax 0.1.3", "rejax", "rejax"),
     ],
     "rainbow": [("Tianshou 2.0.1", "tianshou", "tianshou")],
-    "td3": [("Stable-Baselines3 2.3.2", "peers", "sb3")],
+    "td3": [("Stable-Baselines3 2.3.2", "peers", "sb3"), ("SBX 0.28.0", "sbx", "sbx")],
 }  # fmt: skip
 
 

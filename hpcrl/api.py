@@ -420,7 +420,7 @@ def report(
         UsageError: the dataset or the study does not exist, or the study is not named and the dataset has several.
         HpcrlError: packages of ``hpcrl[report]`` are missing, or the report cannot be written.
     """
-    from hpcrl.environments.playing import play_anywhere
+    from hpcrl.environments.playing import filmed
     from hpcrl.report.write import write_report
     from hpcrl.spec.library import Library
 
@@ -429,7 +429,7 @@ def report(
     costs = None if usability is None else Path(usability)
     return write_report(
         Path(dataset), study, Path(output), tuple(figures), older, library, grid_intensity, costs,
-        tuple(Path(clip) for clip in videos), lambda file, plan, video: play_anywhere(file, plan, 1, 0, video),
+        tuple(Path(clip) for clip in videos), filmed,
     )  # fmt: skip
 
 

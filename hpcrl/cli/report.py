@@ -83,10 +83,9 @@ def command(
     if unknown := [part for part in formats if part not in FORMATS]:
         raise UsageError(f"--figures {unknown[0]}: no such format; {suggestion(unknown[0], FORMATS)}")
     if site:
-        for option, value in (("--baseline", baseline), ("--videos", videos)):
-            if value:
-                raise UsageError(f"{option}: is for a single report: leave out --site")
-        return _site(datasets, site, study, formats, paths, grid_intensity, usability)
+        if baseline:
+            raise UsageError("--baseline: is for a single report: leave out --site")
+        return _site(datasets, site, study, formats, paths, grid_intensity, usability, videos)
     if len(datasets) > 1:
         raise UsageError("expected one dataset, got several: write their reports with --site DIR")
     done = api.report(
@@ -129,11 +128,13 @@ def _site(
     paths: tuple[Path, ...],
     grid_intensity: float | None,
     usability: Path | None,
+    videos: tuple[Path, ...],
 ) -> int:
+    from hpcrl.environments.playing import filmed
     from hpcrl.report.site import write_site
     from hpcrl.spec.library import Library
 
-    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity, usability)
+    entries = write_site(datasets, site, study, formats, Library(paths), grid_intensity, usability, videos, filmed)
     print_table(
         ["study", "title", "report"],
         [[entry.section.study, entry.section.title, f"{entry.place}/"] for entry in entries],

@@ -48,6 +48,11 @@ def play_anywhere(
             raise HpcrlError(f"{error}; and {again}") from None
 
 
+def filmed(file: Path, plan: Path, video: VideoFile) -> Played:
+    """Film one episode of an agent, as :func:`play_anywhere` plays it: for the videos of a report."""
+    return play_anywhere(file, plan, 1, 0, video)
+
+
 def _play_with(python: Path, file: Path, episodes: int, seed: int, wanted: VideoFile | None) -> Played:
     words: list[str | Path] = [python, "-m", "hpcrl.rl.play", file.resolve()]
     words += ["--episodes", str(episodes), "--seed", str(seed)]

@@ -21,12 +21,13 @@ MEMORY_SMALL = 2.0  # GiB, which are not worth saving
 TIME_LOW = 0.1  # of the time limit, if that is more than
 TIME_SHORT = 10.0  # minutes
 OTHERS_BUSY = 0.15  # of the whole machine, used by others
+OTHERS_SHORT = 1.0  # seconds of a run: in less, the kernel's counters of the machine tell too little
 START_LONG = 0.5  # of the wall time, before the first step
 _MOST_NAMES = 3
 _KEYS = ["cluster", "what", "where"]  # of a configuration in one place
 _USED = (
     "cpus", "nodes", "hosts", "overcommit", "tasks", "gpus", "cpu_utilisation", "gpu_percent", "memory_mib", "memory", "time_limit", "wall_time", "cpu_seconds",
-    "threads", "machine_cpu_percent", "setup_time", "compile_time", "crowded",
+    "sampler_cpu_seconds", "threads", "machine_cpu_percent", "setup_time", "compile_time", "crowded",
 )  # fmt: skip
 
 _TEXTS = {
@@ -112,8 +113,13 @@ def _wasted(group: pd.DataFrame) -> Iterator[_Waste]:
     limit, longest = float(first["time_limit"]) / 60, float(group["wall_time"].max()) / 60
     if limit > TIME_SHORT and longest < TIME_LOW * limit:
         yield _Waste("time", longest, limit)
-    own = group["cpu_seconds"] / (group["wall_time"] * group["threads"] * hosts(group))
-    if (others := float((group["machine_cpu_percent"] / 100 - own).mean())) > OTHERS_BUSY:
+    own = (group["cpu_seconds"] + group["sampler_cpu_seconds"].fillna(0)) / (
+        group["wall_time"] * group["threads"] * hosts(group)
+    )
+    if (
+        group["wall_time"].mean() >= OTHERS_SHORT
+        and (others := float((group["machine_cpu_percent"] / 100 - own).mean())) > OTHERS_BUSY
+    ):
         yield _Waste("others", others)
     before = (group["setup_time"].fillna(0) + group["compile_time"].fillna(0)) / group["wall_time"]
     if (start := float(before.mean())) > START_LONG:

@@ -116,11 +116,16 @@ class Runs:
                 (configuration.place, self.in_place(self.places[configuration.place])),
             ):
                 if named and not where.any():
-                    return f"no run on {named}"
+                    return f"no run on {named}{self._device_of(named)}"
             return f"{name} was not run"
         if (different := len(rows[["cluster", "what", "where"]].drop_duplicates())) > 1:
             return f"{name} means {different} configurations of this study"
         return rows
+
+    def _device_of(self, place: str) -> str:
+        """Return a GPU in words, if it belongs to a place whose name does not say it."""
+        known = self.places.get(place)
+        return ", on a GPU" if known and known.device == "gpu" and "GPU" not in place else ""
 
     def apart(self, one: Configuration, other: Configuration, measure: Measure) -> str:
         """Say that two configurations ran on different kinds of machines, so that a difference may be theirs; "" otherwise.

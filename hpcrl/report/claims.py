@@ -203,9 +203,10 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
         return ""
     replaced, names = dict(runs.places), []
     for place, other in runs.claims.stand_ins.items() if claim.stand_ins else ():
-        rows = runs.rows[runs.in_place(other)]
-        if place in _places(claim, runs) and len(rows) and not runs.in_place(runs.places[place]).any():
-            replaced[place] = other
+        there = Runs(runs.claims, runs.rows, runs.busy, {**runs.places, place: other}, runs.clusters)
+        meant = [there.of(each) for each in _meant(claim, runs) if each.place == place]
+        if any(map(len, meant)) and not runs.in_place(runs.places[place]).any():
+            replaced[place], rows = other, pd.concat(meant)
             names.append(f"{listed(sorted(set(rows['what' if other.settings else 'where'])))} for {place}")
     own = None
     if names and not isinstance(test, Reaches | Fails):
@@ -234,10 +235,11 @@ def _substitutes(claim: Claim, runs: Runs) -> dict[str, tuple[str]]:
     return {name: (cluster,) for name, cluster in zip(missing, free, strict=False)}
 
 
-def _places(claim: Claim, runs: Runs) -> set[str]:
+def _meant(claim: Claim, runs: Runs) -> list[Configuration]:
+    """Return the configurations that a claim compares or counts."""
     test = claim.shown_by
     if isinstance(test, Reaches | Fails | Within):
-        return {configuration.place for configuration in _configurations(test, runs)}
+        return _configurations(test, runs)
     if isinstance(test, Untestable):
-        return set()
-    return {configuration.place for pair in runs.claims.pairs(test) for configuration in pair}
+        return []
+    return [configuration for pair in runs.claims.pairs(test) for configuration in pair]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +15,7 @@ from hpcrl.report.page import render
 from hpcrl.report.renderer import Renderer
 from hpcrl.report.sections import Section
 from hpcrl.report.usability import to_csv, usability_table
+from hpcrl.report.videos import Player, clips, plans_by_id
 from hpcrl.report.write import claims_notes, make_sections, read_cells, studies_of, write_files, write_page
 from hpcrl.spec.library import Library
 
@@ -40,6 +41,8 @@ def write_site(
     library: Library | None = None,
     grid_intensity: float | None = None,
     usability: Path | None = None,
+    videos: tuple[Path, ...] = (),
+    play: Player | None = None,
 ) -> list[Entry]:
     """Write `output/index.html`, and for each study `output/PLACE/index.html` with its tables; return the studies.
 
@@ -50,18 +53,20 @@ def write_site(
         study: only this one of each dataset.
         grid_intensity: grams of CO2 equivalent per kilowatt-hour, to estimate emissions.
         usability: a file of `hpcrl env measure`, for the index's table of what a framework costs its user.
+        videos: plan directories whose trained agents are filmed by `play`, for the studies that have their cells.
 
     Raises:
         UsageError: a dataset or the study does not exist, two datasets of one name have the same study, or `usability` is not such a file.
         HpcrlError: the site cannot be written.
     """
     library = library or Library()
+    plans = plans_by_id(videos)
     measured = None if usability is None else read_usability(usability)
     once = {dataset.resolve(): dataset for dataset in datasets}
     every = [(dataset, read_cells(dataset, study)) for dataset in once.values()]
     with Renderer() as renderer:
         renderer.begin()
-        entries = _write_studies(every, study, output, formats, library, grid_intensity, renderer)
+        entries = _write_studies(every, study, output, formats, library, grid_intensity, renderer, plans, play)
     costs = None if measured is None else usability_table(measured)
     write_atomically(output / "index.html", render(library, [], template="site", usability=costs, entries=entries))
     if measured is not None:
@@ -77,6 +82,8 @@ def _write_studies(
     library: Library,
     grid_intensity: float | None,
     renderer: Renderer,
+    plans: Mapping[str, Path],
+    play: Player | None,
 ) -> list[Entry]:
     names = [name for dataset, cells in every for name in studies_of(dataset, cells, study)]
     places: list[str] = []
@@ -90,8 +97,10 @@ def _write_studies(
                     f"{dataset}: another dataset with this name has a study {section.study!r}, too: rename one of the directories"
                 )
             places.append(place)
-            trouble = write_page(output / place / "index.html", renderer, [section], library)
             own = cells[cells["study"] == section.study]
+            if play and own["plan"].isin(list(plans)).any():
+                section = replace(section, videos=clips(own, plans, play))
+            trouble = write_page(output / place / "index.html", renderer, [section], library)
             missing = write_files(section, own, output / place, formats, renderer)
             told = tuple(claims_notes([section], library))
             entries.append(Entry(section, place, trouble or missing, told, dataset.resolve().name if several else ""))

@@ -251,6 +251,18 @@ class Memory(Protocol):
     ) -> None:
         """Store a transition; `ended`: terminated or truncated. Those of one `stream` follow each other."""
 
+    def add_block(
+        self,
+        observations: Observations,
+        actions: Actions,
+        rewards: NDArray[np.floating[Any]],
+        following: Observations,
+        terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+        stream: int,
+    ) -> None:
+        """Store transitions (n, ...) of one stream, in their order: the same as that many calls of :meth:`add`."""
+
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw a batch at an environment step."""
 

@@ -1,7 +1,7 @@
 """Running means and variances of observations and of discounted returns, in NumPy's arrays or JAX's.
 
 The formulae are those of OpenAI Baselines' and Stable-Baselines3's VecNormalize; here the moments change between rollouts only,
-so that a policy acts, learns and is evaluated on the same scale.
+so that a policy learns on the scale on which it acted. An evaluation after a rollout has the next one's scale.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def play(agent: Agent, episodes: int = 10, seed: int = 0, wanted: VideoFile | No
 def _environment(agent: Agent, drawn: bool) -> Any:
     name = agent.environment
     make = partial(gymnasium_environment, name, agent.max_episode_steps, agent.options)
-    if drawn and is_mujoco(name):
+    if drawn and is_mujoco(name) and find_spec("mujoco"):
         choose_gl()  # before mujoco is imported
     try:
         environment = make()

@@ -1,4 +1,4 @@
-"""The newest attempt of each cell of a plan, and its state (:mod:`hpcrl.submit.judging`)."""
+"""The newest attempt of each cell of a plan, and its state (:mod:`hpcrl.schedulers.judging`)."""
 
 from __future__ import annotations
 

@@ -18,13 +18,14 @@ from PIL import Image
 import hpcrl as package
 from hpcrl import api
 from hpcrl.catalogue.algorithms.dqn import Settings
+from hpcrl.catalogue.algorithms.td3 import Settings as Td3Settings
 from hpcrl.environments import playing
 from hpcrl.environments.build import MARKER
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import agent_file, read_plan
 from hpcrl.rl.agents import Agent
 from hpcrl.rl.evaluation import start_seeds
-from hpcrl.rl.interfaces import Space
+from hpcrl.rl.interfaces import Algorithm, Space
 from tests.builders import built_environment, cells_of, command_study, dqn_study, planned, run_task
 from tests.conftest import Shown
 from tests.rl.builders import first_weights, made_of
@@ -279,21 +280,31 @@ def test_what_this_python_lacks_the_environment_of_the_cell_may_have(
         api.play("copy", cell)
 
 
+ROBOT = Space(4, 1, bounds=((-3.0, 3.0),))
+
+
 @pytest.mark.slow
-def test_the_box_slider_is_filmed_in_the_environment_of_its_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workload = {**dqn_study()["workload"], "environment": "BoxSlider64-v0", "hyperparameters": {"total_steps": 100}}
-    plan = planned(tmp_path / "p", dqn_study(workload=workload))
+@pytest.mark.parametrize(
+    ("environment", "algorithm", "part", "most", "shape"),
+    [
+        ("BoxSlider64-v0", made_of("dqn", Settings(hidden=(8,)), Space(64 * 64 * 3, 25, channels=3)), "online", 80, (64, 64, 3)),
+        ("InvertedPendulum-v5", made_of("td3", Td3Settings(hidden=(8,)), ROBOT), "actor", 1000, (320, 320, 3)),
+    ],
+)  # fmt: skip
+def test_what_mujoco_draws_is_filmed_in_the_environment_of_its_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    environment: str, algorithm: Algorithm, part: str, most: int, shape: tuple[int, int, int],
+) -> None:  # fmt: skip
+    training = {"algorithm": algorithm.name, "environment": environment, "hyperparameters": {"total_steps": 100}}
+    plan = planned(tmp_path / "p", dqn_study(workload=training))
     environment_of(plan, tmp_path / "environments", str(built_environment("torch").path / "bin/python"))
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    algorithm = made_of("dqn", Settings(hidden=(8,)), Space(64 * 64 * 3, 25, channels=3))
     cell = only_cell(plan)
-    agent = Agent(algorithm, first_weights(algorithm)["online"], None, "BoxSlider64-v0", origin={"cell": cell})
+    agent = Agent(algorithm, first_weights(algorithm)[part], None, environment, origin={"cell": cell})
     agent.save(agent_file(plan, cell, "best"))
     done = api.play(plan, cell, episodes=1, video=tmp_path / "a.gif")
-    assert 1 <= done.lengths[0] <= 80 and done.images == done.lengths[0] + 1
-    first = images_of(tmp_path / "a.gif")[0][0]
-    assert first.shape == (64, 64, 3)
-    assert first.std() > 5
+    images = images_of(tmp_path / "a.gif")
+    assert 1 <= done.lengths[0] <= most and done.images == done.lengths[0] + 1
+    assert images[0][0].shape == shape
+    assert images[0][0].std() > 5
     assert os.environ.get("MUJOCO_GL") is None

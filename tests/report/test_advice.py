@@ -15,7 +15,7 @@ def cells(**changes: Any) -> pd.DataFrame:
     row = {
         "cluster": "c", "what": "torch eager", "where": "2 cores", "outcome": "completed", "cpus": 2, "tasks": 1, "overcommit": False, "nodes": 1, "hosts": float("nan"), "gpus": 0,
         "cpu_utilisation": 0.9, "gpu_percent": float("nan"), "memory_mib": 4096, "memory": 2.0 * GIB, "time_limit": 3600,
-        "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "threads": 4.0, "crowded": False, "setup_time": 3.0,
+        "wall_time": 2000.0, "machine_cpu_percent": 50.0, "cpu_seconds": 3600.0, "sampler_cpu_seconds": 2.0, "threads": 4.0, "crowded": False, "setup_time": 3.0,
         "compile_time": 1.0, "resumed_step": float("nan"),
     }  # fmt: skip
     return pd.DataFrame([row | changes] * 2)
@@ -56,6 +56,15 @@ def test_what_is_wasted_is_named(changes: dict[str, Any], text: str) -> None:
         {"memory": 1.0 * GIB, "nodes": 2, "tasks": 2, "cpu_seconds": 7200.0},  # a quarter of what one of two nodes has
         {"nodes": 2, "tasks": 2, "cpu_seconds": 7200.0, "machine_cpu_percent": 50.0},  # of both nodes
         {"nodes": 2, "hosts": 1, "tasks": 2},  # which are one machine
+        {"machine_cpu_percent": 95.0, "sampler_cpu_seconds": 3200.0},  # hpcrl's own
+        {
+            "machine_cpu_percent": 95.0,
+            "wall_time": 0.5,
+            "time_limit": 600,
+            "cpu_seconds": 0.9,
+            "setup_time": 0.1,
+            "compile_time": 0.0,
+        },
     ],
 )
 def test_small_things_are_left_alone(changes: dict[str, Any]) -> None:

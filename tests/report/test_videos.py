@@ -104,9 +104,20 @@ def test_a_study_has_no_more_videos_than_are_said(monkeypatch: pytest.MonkeyPatc
     assert found.missing == ["1 more configurations: the page has at most 24 videos of a study"]
 
 
-def test_a_site_and_a_directory_that_is_no_plan_are_refused(plan: Path, hpcrl: Callable[..., Shown]) -> None:
-    shown = hpcrl("report", plan.parent / "d", "--site", plan.parent / "s", "--videos", plan)
-    assert (shown.code, "--videos: is for a single report" in shown.err) == (2, True)
+def test_a_site_has_videos_where_a_study_has_cells_of_the_plan(plan: Path, hpcrl: Callable[..., Shown]) -> None:
+    other = planned(plan.parent / "q", dqn_study(seeds=1, name="without"))
+    write_record(other, cells_of(other)[0], final_score=1.0)
+    collect([other], plan.parent / "e", no_slurm())
+    site = plan.parent / "s"
+    shown = hpcrl("report", plan.parent / "d", plan.parent / "e", "--site", site, "--videos", plan)
+    assert shown.code == 0, shown.err
+    pages = {page.parent.name: page.read_text() for page in site.glob("*/index.html")}
+    (filmed,) = pages.keys() - {"without"}
+    assert pages[filmed].count("data:image/gif;base64,") == 2
+    assert "data:image/gif" not in pages["without"] and "Not filmed" not in pages["without"]
+
+
+def test_a_directory_that_is_no_plan_is_refused(plan: Path, hpcrl: Callable[..., Shown]) -> None:
     shown = hpcrl("report", plan.parent / "d", "--videos", plan.parent / "d")
     assert (shown.code, "is not a plan directory" in shown.err) == (2, True)
 

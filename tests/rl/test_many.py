@@ -246,7 +246,7 @@ def test_environments_of_rainbow_share_the_noise_of_a_step(settings: Any) -> Non
 
 @pytest.mark.parametrize("counts", [[3, 4, 2, 5, 7], [12, 1, 30]])
 def test_storing_many_is_storing_each(counts: list[int]) -> None:
-    one, many = Replay(7, 2), Replay(7, 2)
+    one, many, blocks = Replay(7, 2), Replay(7, 2), Replay(7, 2)
     draw = np.random.default_rng(0)
     for count in counts:
         parts = (
@@ -255,10 +255,12 @@ def test_storing_many_is_storing_each(counts: list[int]) -> None:
             draw.random(count) < 0.5,
         )  # fmt: skip
         many.add_many(*parts)
+        blocks.add_block(parts[0], parts[1], parts[2].astype(np.float64), *parts[3:], parts[4], 3)
         for row in zip(*parts, strict=True):
             one.add(*row)
         for name, array in one.state().items():
             np.testing.assert_array_equal(array, many.state()[name])
+            np.testing.assert_array_equal(array, blocks.state()[name])
 
 
 @pytest.mark.parametrize(

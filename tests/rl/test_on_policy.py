@@ -242,23 +242,27 @@ def test_observations_and_rewards_get_a_common_scale() -> None:
     np.testing.assert_array_equal(again.observations(observations), scales.observations(observations))
 
 
-def test_ranks_have_one_scale() -> None:
-    """The moments are those of the rows of all ranks: here the other rank sees the same rows, moved by 2."""
+@pytest.mark.parametrize(("centre", "spread"), [(0.0, 1.0), (1000.0, 0.02)])
+def test_ranks_have_one_scale(centre: float, spread: float) -> None:
+    """The moments are those of the rows of all ranks: here the other rank sees the same rows, moved by twice their spread."""
 
     class Other(Rank):
         def mean_array(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-            mean = values + 1 if self.calls % 2 == 0 else values + self.first + 2
-            self.first, self.calls = (2 * values if self.calls % 2 == 0 else self.first), self.calls + 1
-            return mean
+            self.calls += 1
+            return (
+                values + np.float32(spread) if self.calls % 2 else values
+            )  # the squares about the common mean are equal
 
     other = Other(0)
-    other.calls, other.first = 0, np.zeros(2, np.float32)
-    scales = Scales(2, 4, replace(SMALL, normalize_observations=True), other)
-    rows = np.random.default_rng(0).normal(size=(12, 4, 2)).astype(np.float32)
-    scales.learn(rows)
-    whole = np.concatenate([rows.reshape(-1, 2), rows.reshape(-1, 2) + 2])
-    shown = scales.observations(rows[0])
-    np.testing.assert_allclose(shown, (rows[0] - whole.mean(0)) / whole.std(0), atol=1e-3)
+    other.calls = 0
+    settings = replace(SMALL, normalize_observations=True)
+    scales, alone = Scales(2, 4, settings, other), Scales(2, 8, settings, None)
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        rows = (centre + spread * draw.normal(size=(12, 4, 2))).astype(np.float32)
+        scales.learn(rows)
+        alone.learn(np.concatenate([rows, rows + np.float32(2 * spread)], 1))
+    np.testing.assert_allclose(scales.observations(rows), alone.observations(rows), atol=1e-2)
 
 
 def test_policies_act_and_learn_on_the_scale_of_their_observations() -> None:

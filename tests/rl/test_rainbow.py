@@ -156,6 +156,24 @@ def test_windows_end_with_their_episode() -> None:
 
 
 @pytest.mark.parametrize("capacity", [7, 1_000])
+def test_a_block_is_its_transitions_one_after_another(capacity: int) -> None:
+    draw, settings = np.random.default_rng(0), replace(SMALL, n_step=3, gamma=0.9)
+    blocks, single = (NStepReplay(capacity, 2, settings) for _ in range(2))
+    for number, count in enumerate([1, 12, 0, 30, 2, 5]):
+        shown, following = (draw.normal(size=(count, 2)).astype(np.float32) for _ in range(2))
+        actions, rewards, terminated = draw.integers(0, 9, count), draw.normal(size=count), draw.random(count) < 0.2
+        ended = terminated | (draw.random(count) < 0.1)
+        blocks.add_block(shown, actions, rewards, following, terminated, ended, number % 2)
+        for index in range(count):
+            parts = shown[index], int(actions[index]), float(rewards[index]), following[index]
+            single.add(*parts, bool(terminated[index]), bool(ended[index]), number % 2)
+    state = blocks.state()
+    assert state.keys() == single.state().keys()
+    for name, array in single.state().items():
+        np.testing.assert_array_equal(array, state[name])
+
+
+@pytest.mark.parametrize("capacity", [7, 1_000])
 def test_windows_are_of_one_environment(capacity: int) -> None:
     """Five environments that step together, whose episodes end at different times, against each of them alone."""
     draw, settings = np.random.default_rng(0), replace(SMALL, n_step=3, gamma=0.9)

@@ -136,8 +136,16 @@ def learner(
             learn = loop._learn
             loop._learn = lambda: (time.sleep(lasts), learn())
     memory: Any = loop._updates.memory
-    add = memory.add
+    add, add_block = memory.add, memory.add_block
     memory.add = lambda *given: (seen(*given), add(*given))[1]
+
+    def seen_block(*given: Any) -> None:
+        *columns, stream = given
+        for transition in zip(*columns, strict=True):
+            seen(*transition, stream)
+        add_block(*given)
+
+    memory.add_block = seen_block
     if world is None:  # the explorer has the method itself
         loop._explorer._store = memory.add
     most = case.get("stop_at", math.inf)

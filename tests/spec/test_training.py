@@ -139,6 +139,17 @@ def test_settings_with_which_nothing_is_learned_are_refused(
     assert fault_of(tmp_path, content, name) == f"workload.hyperparameters.{name}: expected {expected}"
 
 
+def test_a_minibatch_of_one_transition_has_no_advantage_to_learn_from(tmp_path: Path) -> None:
+    content = study()
+    content["workload"]["algorithm"] = "ppo"
+    content["workload"]["hyperparameters"] |= {"minibatch_size": 1, "total_steps": 512}
+    assert fault_of(tmp_path, content, "minibatch_size") == (
+        "workload.hyperparameters.minibatch_size: 1: expected at least 2: normalize_advantages makes the advantage of a single transition 0"
+    )
+    content["workload"]["hyperparameters"] |= {"normalize_advantages": False}
+    Study.model_validate(content)
+
+
 def test_a_learning_rate_may_fall_to_0() -> None:
     Study.model_validate(study(final_learning_rate=0.0))
 

@@ -51,6 +51,11 @@ def fault(settings: Settings, ranks: int) -> tuple[str, str] | None:
             f"{settings.minibatch_size}: expected a divisor of a rollout, which is environments x rollout_steps = "
             f"{settings.environments} x {settings.rollout_steps} = {rollout} transitions"
         )
+    if settings.normalize_advantages and settings.minibatch_size == 1:
+        return (
+            "minibatch_size",
+            "1: expected at least 2: normalize_advantages makes the advantage of a single transition 0",
+        )
     if settings.environments % ranks or settings.minibatch_size % ranks:
         name = "environments" if settings.environments % ranks else "minibatch_size"
         return name, (

@@ -58,11 +58,15 @@ class Scales:
     def _take_in(self, name: str, rows: Floats) -> None:
         batch = moments_of(rows)
         if self._collective:
-            parts = (batch.mean, batch.variance + batch.mean**2)
-            means = [self._collective.average_array(np.atleast_1d(part)).reshape(part.shape) for part in parts]
-            count = np.float32(len(rows) * self._collective.ranks)
-            batch = Moments(means[0], means[1] - means[0] ** 2, count)
+            mean = self._average(batch.mean)
+            # The mean of squares minus the square of the mean would lose a variance that is small beside the mean.
+            variance = self._average(batch.variance + (batch.mean - mean) ** 2)
+            batch = Moments(mean, variance, np.float32(len(rows) * self._collective.ranks))
         self._moments[name] = merged(self._moments[name], batch)
+
+    def _average(self, values: Any) -> Any:
+        assert self._collective
+        return self._collective.average_array(np.atleast_1d(values)).reshape(np.shape(values))
 
     def state(self) -> checkpoint.NamedArrays:
         """Return the moments. Episodes are not continued, nor their returns."""

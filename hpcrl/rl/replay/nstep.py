@@ -75,6 +75,26 @@ class NStepReplay:
             windows += self._complete(shown, action, reward, after, over, last, stream)
         self._store(windows)
 
+    def add_block(
+        self,
+        observations: NDArray[np.float32],
+        actions: NDArray[np.int64],
+        rewards: NDArray[np.floating[Any]],
+        following: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+        stream: int,
+    ) -> None:
+        """Take transitions (n, ...) of one stream, in their order: the same as that many calls of :meth:`add`.
+
+        The arrays must not be used again: a window keeps its first observation.
+        """
+        columns = (observations, actions.tolist(), rewards.tolist(), following, terminated.tolist(), ended.tolist())
+        windows: list[_Complete] = []
+        for shown, action, reward, after, over, last in zip(*columns, strict=True):
+            windows += self._complete(shown, action, reward, after, over, last, stream)
+        self._store(windows)
+
     def _complete(
         self,
         observation: NDArray[np.float32],

@@ -67,6 +67,19 @@ class Replay:
         self._next = (self._next + count) % capacity
         self.size = min(self.size + count, capacity)
 
+    def add_block(
+        self,
+        observations: Observations,
+        actions: Actions,
+        rewards: NDArray[np.floating[Any]],
+        following: Observations,
+        terminated: NDArray[np.bool_],
+        ended: NDArray[np.bool_],
+        stream: int,
+    ) -> None:
+        """Store transitions (n, ...) of one stream, in their order: the same as that many calls of :meth:`add`."""
+        self.add_many(observations, actions, rewards.astype(np.float32), following, terminated)
+
     def sample(self, count: int, generator: np.random.Generator, step: int = 0) -> Arrays:
         """Draw `count` transitions uniformly, with replacement.
 

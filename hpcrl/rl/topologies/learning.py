@@ -14,7 +14,7 @@ from hpcrl.rl.loops.acting import make_actor
 from hpcrl.rl.loops.updating import Updates
 from hpcrl.rl.runs import Run
 from hpcrl.rl.topologies.ports import PairLearner, Patience, PostedLearner, RankGone, StarLearner
-from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, Block, WeightsMessage
+from hpcrl.rl.topologies.wire import ALL, COMPLETED, FIELDS, GOING, PREEMPTED, Block, WeightsMessage
 from hpcrl.rl.weights import pack
 
 # An asynchronous actor may have sent this many blocks that were not answered.
@@ -105,15 +105,14 @@ class LearnerLoop:
                 f"{account.version}, the learner {self.version}: versions only grow"
             )
         self._switch("replay")
-        add, before, stream = self._updates.memory.add, self.step, block["actor"]
-        rewards, lasts = rows["reward"].tolist(), rows["ended"].tolist()
-        fields = (rows["observation"], rows["action"].tolist(), rewards, rows["following"], rows["terminated"].tolist())
-        for observation, action, reward, following, terminated, ended in zip(*fields, lasts, strict=True):
-            add(observation, action, reward, following, terminated, ended, stream)
+        before = self.step
+        observations, actions, rewards, following, terminated, ended = (rows[name] for name in FIELDS)
+        self._updates.memory.add_block(observations, actions, rewards, following, terminated, ended, block["actor"])
+        for reward, last in zip(rewards.tolist(), ended.tolist(), strict=True):
             self.step += 1
             account.value += reward
             account.length += 1
-            if ended:
+            if last:
                 self.episodes += 1
                 self._run.reporter.episode(self.step, account.value, account.length)
                 account.value, account.length = 0.0, 0
