@@ -17,7 +17,7 @@ from hpcrl.report.axes import of_algorithms, values
 from hpcrl.report.baseline import Change
 from hpcrl.report.claims import Verdict, verdicts
 from hpcrl.report.comparison import Table, for_page
-from hpcrl.report.design import counted, display, spread
+from hpcrl.report.design import counted, display, enumerated, spread
 from hpcrl.report.figures import Figures, figures
 from hpcrl.report.figures.papers.data import PaperTable, asked_of
 from hpcrl.report.figures.search import figures as search_figures
@@ -304,9 +304,13 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 
 
 def _said(rows: pd.DataFrame, column: str) -> list[tuple[str, str]]:
-    """Return the text of a column for each configuration, with its place if ranks average."""
-    pairs = set()
+    """Return each text of a column with the configurations that have it, of many only their number; with their place if ranks average."""
+    have: dict[str, set[str]] = {}
     for row in rows[rows[column].notna()][["what", "parallelism", column]].drop_duplicates().to_dict("records"):
         who = f"{row['what']}, {display(row['parallelism'])}" if column == "collective" else row["what"]
-        pairs.add((str(who), str(row[column])))
-    return sorted(pairs)
+        have.setdefault(str(row[column]), set()).add(str(who))
+    few = {
+        text: enumerated(sorted(names)) if len(names) <= _MOST_NAMES else f"{len(names)} configurations"
+        for text, names in have.items()
+    }
+    return sorted((names, text) for text, names in few.items())

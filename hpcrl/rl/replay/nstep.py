@@ -91,8 +91,8 @@ class NStepReplay:
         """
         columns = (observations, actions.tolist(), rewards.tolist(), following, terminated.tolist(), ended.tolist())
         windows: list[_Complete] = []
-        for shown, action, reward, after, over, last in zip(*columns, strict=True):
-            windows += self._complete(shown, action, reward, after, over, last, stream)
+        for shown, action, reward, then, over, last in zip(*columns, strict=True):
+            windows += self._complete(shown, action, reward, then, over, last, stream)
         self._store(windows)
 
     def _complete(
