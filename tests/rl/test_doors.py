@@ -208,8 +208,12 @@ def test_the_best_return_is_that_of_the_best_of_all_episodes(limit: int, bumping
         assert known[agent, goal] == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.parametrize("kept", [2**24, 0])
 @pytest.mark.parametrize("options", VARIANTS)
-def test_arrays_are_as_many_single_environments(options: dict[str, Any]) -> None:
+def test_arrays_are_as_many_single_environments(
+    options: dict[str, Any], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcrl.rl.envs.doors_arrays._KEPT", kept)  # 0: observations are drawn at each step
     count, draw = 33, np.random.default_rng(0)
     make = partial(gymnasium_environment, "Doors-v0", 60, options)
     single, arrays = SyncEnvironments([make() for _ in range(count)]), of_environment(make(), count)

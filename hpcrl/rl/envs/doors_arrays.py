@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcrl.rl.envs.doors import AGENT, FREE, GOAL, field
+from hpcrl.rl.envs.doors import AGENT, GOAL, MOVES, field
 from hpcrl.rl.interfaces import Transitions
 
 _DRAWN = 64  # starts that are drawn at once for an environment
+_KEPT = 2**24  # numbers of all observations, up to which they are kept
 
 
 class DoorsArrays:
@@ -32,58 +33,64 @@ class DoorsArrays:
     ) -> None:
         made = field(size, doors)
         self.count, self._limit, self._size, self._same_column = count, limit, size, same_column
-        # Flat tables: `take` of one index is the fastest look-up.
-        self._cells, self._after, self._distances = made.cells.astype(dtype), made.after.ravel(), made.distances.ravel()
-        self._tried = made.tried.ravel() if reward_bumping else None
-        self._rows = np.arange(count) * size**2  # where the grid of each environment begins
+        # A state is place * size + goal. Flat tables of (state, action): with few environments a step costs its number of calls.
+        goals = np.arange(size)[:, None]
+        after, rewarded = made.after[:, None], (made.tried if reward_bumping else made.after)[:, None]
+        self._after = (after.astype(np.int64) * size + goals).ravel()
+        self._rewards = (made.distances[:, :, None] - made.distances[rewarded, goals]).ravel()
+        self._terminated = (after == goals).ravel()
+        self._cells, self._kept = made.cells.astype(dtype), None
+        if size**5 <= _KEPT:
+            self._kept = self._observed(np.arange(size**3))
 
     def reset(self, seeds: Sequence[int]) -> NDArray[Any]:
         self._random = [np.random.default_rng(seed) for seed in seeds]
         self._starts = np.empty((self.count, _DRAWN, 2), np.int64)
         self._used = np.full(self.count, _DRAWN)
-        self._places, self._goals = (np.empty(self.count, np.int64) for _ in range(2))
-        self._lengths = np.zeros(self.count, np.int64)
-        self._observations: NDArray[Any] = np.empty((self.count, self._size**2), self._cells.dtype)
-        self._restart(self._observations, np.arange(self.count))
-        self._to_goal = self._distances.take(self._places * self._size + self._goals)
-        return self._observations
+        self._states = np.empty(self.count, np.int64)
+        self._time, self._limits = (
+            0,
+            np.empty(self.count, np.int64),
+        )  # steps so far, and at which of them an episode is cut
+        self._restart(np.arange(self.count))
+        return self._observed(self._states)
 
     def step(self, actions: NDArray[np.int64]) -> Transitions:
-        moved = self._places * 5 + actions
-        after = self._after.take(moved)
-        distances = self._distances.take(after * self._size + self._goals)
-        rewarded = distances
-        if self._tried is not None:
-            rewarded = self._distances.take(self._tried.take(moved) * self._size + self._goals)
-        rewards = self._to_goal - rewarded
-        terminated = after == self._goals
-        last = self._observations.copy()
-        flat = last.reshape(-1)
-        flat[self._rows + self._places], flat[self._rows + after] = FREE, AGENT
-        self._places, self._to_goal = after.astype(np.int64), distances
-        self._lengths += 1
-        ended = terminated | (self._lengths >= self._limit)
-        observations = last
-        if ended.any():
+        moved = self._states * len(MOVES) + actions
+        self._states = self._after.take(moved)
+        ended = terminated = self._terminated.take(moved)
+        observations = last = self._observed(self._states)
+        self._time += 1
+        if self._time >= self._next_limit:
+            ended = terminated | (self._limits <= self._time)
+        if np.count_nonzero(ended):  # faster than `any`
             observations = last.copy()
             chosen = np.flatnonzero(ended)
-            self._restart(observations, chosen)
-            self._to_goal[chosen] = self._distances.take(self._places[chosen] * self._size + self._goals[chosen])
-        self._observations = observations
-        return Transitions(observations, rewards, terminated, ended, last)
+            self._restart(chosen)
+            observations[chosen] = self._observed(self._states[chosen])
+        return Transitions(observations, self._rewards.take(moved), terminated, ended, last)
 
-    def _restart(self, observations: NDArray[Any], chosen: NDArray[np.int64]) -> None:
+    def _observed(self, states: NDArray[np.int64]) -> NDArray[Any]:
+        """Return new observations (n, size^2) of the states (n,)."""
+        if self._kept is not None:
+            return self._kept.take(states, axis=0)
+        observations = np.repeat(self._cells[None], len(states), axis=0)
+        places, goals = np.divmod(states, self._size)
+        rows = np.arange(len(states))
+        observations[rows, goals], observations[rows, places] = GOAL, AGENT
+        return observations
+
+    def _restart(self, chosen: NDArray[np.int64]) -> None:
         """Begin an episode in the chosen environments."""
         for index in chosen[self._used[chosen] == _DRAWN].tolist():
             self._starts[index] = self._random[index].integers(self._size, size=(_DRAWN, 2))
             self._used[index] = 0
         agents, goals = self._starts[chosen, self._used[chosen]].T
         self._used[chosen] += 1
-        self._lengths[chosen] = 0
-        self._goals[chosen] = goals = agents if self._same_column else goals
-        self._places[chosen] = places = (self._size - 1) * self._size + agents
-        observations[chosen] = self._cells
-        observations[chosen, goals], observations[chosen, places] = GOAL, AGENT
+        goals = agents if self._same_column else goals
+        self._states[chosen] = ((self._size - 1) * self._size + agents) * self._size + goals
+        self._limits[chosen] = self._time + self._limit
+        self._next_limit = int(self._limits.min())
 
     def close(self) -> None:
         """Do nothing: there are no processes."""
