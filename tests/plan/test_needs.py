@@ -134,3 +134,18 @@ def test_a_gl_library_that_mujoco_does_not_know_is_noted(name: str, told: bool) 
     notes = drawing_notes(Library([]).cluster("workstation"), [name], {"MUJOCO_GL": "elg"})
     assert len(notes) == told
     assert all("MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw" in note for note in notes)
+
+
+@pytest.mark.parametrize(("name", "told"), [("HalfCheetah-v5", True), ("CartPole-v1", False)])
+def test_a_gl_library_that_is_not_here_is_noted_also_where_nothing_is_drawn(
+    name: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offscreen, "_LIBRARIES", {"egl": "libnone-1.so", "osmesa": "libc.so.6"})
+    here = Library([]).cluster("workstation")
+    assert drawing_notes(here, [name], {"MUJOCO_GL": "osmesa"}) == []
+    notes = drawing_notes(here, [name], {"MUJOCO_GL": "egl"})
+    assert len(notes) == told
+    assert all(
+        "MUJOCO_GL is egl, and libnone-1.so cannot be loaded, so that MuJoCo cannot be imported" in note
+        for note in notes
+    )

@@ -15,6 +15,7 @@ _LIBRARIES = {"egl": "libEGL.so.1", "osmesa": "libOSMesa.so.8"}
 # Other values that MuJoCo knows: those that draw on a screen, and those that draw nothing.
 _ON_SCREEN = ("glfw", "glx", "enable", "enabled", "on", "true", "1")
 _OFF = ("disable", "disabled", "off", "false", "0")
+_INSTALL = "install a GL library (Debian: libegl1, libgl1 and libgl1-mesa-dri, or libosmesa6 with MUJOCO_GL=osmesa; conda: mesalib)"
 
 
 def choose_gl() -> str:
@@ -55,9 +56,12 @@ def fault_of_name(environment: str, variables: Mapping[str, str]) -> str | None:
     given = variables.get("MUJOCO_GL", "").lower().strip()
     own = OWN_ENVIRONMENTS.get(environment)
     concerned = own.drawn if own else is_mujoco(environment)
-    if not given or given in (*_LIBRARIES, *_ON_SCREEN, *_OFF) or not concerned:
+    if not given or given in (*_ON_SCREEN, *_OFF) or not concerned:
         return None
-    return f"MUJOCO_GL is {given}, and MuJoCo knows egl, osmesa and glfw: set it to one of them, or unset it"
+    if given not in _LIBRARIES:
+        return f"MUJOCO_GL is {given}, and MuJoCo knows egl, osmesa and glfw: set it to one of them, or unset it"
+    wrong = _fault_of(given, has_display=False)
+    return wrong and f"MUJOCO_GL is {given}, {wrong}, so that MuJoCo cannot be imported: unset it, or {_INSTALL}"
 
 
 def is_mujoco(environment: str) -> bool:
@@ -93,7 +97,4 @@ def _without_library() -> UsageError:
 
 def cannot_draw(reason: str) -> UsageError:
     """Return the error of an environment that has images, where nothing can draw them."""
-    return UsageError(
-        f"MuJoCo cannot draw images here: {reason}: install a GL library (Debian: libegl1, libgl1 and libgl1-mesa-dri, or "
-        "libosmesa6 with MUJOCO_GL=osmesa; conda: mesalib)"
-    )
+    return UsageError(f"MuJoCo cannot draw images here: {reason}: {_INSTALL}")
