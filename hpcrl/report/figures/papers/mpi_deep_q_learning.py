@@ -148,4 +148,4 @@ def _measured(done: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
 def _styled(rows: pd.DataFrame) -> pd.DataFrame:
     hues = colours([*PRINTED, "asynchronous", "collective", "pairwise", "model"])
     own = rows["colour"] if "colour" in rows else rows["what"]
-    return rows.assign(colour=own, hex=own.map(hues), dash=np.where(own == "model", "lazy", ""))
+    return rows.assign(colour=own, hex=own.map(hues), dash=np.where(own == "model", "best possible", ""))
