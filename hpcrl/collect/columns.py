@@ -14,10 +14,9 @@ from hpcrl.collect.reading import Array, RecordData
 from hpcrl.collect.summaries import Samples
 from hpcrl.formats.facts import RETURNS
 from hpcrl.formats.record import SAMPLE_LISTS
-from hpcrl.formats.tables import SCHEMAS
+from hpcrl.formats.tables import ROW_KEYS, SCHEMAS
 
 SERIES = ("episodes", "samples", "phases", "profiles")
-_KEYS = ("plan", "cell", "attempt", "rank", "node")
 # Times are kept to this part of a second. What is below is noise, and was a quarter of a dataset.
 _TICKS = numbers(np.array([2.0**20]))[0]
 _TRAIN, _EVALUATION, _VALUE = range(3)  # kinds of episodes
@@ -35,7 +34,7 @@ def tables(records: Sequence[RecordData], samples: Samples) -> Iterator[tuple[st
 def _table(table: str, heads: Sequence[dict[str, Any]], records: Array, columns: dict[str, pa.Array]) -> pa.Table:
     """Add the keys of each row's record as its first columns."""
     keys = {}
-    for name in _KEYS:
+    for name in ROW_KEYS:
         values = [head[name] for head in heads]
         if name == "rank":
             keys[name] = numbers(np.array(values, np.int64)[records])
@@ -123,7 +122,7 @@ def _profile_columns(records: Sequence[RecordData]) -> tuple[Array, dict[str, pa
             [profile.get("size" if field.name == "bytes" else field.name) for _, profile in profiles], field.type
         )
         for field in schema
-        if field.name not in _KEYS
+        if field.name not in ROW_KEYS
     }
     return np.array([number for number, _ in profiles], np.int64), columns
 

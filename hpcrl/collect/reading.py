@@ -12,36 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.collect.values import Values, checked_number
+from hpcrl.formats.fields import CODE, FOOTER, HEADER, NAMES, OPTIONAL, PROFILE, REQUIRED
 from hpcrl.formats.files import is_plain_name
 from hpcrl.formats.mappings import first_wrong_mapping, first_wrong_value
 from hpcrl.formats.record import FORMAT, KINDS, SAMPLE_LISTS, TABLES, Frame, Layout, Layouts, RecordError, read_frames
-from hpcrl.formats.shapes import COUNT, FACTS, MAX_WORDS, NUMBER, TEXT, TRUTH, first_wrong, shown
+from hpcrl.formats.shapes import COUNT, FACTS, MAX_WORDS, NUMBER, first_wrong, shown
 
-# Keys that a header must have, and those that it may have.
-_HEADER = {
-    "plan": TEXT, "cell": TEXT, "attempt": TEXT, "node": TEXT, "rank": COUNT, "started": NUMBER,
-    "hardware": FACTS, "software": FACTS, "variables": FACTS,
-}  # fmt: skip
-_NAMES = ("plan", "cell", "attempt", "node")  # what files and rows are named after
-_HEADER_TOO = {
-    "partition": TEXT, "qos": TEXT, "job_id": TEXT, "clock_offset": NUMBER, "code": FACTS, "calibration": FACTS,
-    "tensorboard": TEXT, "idle_cpu_percent": NUMBER, "idle_memory_percent": NUMBER, "drawn": FACTS, "search": TEXT, "profile": TEXT,
-    "submission": TEXT,
-}  # fmt: skip
-_CODE = {"git_commit": TEXT, "git_dirty": TRUTH, "modules": TEXT, "workdir": TEXT, "surroundings": TEXT}
-_FOOTER = {
-    "reason": TEXT, "wall_time": NUMBER, "training_time": NUMBER, "setup_time": NUMBER, "compile_time": NUMBER,
-    "phase_time": NUMBER, "precise_phases": TRUTH, "steps": COUNT, "episodes": COUNT, "final_score": NUMBER,
-    "best_score": NUMBER, "goal_step": COUNT, "goal_time": NUMBER, "sampler_cpu": NUMBER, "sampler_memory": NUMBER,
-    "framework_gpu_memory_peak": NUMBER, "compiled": TEXT, "collective": TEXT, "messages": TEXT, "lost_frames": COUNT,
-    "malformed_values": COUNT, "own_cpu_seconds": NUMBER, "own_context_switches": COUNT, "largest_process": COUNT,
-    "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
-    "resumed_step": COUNT, "updates": COUNT,
-}  # fmt: skip
-_PROFILE = {
-    "profiler": TEXT, "file": TEXT, "size": COUNT, "note": TEXT, "seconds": NUMBER, "unit": TEXT, "total": NUMBER,
-    "functions": TEXT, "stacks": TEXT,
-}  # fmt: skip
 OUTCOMES = ("completed", "failed", "timeout", "oom", "cancelled", "preempted", "diverged", "node_fail", "pruned")
 # Stored in separate columns, because nearly all records of a dataset have the same values.
 PROVENANCE = ("hardware", "software", "variables", "calibration", "code")
@@ -56,7 +32,6 @@ _FIRST_SAMPLES = (
 )  # fmt: skip
 Array = NDArray[Any]
 _FLOAT = np.dtype(np.float64)
-HEADER = (*_HEADER, *_HEADER_TOO)  # the keys that are kept
 _MOST_PLACES = 1000  # remembered
 _MOST_PHASES = 1000  # maximum number of names, also of a calibration
 # Maximum bytes of NaN in list columns: a few wide rows must not make all other rows as wide.
@@ -308,11 +283,11 @@ def _header(payload: Mapping[str, Any]) -> dict[str, Any]:
         raise RecordError(
             f"has format {version!r}, but this hpcrl reads formats up to {FORMAT}: collect with the hpcrl that wrote it"
         )
-    _check("header", payload, _HEADER, required=True)
-    if odd := [name for name in _NAMES if not is_plain_name(payload[name])]:
+    _check("header", payload, REQUIRED, required=True)
+    if odd := [name for name in NAMES if not is_plain_name(payload[name])]:
         raise RecordError(f"has a wrong header: {odd[0]!r} is not a plain name")
-    _check("header", payload, _HEADER_TOO)
-    _check("header", payload.get("code") or {}, _CODE)
+    _check("header", payload, OPTIONAL)
+    _check("header", payload.get("code") or {}, CODE)
     calibration = payload.get("calibration") or {}
     _check_names("a calibration", calibration)
     _check("header", calibration, dict.fromkeys(calibration, NUMBER), required=True)
@@ -377,16 +352,16 @@ def _profile(footer: Mapping[str, Any]) -> dict[str, Any] | None:
     _check("footer", footer, {"profile": FACTS})
     if (profile := footer.get("profile")) is None:
         return None
-    _check("profile", profile, _PROFILE)
+    _check("profile", profile, PROFILE)
     if not profile.get("profiler") or not is_plain_name(profile.get("file") or "x"):
         raise RecordError("has a wrong profile: expected the names of a profiler and of a file")
-    return {name: profile[name] for name in _PROFILE if name in profile}
+    return {name: profile[name] for name in PROFILE if name in profile}
 
 
 def _footer(payload: Mapping[str, Any]) -> dict[str, Any]:
     outcome = payload.get("outcome")
     if not isinstance(outcome, str) or outcome not in OUTCOMES:
         raise RecordError(f"has a footer with an unknown outcome: {shown(outcome)!r}")
-    _check("footer", payload, _FOOTER)
+    _check("footer", payload, FOOTER)
     _check_text("footer", "messages", payload)
-    return {name: payload[name] for name in ("outcome", *_FOOTER) if payload.get(name) is not None}
+    return {name: payload[name] for name in ("outcome", *FOOTER) if payload.get(name) is not None}

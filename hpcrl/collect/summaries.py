@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.collect.reading import HEADER, PROVENANCE, Array, RecordData
+from hpcrl.collect.reading import PROVENANCE, Array, RecordData
+from hpcrl.formats.fields import HEADER
 from hpcrl.formats.record import TABLES
 
 CLOCK_SECONDS = 1.0  # a larger difference from the monotonic clock means that the wall clock was set

@@ -49,6 +49,7 @@ _RANK = [
     _field("node", _WORD, "node that the rank ran on"),
     _field("rank", _I64, "rank within the job"),
 ]
+ROW_KEYS = tuple(field.name for field in (*_KEYS, *_RANK))  # of each table but cells; a record's header has them
 
 SCHEMAS: dict[str, pa.Schema] = {
     "cells": pa.schema(
