@@ -28,8 +28,10 @@ def command(
     The agent is that of a cell of PLAN, or that of a file PLAN/agents/*.npz.
     """
     from hpcrl import api
+    from hpcrl.formats.plan import read_plan
 
-    if cell is None and not plan.is_file():
+    if cell is None and plan.is_dir():
+        read_plan(plan)  # or it is none
         raise UsageError(
             f"--cell is missing: give one of the cells that `hpcrl status {plan}` lists: hpcrl play {plan} --cell ID"
         )

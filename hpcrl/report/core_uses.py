@@ -1,4 +1,4 @@
-"""Which use of more cores pays: threads of the framework, processes that step the environments, or ranks, at equal numbers of cores."""
+"""Which use of more cores pays: threads of one process, processes that step the environments, or ranks, at equal numbers of cores."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from hpcrl.report.design import counted, display, natural
 from hpcrl.report.intervals import with_interval
 from hpcrl.report.statistics import Estimate, Values, geometric_mean, ratio
 
-_THREADS = "threads of the framework"
+_THREADS = "threads of one process"
 _PROCESSES = ("processes", "pipes")  # values of `stepping` that use further cores
 _STEPPING = "stepping"
+_WORKERS = "workers"  # how many processes step the environments
 _RESOURCES = ["tasks", "cpus", "parallelism", "nodes", "overcommit"]
 Uses = Mapping[int, Mapping[str, Values]]  # number of cores -> use -> training times
 
@@ -120,7 +121,8 @@ def _use(config: Mapping[str, Any], row: Mapping[Any, Any]) -> str:
     """Name what a run uses its cores for."""
     tasks = 1 if pd.isna(row["tasks"]) else int(row["tasks"])
     stepping = config.get(_STEPPING)
-    inside = f"environments in {stepping}" if stepping in _PROCESSES else _THREADS
+    each = ", one each" if config.get(_WORKERS) == "environments" else ""
+    inside = f"environments in {stepping}{each}" if stepping in _PROCESSES else _THREADS
     if tasks == 1:
         return inside
     way = display(row["parallelism"]) if row["parallelism"] not in (None, "none") else ""
@@ -134,7 +136,7 @@ def _use(config: Mapping[str, Any], row: Mapping[Any, Any]) -> str:
 
 def _rest(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what does not say how cores are used."""
-    rest = {name: value for name, value in config.items() if name not in ("seed", _STEPPING)}
+    rest = {name: value for name, value in config.items() if name not in ("seed", _STEPPING, _WORKERS)}
     stepping = config.get(_STEPPING, "sync")
     return rest if stepping in (None, "sync", *_PROCESSES) else rest | {_STEPPING: stepping}
 

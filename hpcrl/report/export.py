@@ -17,7 +17,7 @@ from hpcrl.formats.files import plain_name
 from hpcrl.formats.mlflow import metrics_of_step, plain
 from hpcrl.formats.tables import SCHEMAS, load_table
 from hpcrl.report.spreadsheet import to_csv
-from hpcrl.report.tracking import Tracking, agents_of, refusals
+from hpcrl.report.tracking import Tracking, agents_of, check_address, refusals
 from hpcrl.secrets import without_password
 
 # Columns with the results of a cell; the others are its configuration.
@@ -176,23 +176,29 @@ def _of_first_ranks(dataset: Path, table: str, columns: list[str]) -> dict[tuple
 
 def _mlflow(dataset: Path, where: str, report: Path | None = None, plans: Sequence[Path] = ()) -> int:
     artifacts = None
+    # Faults are found before anything is written.
     if find_spec("mlflow") is None:
-        raise ImportError(name="mlflow")  # before anything is written
-    if "://" not in where:
+        raise ImportError(name="mlflow")
+    agents, studies = agents_of(plans), set(load_table(dataset, "cells")["study"])
+    if "://" in where:
+        check_address(where)
+    else:
         output = Path(where)
         output.mkdir(parents=True, exist_ok=True)
         where, artifacts = f"sqlite:///{output.resolve()}/mlflow.db", output / "artifacts"
-    tracking, agents = Tracking(where, artifacts), agents_of(plans)
     with refusals(where):
-        return _tracked(dataset, tracking, agents, report)
+        return _tracked(dataset, Tracking(where, artifacts), agents, report, studies)
 
 
 def _tracked(
-    dataset: Path, tracking: Tracking, agents: Mapping[tuple[str, str], list[Path]], report: Path | None
+    dataset: Path,
+    tracking: Tracking,
+    agents: Mapping[tuple[str, str], list[Path]],
+    report: Path | None,
+    studies: set[str],
 ) -> int:
     """Write the runs of a dataset into MLflow, and return the number of new ones."""
     count = 0
-    studies = set(load_table(dataset, "cells")["study"])
     for row, points in _runs(dataset):
         if row["outcome"] == "running":  # it may be sending its values itself
             continue

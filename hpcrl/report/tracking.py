@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, UsageError
 from hpcrl.formats.mlflow import (
     BEST_TAG,
     CONTENT,
@@ -36,6 +36,7 @@ PARAMETERS = (
     "study", "cluster", "workload", "framework", "execution", "parallelism", "seed", "nodes", "tasks", "cpus", "gpus",
     "gpu_type", "partition", "environment", "outcome", "plan", "cell", "attempt",
 )  # fmt: skip
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 _LONGEST_REASON = 300  # characters of what a server says
 # Variables of MLflow and hpcrl's defaults: a server that does not answer is given up after half a minute, not after many, and no addresses are printed.
 _VARIABLES = {
@@ -239,6 +240,18 @@ def _reason(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     said = " ".join(str(error).split()).rstrip(".")
     return said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}..."
+
+
+def check_address(where: str) -> None:
+    """Check that MLflow knows this kind of address.
+
+    Raises:
+        UsageError: it does not.
+    """
+    scheme = where.partition("://")[0].partition("+")[0]
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        raise UsageError(f"{without_password(where)}: MLflow has no such kind of address: expected a directory, or one of {known}")
 
 
 @contextmanager

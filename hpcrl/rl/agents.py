@@ -115,12 +115,13 @@ class Agent:
         """Return the bytes of its weights."""
         return sum(array.nbytes for array in self.weights.values())
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Write it to a file, completely or not at all.
 
         Raises:
             HpcrlError: it is larger than :data:`MOST_BYTES`, or the file cannot be written.
         """
+        path = Path(path)
         if self.size > MOST_BYTES:
             raise HpcrlError(
                 f"{path}: was not written: the agent has {self.size / 2**20:.0f} MiB of weights, and the maximum is {MOST_BYTES // 2**20} MiB"

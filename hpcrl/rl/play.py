@@ -85,7 +85,8 @@ def _environment(agent: Agent, drawn: bool) -> Any:
     try:
         environment = make()
     except ImportError as error:
-        raise UsageError(f"environment {name}: {error}: install the package that has it") from None
+        first = str(error).partition(". ")[0].rstrip(".")  # Gymnasium adds two sentences
+        raise UsageError(f"environment {name}: {first}: install the package that has it") from None
     space = agent.algorithm.space
     shape, taken = environment.observation_space.shape or (), environment.action_space
     actions = math.prod(taken.shape) if space.continuous else getattr(taken, "n", None)

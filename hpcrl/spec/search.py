@@ -292,7 +292,9 @@ def _evaluations_faults(study: Study, search: Search) -> Iterator[tuple[Key, str
         settings: dict[str, Any] = {**study.known_hyperparameters(study.algorithm_of(values)), **values}
         total = max(ends.get("total_steps", [settings.get("total_steps")]))
         interval = min(ends.get("evaluation_interval", [settings.get("evaluation_interval")]))
-        if not isinstance(total, int) or not isinstance(interval, int) or (number := -(-total // interval)) > first:
+        if not isinstance(total, int) or not isinstance(interval, int) or interval < 1:  # a fault of its own
+            continue
+        if (number := -(-total // interval)) > first:
             continue
         if number == 1:
             how = f"a trial of {total:,} steps is evaluated once, at its end (`evaluation_interval` {interval:,})"
@@ -383,7 +385,7 @@ def _fault_at(study: Study, values: Mapping[str, Any], point: Mapping[str, Any])
             own.with_options(environment, options)
         except UsageError as error:
             name, _, text = str(error).removeprefix(f"{environment}: ").partition(": ")
-            return name, text
+            return (name, text) if name in point else None
     if wrong := episode_fault(study, algorithm, settings, whole):
         return wrong
     shown = () if own else tuple(sorted(options.items()))

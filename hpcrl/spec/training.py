@@ -329,7 +329,7 @@ def _settings_faults(study: Study) -> Iterator[Fault]:
 def _lowest(algorithm: Algorithm, space: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lowest or first value of each hyperparameter that a search draws, if it is valid."""
     known = fields.names(algorithm.settings)
-    first = {name: values[0] if isinstance(values, tuple) else values.low for name, values in space.items()}
+    first = {name: values[0] if isinstance(values, tuple) else values.low for name, values in space.items() if values}
     return {
         name: value
         for name, value in first.items()

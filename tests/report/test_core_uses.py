@@ -85,7 +85,7 @@ def test_the_fastest_use_is_named_with_its_lead_and_its_gain(tmp_path: Path) -> 
 
 def test_a_use_that_is_not_shown_to_be_the_fastest_is_not_called_so(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path, {"threads": 7.0, "processes": 7.03})
-    assert "no use is shown to be the fastest: threads of the framework are 1.00 (95 % interval 0.9" in text
+    assert "no use is shown to be the fastest: threads of one process are 1.00 (95 % interval 0.9" in text
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_more_cores_that_gain_nothing(tmp_path: Path, alone: float, said: str) -
 
 def test_one_run_of_each_shows_nothing(tmp_path: Path) -> None:
     (text,) = sentences(tmp_path, {"threads": 7.0, "ranks": 9.0}, seeds=1)
-    assert "no use is shown to be the fastest: threads of the framework are 1.29 (one run)" in text
+    assert "no use is shown to be the fastest: threads of one process are 1.29 (one run)" in text
 
 
 def test_cores_that_are_used_in_one_way_are_not_compared(tmp_path: Path) -> None:
