@@ -32,7 +32,11 @@ FOOTER = {
     "unreaped": TRUTH, "killed_by": TEXT, "evaluation_time": NUMBER, "goal_wall_time": NUMBER,
     "resumed_step": COUNT, "updates": COUNT,
 }  # fmt: skip
-FOOTER_TOO = ("outcome", "profile", "exit_code")  # the first two are checked otherwise; the exit code stands there for people
+FOOTER_TOO = (
+    "outcome",
+    "profile",
+    "exit_code",
+)  # the first two are checked otherwise; the exit code stands there for people
 PROFILE = {
     "profiler": TEXT, "file": TEXT, "size": COUNT, "note": TEXT, "seconds": NUMBER, "unit": TEXT, "total": NUMBER,
     "functions": TEXT, "stacks": TEXT,

@@ -251,7 +251,9 @@ def check_address(where: str) -> None:
     scheme = where.partition("://")[0].partition("+")[0]
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
-        raise UsageError(f"{without_password(where)}: MLflow has no such kind of address: expected a directory, or one of {known}")
+        raise UsageError(
+            f"{without_password(where)}: MLflow has no such kind of address: expected a directory, or one of {known}"
+        )
 
 
 @contextmanager

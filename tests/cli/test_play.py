@@ -202,15 +202,19 @@ def test_what_cannot_play_or_be_drawn_is_one_sentence(
     file, video = saved(tmp_path / "a.npz", "Undrawn-v0", Space(2, 2)), tmp_path / "a.gif"
     assert api.play(file, episodes=2).returns == [2.0, 2.0]
     cell = only_cell(trained)
+    os.mkfifo(tmp_path / "pipe.npz")
     cases = [
         ([file, "--video", video], "environment Undrawn-v0: has no drawing: play it without a video"),
         ([saved(tmp_path / "b.npz", "Nowhere-v0", Space(2, 2))], "environment Nowhere-v0: "),
         ([saved(tmp_path / "c.npz", "Undrawn-v0", Space(3, 2))], "has observations of 2 values and 2 actions here, but"),
-        ([saved(tmp_path / "d.npz", "absent_package:A-v0", Space(3, 2))], "No module named 'absent_package'"),
+        ([saved(tmp_path / "d.npz", "absent_package:A-v0", Space(3, 2))], "No module named 'absent_package': install the package"),
         ([trained, "--cell", cell, "--video", tmp_path / "a.avi"], "a.avi: no such kind of video; there are: .gif, .mp4"),
         ([trained, "--cell", "zz"], "no cell of"),
         ([trained], "--cell is missing: give one of the cells that `hpcrl status"),
-        ([tmp_path / "nowhere"], "--cell is missing"),
+        ([tmp_path / "nowhere"], "nowhere: is not a plan directory (no plan.json)"),
+        ([tmp_path / "nowhere.npz"], "nowhere.npz: cannot be read: No such file or directory"),
+        ([tmp_path / "pipe.npz"], "pipe.npz: cannot be read: it is not a regular file"),
+        ([tmp_path], "is not a plan directory (no plan.json)"),
         ([planned(tmp_path / "q", dqn_study()), "--cell", cell], "has no agent: it has not been run up to its first evaluation"),
     ]  # fmt: skip
     for words, said in cases:

@@ -366,3 +366,21 @@ def test_without_mlflow_nothing_is_written(
         "hpcrl: mlflow: the package mlflow is not installed: install hpcrl[mlflow], or pip install mlflow\n",
     )
     assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "ftp://x"], "ftp://x: MLflow has no such kind of address: expected a directory, or one of http://"),
+        (["-o", "out", "--agents", "nope"], "nope: is not a plan directory"),
+        (["-o", "out", "--report", "nope"], "nope: is not a report"),
+    ],
+)
+def test_what_mlflow_cannot_have_is_said_before_anything_is_written(
+    dataset: Path, in_tmp: Path, hpcrl: Callable[..., Any], words: list[str], said: str
+) -> None:
+    pytest.importorskip("mlflow")
+    shown = hpcrl("export", dataset, "--to", "mlflow", *words)
+    assert shown.code == 2
+    assert said in shown.err and shown.err.count("\n") == 1
+    assert not (in_tmp / "out").exists()

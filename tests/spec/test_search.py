@@ -30,6 +30,7 @@ RATE = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
         ({"space": {"batch_size": {"low": 0, "high": 64}}}, "batch_size: expected a whole number from 1"),
         ({"space": {"batch_size": {"low": 1.5, "high": 64.0}}}, "batch_size: expected a whole number from 1"),
         ({"space": {"double": [True]}}, "double: expected at least two values"),
+        ({"space": {"double": []}}, "double: expected at least two values"),
         ({"space": {"double": [True, True]}}, "double: repeats a value"),
         (
             {"space": {"learning_rat": [0.1, 0.2]}},
@@ -79,6 +80,22 @@ def test_one_mistake_has_one_sentence(tmp_path: Path, space: dict[str, Any]) -> 
     with pytest.raises(SpecError) as refused:
         Library().study(str(file))
     assert len(refused.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"hyperparameters": {"evaluation_interval": 0}},
+        {"environment": "Doors-v0", "environment_options": {"blah": 3}},
+    ],
+)
+def test_a_mistake_outside_a_search_is_not_told_as_one_of_its_space(tmp_path: Path, workload: dict[str, Any]) -> None:
+    study = dqn_study(search={"trials": 3, "space": RATE, "pruner": "median"})
+    study["workload"] |= workload
+    with pytest.raises(SpecError) as refused:
+        Library().study(str(write_yaml(tmp_path / "study.yaml", study)))
+    (said,) = refused.value.problems
+    assert "search" not in said
 
 
 def test_nothing_is_computed_from_what_trials_draw(tmp_path: Path) -> None:
