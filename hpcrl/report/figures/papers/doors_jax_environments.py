@@ -223,4 +223,4 @@ def _styled(found: list[dict[str, Any]]) -> pd.DataFrame:
     way = rows["what"].str.removesuffix(_ON_GPU).replace({_EMPTY: _WHOLE})
     hues = colours({*_WAYS.values(), _WHOLE} - {_EACH_PIPES}) | {_EACH_PIPES: _EIGHTH}
     dashed = rows["what"].str.endswith(_ON_GPU)
-    return rows.assign(colour=rows["what"], hex=way.map(hues), dash=dashed.map({True: "lazy", False: ""}))
+    return rows.assign(colour=rows["what"], hex=way.map(hues), dash=dashed.map({True: "on a GPU", False: ""}))
