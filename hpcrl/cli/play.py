@@ -30,7 +30,7 @@ def command(
     from hpcrl import api
     from hpcrl.formats.plan import read_plan
 
-    if cell is None and (plan.is_dir() or not plan.suffix):
+    if cell is None and (plan.is_dir() or not (plan.suffix or plan.exists())):
         read_plan(plan)  # or it is none
         raise UsageError(
             f"--cell is missing: give one of the cells that `hpcrl status {plan}` lists: hpcrl play {plan} --cell ID"

@@ -111,7 +111,7 @@ def _speed(part: pd.DataFrame, place: str, column: str, trains: bool, configurat
             head = f"The configuration with the longest time{among} is not shown to be slower than the one with the shortest"
             text += _second(times, ordered, pairs)
         elif len(ordered) > _MOST_BY_PAIRS:
-            head = f"No difference is shown among {completed:,} configurations at once"
+            head = f"Of {completed:,} configurations at once, none is shown to differ from the fastest"
         return f"{head}{place}: {text}.{_at_once(pairs, text)}"
     text += f"; slowest is {last}, which takes {with_interval(longest, ' times')} as long"
     text += _second(times, ordered, pairs)

@@ -201,6 +201,7 @@ def test_what_cannot_play_or_be_drawn_is_one_sentence(
     gymnasium.register("Undrawn-v0", "tests.cli.test_play:Undrawn", max_episode_steps=3)
     file, video = saved(tmp_path / "a.npz", "Undrawn-v0", Space(2, 2)), tmp_path / "a.gif"
     assert api.play(file, episodes=2).returns == [2.0, 2.0]
+    assert hpcrl("play", shutil.copy(file, tmp_path / "without_a_suffix"), "--episodes", 1).code == 0
     cell = only_cell(trained)
     os.mkfifo(tmp_path / "pipe.npz")
     cases = [
