@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,9 @@ from hpcrl.spec.rendering import Renderer
 
 # Shared with the user's own: environments are named by their content.
 ENVIRONMENTS = Path.home() / ".cache/hpcrl/environments"
+
+# torch's own default. A cell has a new one, and each of its ranks compiles for half a minute: for tests of something else than that.
+SHARED_CACHE = {"TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"}
 
 
 def write_yaml(path: Path, content: dict[str, Any]) -> Path:

@@ -94,11 +94,19 @@ def pack(weights: Weights, transposed: bool = False, out: NDArray[np.float32] | 
     return np.concatenate([array.ravel() for array in arrays], out=whole, casting="same_kind")
 
 
-def unpack(vector: NDArray[np.float32], like: Weights, transposed: bool = False) -> Weights:
-    """Cut a flat vector into copies with the names and shapes of `like`: the inverse of :func:`pack`."""
-    parts = np.split(vector, np.cumsum([array.size for array in like.values()])[:-1])
+def views(vector: NDArray[np.float32], like: Weights, transposed: bool = False) -> Weights:
+    """Cut a flat vector into parts with the names and shapes of `like`, without a copy: the inverse of :func:`pack`."""
     weights: Weights = {}
-    for (name, array), part in zip(like.items(), parts, strict=True):
-        shape = inputs_first(array).shape if transposed else array.shape
-        weights[name] = (outputs_first(part.reshape(shape)) if transposed else part.reshape(shape)).copy()
+    end = 0
+    for name, array in like.items():
+        part, end = vector[end : end + array.size], end + array.size
+        if transposed:
+            weights[name] = outputs_first(part.reshape(inputs_first(array).shape))
+        else:
+            weights[name] = part.reshape(array.shape)
     return weights
+
+
+def unpack(vector: NDArray[np.float32], like: Weights, transposed: bool = False) -> Weights:
+    """Return copies of :func:`views`."""
+    return {name: view.copy() for name, view in views(vector, like, transposed).items()}

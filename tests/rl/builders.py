@@ -67,6 +67,14 @@ def learner_of(
     return make_learner(framework, execution, made, weights, collective=collective)
 
 
+def fresh(framework: str) -> None:
+    """Forget what torch compiled: it keeps few programs for one function, and a cell has one learner."""
+    if framework == "torch":
+        import torch
+
+        torch._dynamo.reset()
+
+
 class Rank(Collective):
     """One of several ranks, without the others: a mean is then its own value."""
 

@@ -17,9 +17,8 @@ from hpcrl.rl.make import make_training
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Brighter, Reports, dqn, exact, first_weights, learner_of
+from tests.rl.builders import Brighter, Reports, dqn, exact, first_weights, fresh, learner_of
 from tests.rl.cases import IMAGE_CASES, IMAGES, image_batch
-from tests.rl.learner_program import fresh
 
 SETTINGS: dict[str, Any] = {
     "hidden": (32,), "filters": (4, 8), "total_steps": 600, "learning_starts": 100, "train_interval": 10, "updates": 6,

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcrl.rl.frameworks.numpy.core import Learner as NumpyLearner
 from hpcrl.rl.interfaces import Learner
-from tests.rl.builders import exact, first_weights, learner_of
+from tests.rl.builders import exact, first_weights, fresh, learner_of
 from tests.rl.cases import BATCHES, gumbel, made_for, normal, part_of
 
 HIDDEN = {"dqn": (120, 84), "ppo": (64, 64), "rainbow": (64, 32), "td3": (64, 32), "vpg": (64, 32)}
@@ -21,8 +21,11 @@ def stray(reference: NumpyLearner, learner: Learner, name: str) -> float:
     return max(float(np.abs(array - mine[name]).max()) for name, array in reference.weights(name).items())
 
 
-def main(algorithm: str, framework: str, execution: str, part: str) -> None:
-    results = [check(algorithm, framework, execution, case) for case in part_of(algorithm, part)]
+def main(framework: str, execution: str, part: str, *algorithms: str) -> None:
+    results = {}
+    for name in algorithms:
+        fresh(framework)
+        results[name] = [check(name, framework, execution, case) for case in part_of(name, part)]
     print(json.dumps(results))
 
 

@@ -1,4 +1,4 @@
-"""Run in a framework's own environment: what PPO learns in one of its modes where the answer is known, as JSON."""
+"""What PPO learns in one of a framework's modes, where the answer is known; run as a program, whether it resumes to the bit."""
 
 from __future__ import annotations
 
@@ -85,10 +85,7 @@ def resumed(framework: str, execution: str) -> dict[str, bool]:
         return {"stopped": stopped != whole, "resumed": end(checkpoint_file=file) == whole}
 
 
-def main(framework: str, execution: str, part: str) -> None:
-    if part == "resumed":
-        print(json.dumps(resumed(framework, execution)))
-        return
+def known(framework: str, execution: str, part: str) -> dict[str, Any]:
     first, second = (trained(framework, execution, partial(Probe, 5)) for _ in range(2))
     cut = trained(framework, execution, partial(gymnasium_environment, "CartPole-v1", 5))[0]
     facts: dict[str, Any] = {
@@ -102,8 +99,8 @@ def main(framework: str, execution: str, part: str) -> None:
         scaled = trained(framework, execution, partial(Probe, 5), normalize_observations=True, normalize_rewards=True)
         facts["discounted"] = values(discounted, [[0.0], [1.0]])
         facts["score by scaled observations"] = scaled[1]
-    print(json.dumps(facts))
+    return facts
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(json.dumps(resumed(*sys.argv[1:])))

@@ -13,7 +13,7 @@ import pytest
 from hpcrl.catalogue.registry import algorithms, frameworks
 from hpcrl.environments.build import Built
 from hpcrl.formats.worker import worker_zip
-from tests.builders import built_environment
+from tests.builders import SHARED_CACHE, built_environment
 from tests.rl.cases import CASES, part_of
 
 pytestmark = pytest.mark.slow
@@ -76,59 +76,54 @@ TWO_STEPS = {"td3": ("critic", "actor"), "vpg": ("policy", "value")}
 COPIES = {"dqn": ("target",), "rainbow": ("target",), "td3": ("target_actor", "target_critics")}
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "framework", "execution"),
-    [(algorithm, *mode) for algorithm in CASES for mode in MODES if mode[0] in algorithms()[algorithm].frameworks],
-)
-def test_ten_updates_agree_with_the_specification(worker: Path, algorithm: str, framework: str, execution: str) -> None:
+@pytest.mark.parametrize(("framework", "execution"), MODES)
+def test_ten_updates_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
     """Within :data:`ONE_UPDATE` after one update, 1e-6 after ten; a wrong Adam formula strays 1.4e-4."""
     # Each of torch's compiled cases costs many seconds of compiling.
     part = "values" if (framework, execution) == ("torch", "lazy") else "pairs"
-    check_parity(worker, algorithm, framework, execution, "all" if (framework, execution) in WHOLE else part)
+    part = "all" if (framework, execution) in WHOLE else part
+    names = [name for name in CASES if framework in algorithms()[name].frameworks]
+    check_parity(worker, names, framework, execution, part)
 
 
 @pytest.mark.parametrize(("framework", "execution"), WHOLE)
 def test_a_few_cases_agree_with_the_specification(worker: Path, framework: str, execution: str) -> None:
     """Nearly every option once: what tools/mutants runs for each mistake in a learner."""
-    check_parity(worker, "dqn", framework, execution, "few")
+    check_parity(worker, ["dqn"], framework, execution, "few")
 
 
-def check_parity(worker: Path, algorithm: str, framework: str, execution: str, part: str) -> None:
+def check_parity(worker: Path, names: list[str], framework: str, execution: str, part: str) -> None:
+    """Run all algorithms in one process: importing a framework takes seconds."""
     built = built_environment(framework)
-    out = run_program(built, worker, "tests.rl.parity_program", algorithm, framework, execution, part)
-    cases = json.loads(out.splitlines()[-1])
-    assert len(cases) == len(part_of(algorithm, part)) >= 2
-    for case in cases:
-        assert case["one"] < ONE_UPDATE, case
-        assert case["ten"] < 1e-6, case
-        assert case["target"] < 1e-6, case
-        assert case["moved"] > 1e-3, case
-        assert case["agree"] == 1000, case
-        assert case["aux"] <= AUX[algorithm], case
-        assert case["sampled"] < 1e-5, case
-        assert case["restored"], case
-        compiled = COMPILED.get((framework, execution), "nothing: ")
-        if steps := TWO_STEPS.get(algorithm):
-            names = f"3 cached graphs ({', '.join(steps)},"
-            compiled = compiled.replace("1 update", "2 update").replace("2 cached graphs (update,", names)
-        assert compiled in case["compiled"], case
-        if (framework, execution) == ("jax", "lazy"):
-            moved = len(COPIES.get(algorithm, ()))
-            assert (f", {moved} programs that move target copies" in case["compiled"]) == bool(moved), case
+    out = run_program(built, worker, "tests.rl.parity_program", framework, execution, part, *names)
+    found = json.loads(out.splitlines()[-1])
+    assert list(found) == names
+    for algorithm, cases in found.items():
+        assert len(cases) == len(part_of(algorithm, part)) >= 2
+        for case in cases:
+            check_case(case, algorithm, framework, execution)
 
 
-def known_answers(worker: Path, program: str, framework: str, execution: str) -> tuple[str, dict[str, Any]]:
-    """Return how much was tried in this mode, ``whole`` or ``part``, and what came out."""
-    whole = execution == "fused" or framework == "numpy" or (framework, execution) in WHOLE
-    part = "whole" if whole else "part"
-    out = run_program(built_environment(framework), worker, f"tests.rl.{program}_program", framework, execution, part)
-    facts: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return part, facts
+def check_case(case: dict[str, Any], algorithm: str, framework: str, execution: str) -> None:
+    assert case["one"] < ONE_UPDATE, case
+    assert case["ten"] < 1e-6, case
+    assert case["target"] < 1e-6, case
+    assert case["moved"] > 1e-3, case
+    assert case["agree"] == 1000, case
+    assert case["aux"] <= AUX[algorithm], case
+    assert case["sampled"] < 1e-5, case
+    assert case["restored"], case
+    compiled = COMPILED.get((framework, execution), "nothing: ")
+    if steps := TWO_STEPS.get(algorithm):
+        names = f"3 cached graphs ({', '.join(steps)},"
+        compiled = compiled.replace("1 update", "2 update").replace("2 cached graphs (update,", names)
+    assert compiled in case["compiled"], case
+    if (framework, execution) == ("jax", "lazy"):
+        moved = len(COPIES.get(algorithm, ()))
+        assert (f", {moved} programs that move target copies" in case["compiled"]) == bool(moved), case
 
 
-@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
-def test_known_answers(worker: Path, framework: str, execution: str) -> None:
-    part, facts = known_answers(worker, "learner", framework, execution)
+def check_dqn(facts: dict[str, Any], framework: str, execution: str, part: str) -> None:
     # The five probe environments: how far the learned values are from the true ones.
     assert len(facts["probes"]) == (5 if part == "whole" else 0)
     assert max(facts["probes"], default=0.0) < 0.05, facts
@@ -137,7 +132,7 @@ def test_known_answers(worker: Path, framework: str, execution: str) -> None:
     assert facts["diverged"] == "diverged", facts
     if execution == "fused":
         return
-    # Errors -1.5 and 1; with the double form -0.5 and 1 (see learner_program.losses).
+    # Errors -1.5 and 1; with the double form -0.5 and 1 (see dqn_program.losses).
     by_hand = {"huber False": 0.75, "huber True": 0.3125, "mse False": 1.625, "mse True": 0.625}
     assert facts["losses"] == pytest.approx(by_hand, abs=1e-6)
     assert ("acting in NumPy" in facts) == (part == "whole")
@@ -153,9 +148,7 @@ def test_known_answers(worker: Path, framework: str, execution: str) -> None:
     assert facts["first weights"] == pytest.approx(wanted[framework], rel=0.1)
 
 
-@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
-def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> None:
-    part, facts = known_answers(worker, "ppo", framework, execution)
+def check_ppo(facts: dict[str, Any], framework: str, execution: str, part: str) -> None:
     assert facts["score"] == 1.0
     assert 1e-4 < facts["divergence"] < 0.1, facts
     assert facts["identical"]
@@ -166,17 +159,7 @@ def test_known_answers_of_ppo(worker: Path, framework: str, execution: str) -> N
         assert facts["score by scaled observations"] == 1.0
 
 
-@pytest.mark.parametrize(("framework", "execution"), [("torch", "eager"), ("jax", "fused")])
-def test_a_resumed_run_of_ppo_is_the_run_that_was_not_stopped(worker: Path, framework: str, execution: str) -> None:
-    """To the bit, with normalised observations and rewards. tests/rl/test_on_policy.py has it for NumPy."""
-    built, program = built_environment(framework), "tests.rl.ppo_program"
-    out = run_program(built, worker, program, framework, execution, "resumed", JAX_DISABLE_MOST_OPTIMIZATIONS="1")
-    assert json.loads(out.splitlines()[-1]) == {"stopped": True, "resumed": True}
-
-
-@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
-def test_known_answers_of_rainbow(worker: Path, framework: str, execution: str) -> None:
-    part, facts = known_answers(worker, "rainbow", framework, execution)
+def check_rainbow(facts: dict[str, Any], framework: str, execution: str, part: str) -> None:
     assert len(facts["probes"]) == (5 if part == "whole" else 0)
     assert max(facts["probes"], default=0.0) < 0.1, facts
     # A run that was stopped and resumed has the same bits as one that was not.
@@ -186,9 +169,7 @@ def test_known_answers_of_rainbow(worker: Path, framework: str, execution: str) 
     assert max(facts.get("no part", 0.0), facts.get("several environments", 0.0)) < 0.1, facts
 
 
-@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("numpy", "eager")])
-def test_known_answers_of_td3(worker: Path, framework: str, execution: str) -> None:
-    part, facts = known_answers(worker, "td3", framework, execution)
+def check_td3(facts: dict[str, Any], framework: str, execution: str, part: str) -> None:
     # A reward of 1 for ever, whose episodes are cut off, is worth 2 at this discount.
     assert facts["cut off"] == pytest.approx([2.0, 2.0], abs=0.15)
     assert facts["identical"]
@@ -196,9 +177,7 @@ def test_known_answers_of_td3(worker: Path, framework: str, execution: str) -> N
         assert facts["target"] > -0.1  # minus the squared distance from it, on average 1.3 of random actions
 
 
-@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
-def test_known_answers_of_vpg(worker: Path, framework: str, execution: str) -> None:
-    part, facts = known_answers(worker, "vpg", framework, execution)
+def check_vpg(facts: dict[str, Any], framework: str, execution: str, part: str) -> None:
     if part == "whole":
         assert facts["discounted"] == pytest.approx([0.5, 1.0], abs=0.1)
         assert facts["better"] == 1.0
@@ -212,6 +191,33 @@ def test_known_answers_of_vpg(worker: Path, framework: str, execution: str) -> N
     else:
         assert facts["target"] > -0.02  # minus the squared distance from it
     assert facts["identical"]
+
+
+# What holds of the answers of each algorithm.
+KNOWN = {"dqn": check_dqn, "ppo": check_ppo, "rainbow": check_rainbow, "td3": check_td3, "vpg": check_vpg}
+
+
+@pytest.mark.parametrize(("framework", "execution"), [*MODES, ("jax", "fused"), ("numpy", "eager")])
+def test_known_answers(worker: Path, framework: str, execution: str) -> None:
+    """Of every algorithm, in one process: importing a framework takes seconds."""
+    whole = execution == "fused" or framework == "numpy" or (framework, execution) in WHOLE
+    part = "whole" if whole else "part"
+    names = [name for name in KNOWN if (name, execution) != ("td3", "fused")]
+    out = run_program(
+        built_environment(framework), worker, "tests.rl.known_program", framework, execution, part, *names
+    )
+    found = json.loads(out.splitlines()[-1])
+    assert list(found) == names
+    for name in names:
+        KNOWN[name](found[name], framework, execution, part)
+
+
+@pytest.mark.parametrize(("framework", "execution"), [("torch", "eager"), ("jax", "fused")])
+def test_a_resumed_run_of_ppo_is_the_run_that_was_not_stopped(worker: Path, framework: str, execution: str) -> None:
+    """To the bit, with normalised observations and rewards. tests/rl/test_on_policy.py has it for NumPy."""
+    built, program = built_environment(framework), "tests.rl.ppo_program"
+    out = run_program(built, worker, program, framework, execution, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    assert json.loads(out.splitlines()[-1]) == {"stopped": True, "resumed": True}
 
 
 AVERAGING = [
@@ -263,7 +269,13 @@ def test_ranks_with_parts_of_a_batch_are_one_with_the_whole(
     )
     start = tmp_path / "start.py"
     start.write_text(program)
-    environment = {**os.environ, "PYTHONPATH": f"{worker}:{ROOT}", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {
+        **os.environ,
+        **SHARED_CACHE,
+        "PYTHONPATH": f"{worker}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     done = subprocess.run(
         [built.path / "bin/python", start], env=environment | variables, capture_output=True, text=True, timeout=900, check=False
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.rainbow import Settings
 from hpcrl.rl.algorithms.rainbow import Noise
+from hpcrl.rl.envs.make import gymnasium_environment
 from hpcrl.rl.envs.probes import Probe, wanted_values
 from hpcrl.rl.interfaces import Space
 from hpcrl.rl.make import make_training
@@ -287,6 +289,36 @@ def test_a_support_that_does_not_hold_the_returns_shows_in_the_values_and_is_tol
     found = q_values(mean_weights(learner.weights("online")), shown, settings).max(1).mean()
     assert found == pytest.approx(value, rel=0.1)
     assert told == any("lay outside of the support from 0 to 5 and was cut off" in text for text in reports.events)
+
+
+@pytest.mark.slow
+def test_mean_values_of_states_that_cartpole_visits_are_its_discounted_returns() -> None:
+    """With a support that holds them; with one that does not, the return can be as good, and the values are not."""
+    settings = replace(
+        LEARNING, hidden=(64, 64), learning_rate=2e-3, train_interval=2, target_interval=100, total_steps=4_000,
+        evaluation_interval=4_000, value_minimum=0.0, value_maximum=20.0,
+    )  # fmt: skip
+    cartpole = partial(gymnasium_environment, "CartPole-v1", 200)
+    holds, _ = trained(settings, 0, seed=3, environment=cartpole)
+    weights, environment = mean_weights(holds.weights("online")), cartpole()
+    shown: list[NDArray[np.float32]] = []
+    wanted: list[float] = []
+    for seed in range(100, 110):
+        states, over, cut = [environment.reset(seed=seed)[0]], False, False
+        while not over and not cut:
+            state, _, over, cut, _ = environment.step(int(q_values(weights, states[-1][None], settings).argmax()))
+            states.append(state)
+        # What a state is worth is known where the pole falls, or does not for 50 steps: less than 0.06 is missing then.
+        known = len(states) - (1 if over else 50)
+        shown += states[:known]
+        wanted += [(1 - 0.9 ** (len(states) - 1 - number)) / (1 - 0.9) for number in range(known)]
+    assert np.mean(wanted) > 9, "it learned"
+    found = q_values(weights, np.array(shown), settings).max(1).mean()
+    assert found == pytest.approx(np.mean(wanted), rel=0.05)
+    small = replace(settings, value_maximum=8.0)
+    cuts, _ = trained(small, 0, seed=3, environment=cartpole)
+    cut_off = q_values(mean_weights(cuts.weights("online")), np.array(shown), small).max(1).mean()
+    assert cut_off != pytest.approx(np.mean(wanted), rel=0.1)
 
 
 def test_one_seed_is_one_run_and_a_resumed_one_is_the_same(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.builders import built_environment, cells_of, planned
+from tests.builders import SHARED_CACHE, built_environment, cells_of, planned
 from tests.run.test_ranks import study
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_nothing_listens_on_every_address(
     (cell,) = cells_of(plan)
     python = built_environment(framework, horovod=parallelism == "horovod").path / "bin/python"
     words = [python, "-m", "hpcrl.run", ".", "--cell", cell["id"], "--ranks", "2"]
-    environment = {**os.environ, "PYTHONPATH": "worker.zip", **variables}
+    environment = {**os.environ, **SHARED_CACHE, "PYTHONPATH": "worker.zip", **variables}
     found: set[tuple[str, str]] = set()
     with subprocess.Popen(
         words, cwd=plan, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -59,7 +59,7 @@ def test_nothing_listens_on_every_address(
             while not over.is_set():
                 with suppress(psutil.Error):
                     found.update(listeners(psutil.Process(cell_run.pid)))
-                time.sleep(0.02)
+                time.sleep(0.1)  # a listener stays for seconds, and looking takes a core
 
         watcher = threading.Thread(target=watch)
         watcher.start()

@@ -14,7 +14,7 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.slurm.client import Slurm
-from tests.builders import built_environment, cells_of, dqn_study, planned
+from tests.builders import SHARED_CACHE, built_environment, cells_of, dqn_study, planned
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def prepared(tmp_path: Path, content: dict[str, Any], **variables: str) -> dict[
         "--ranks",
         str(resources["tasks"]),
     ]
-    return {"args": words, "cwd": plan, "env": {**os.environ, "PYTHONPATH": "worker.zip", **variables}}
+    return {"args": words, "cwd": plan, "env": {**os.environ, **SHARED_CACHE, "PYTHONPATH": "worker.zip", **variables}}
 
 
 def start(tmp_path: Path, content: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[str]:

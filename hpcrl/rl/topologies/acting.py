@@ -13,7 +13,7 @@ from hpcrl.rl.loops.exploring import Explorer
 from hpcrl.rl.runs import Result, Run
 from hpcrl.rl.topologies.ports import DirectActor, StarActor
 from hpcrl.rl.topologies.wire import ALL, COMPLETED, GOING, PREEMPTED, WeightsMessage
-from hpcrl.rl.weights import unpack
+from hpcrl.rl.weights import views
 
 
 class ActorRank:
@@ -118,6 +118,6 @@ class ActorRank:
         # stored yet is still an estimate.
         unseen = 0 if message["stored"] == ALL else self._taken - message["stored"]
         self._explorer.step = message["step"] + self._actors * unseen
-        self._load(unpack(message.vector, self._like))
+        self._load(views(message.vector, self._like))
         switch("other")
         return message

@@ -115,11 +115,14 @@ class PostedLearner:
 
 
 class DirectActor:
-    """An actor's end of messages between it and the learner. The newest weights win."""
+    """An actor's end of messages between it and the learner. The newest weights win.
+
+    Of three buffers one receives, one has the newest weights that have come, and the actor acts with the third.
+    """
 
     def __init__(self, wait: Patience, world: Any, size: int, blocks: tuple[Block, Block]) -> None:
         self._wait, self._world = wait, world
-        self._arriving, self._newest = WeightsMessage(size), WeightsMessage(size)
+        self._arriving, self._newest, self._taken = (WeightsMessage(size) for _ in range(3))
         self._receive: Any = self._post()
         self._blocks, self._sends = blocks, [None, None]
         self._has_new = False
@@ -137,10 +140,11 @@ class DirectActor:
         return self._newest if self._has_new else None
 
     def take(self) -> WeightsMessage:
-        """Wait for the next message, or take the newest that has come."""
+        """Wait for the next message, or take the newest that has come. It is the caller's until the next is taken."""
         self._wait(lambda: self.poll() is not None)
         self._has_new = False
-        return self._newest
+        self._newest, self._taken = self._taken, self._newest
+        return self._taken
 
     def free_block(self) -> Block:
         """Return the block whose content has left, empty."""
@@ -224,7 +228,7 @@ class StarActor:
         return None
 
     def take(self) -> WeightsMessage:
-        """Wait for the next message."""
+        """Wait for the next message. It is the caller's until the next is taken."""
         self._wait(self._world.Ibcast(self._message.buffer, root=LEARNER).Test)
         return self._message
 

@@ -1,10 +1,8 @@
-"""Run in a framework's own environment: what one of its modes does where the answer is known, as JSON."""
+"""What DQN does in one of a framework's modes, where the answer is known."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +18,9 @@ from hpcrl.rl.smoke import SETTINGS, Silent, learn
 from hpcrl.rl.specification.dqn import loss_and_gradient
 from hpcrl.rl.train import train
 from hpcrl.telemetry.phases import PhaseClock
-from tests.rl.builders import Batch, batch, dqn, first_weights, learner_of
+from tests.rl.builders import Batch, batch, dqn, first_weights, fresh, learner_of
 
 ALGORITHM = dqn()
-
-
-def fresh(framework: str) -> None:
-    """Forget what torch compiled: it keeps few programs for one function, and a cell has one learner."""
-    if framework == "torch":
-        import torch
-
-        torch._dynamo.reset()
 
 
 def learned(framework: str, execution: str, probe: int, **changes: Any) -> float:
@@ -164,7 +154,7 @@ def first_steps(framework: str, execution: str) -> dict[str, float]:
     return found
 
 
-def main(framework: str, execution: str, part: str) -> None:
+def known(framework: str, execution: str, part: str) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "probes": [learned(framework, execution, number) for number in range(1, 6) if part == "whole"],
         "probes with everything": learned(
@@ -182,8 +172,4 @@ def main(framework: str, execution: str, part: str) -> None:
     if framework != "numpy" and execution != "fused":
         facts["first steps"] = first_steps(framework, execution)
         facts["first weights"] = float(framework_weights(framework, ALGORITHM, 1)["online"]["layers.0.weight"].std())
-    print(json.dumps(facts))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return facts
