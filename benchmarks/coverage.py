@@ -96,7 +96,7 @@ def _dataset(
     count = configurations * seeds
     return pd.DataFrame(
         {
-            "study": "s", "cluster": "c", "where": "1 core", "machine": "C", "outcome": "completed", "crowded": False,
+            "study": "s", "cluster": "c", "where": "1 core", "task": "", "machine": "C", "outcome": "completed", "crowded": False,
             "what": np.repeat([f"configuration {number}" for number in range(configurations)], seeds),
             "training_time": 10 * slower * np.exp(generator.normal(0, noise, count)),
             "compile_time": np.exp(generator.normal(0, 2 * noise, count)),

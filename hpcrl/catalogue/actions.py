@@ -31,13 +31,15 @@ def kind_of_actions(space: Any) -> str:
     return (
         "continuous"
         if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float")
-        else type(space).__name__
+        else f"{type(space).__name__} {list(shape)} {getattr(space, 'dtype', '')}".rstrip()
     )
 
 
 def bounds_fault(space: Any) -> str | None:
     """Say that continuous actions have no bounds; None if each of their numbers has a lowest and a highest value."""
     for low, high in zip(space.low, space.high, strict=True):
+        if not low < high:
+            return f"expected actions whose lowest value is below their highest, got a number from {float(low):g} to {float(high):g}"
         if not (-_UNBOUNDED < low < high < _UNBOUNDED):
             return f"expected actions between finite bounds, got a number from {float(low):g} to {float(high):g}"
     return None

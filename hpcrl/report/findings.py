@@ -17,6 +17,7 @@ from hpcrl.report.statistics import Values, geometric_mean, median, ratio
 from hpcrl.report.summary import score_differences
 
 MOST = 4
+_MOST_TASKS = 3
 _MOST_BY_PAIRS = 100  # configurations that are all compared with one another, which takes half a second
 _MOST_SCORES = 12  # configurations whose scores are compared
 _MODE = "eager"  # the other modes are compared with it
@@ -25,8 +26,8 @@ _MODE = "eager"  # the other modes are compared with it
 def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Series] = ()) -> list[str]:
     """Return at most four sentences about the place with the most configurations, computed from completed cells.
 
-    Before them is one about cells that still run, if there are any. For a study without training and with scaling, the gain
-    of more cores replaces the fastest configuration.
+    Of a study with several tasks (see `with_groups`) there are two about each of the first three: times and scores. Before them is one about cells that still
+    run, if there are any. For a study without training and with scaling, the gain of more cores replaces the fastest configuration.
 
     Args:
         rows: attempts of one study with the columns of `with_groups`.
@@ -38,21 +39,37 @@ def findings(rows: pd.DataFrame, score: Score | None = None, series: Sequence[Se
     running = _running(rows)
     if done.empty:
         return running
-    places = done.groupby(["crowded", "cluster", "where"])["what"].nunique().sort_values(ascending=False, kind="stable")
-    # The first one whose machine has its cores, if there is one.
-    _, cluster, where = min(places.index, key=lambda place: place[0])
-    part = done[(done["cluster"] == cluster) & (done["where"] == where)]
-    place = "" if len(places) == 1 else f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
-    here = rows[(rows["cluster"] == cluster) & (rows["where"] == where)]
     several = len({curve.cluster for curve in series}) > 1
     scaled = [] if score.trains else in_words(_first_of_each_kind(series), several=several)
-    texts = [
-        *(scaled or [_speed(part, place, column, score.trains, here["what"].nunique()) + _whole_runs(part)]),
-        _modes(part, place) if score.trains else "",
-        _scores(part, place, score),
-        _memory(part, place),
-    ]
-    return [*running, *[text for text in texts if text][:MOST]]
+    places = _place_of_each_task(done)[:_MOST_TASKS]
+    texts = []
+    for task, cluster, where in places:
+        part, here = (_of(found, task, cluster, where) for found in (done, rows))
+        place = f" on {where}" + (f" of {cluster}" if done["cluster"].nunique() > 1 else "")
+        place = "" if len(done[["cluster", "where"]].drop_duplicates()) == 1 else place
+        several_tasks = len(places) > 1
+        told = [
+            *(scaled or [_speed(part, place, column, score.trains, here["what"].nunique()) + _whole_runs(part)]),
+            _modes(part, place) if score.trains and not several_tasks else "",
+            _scores(part, place, score),
+            "" if several_tasks else _memory(part, place),
+        ]
+        texts += [(f"{task}: " if several_tasks else "") + text for text in told if text]
+    return [*running, *texts[: max(MOST, 2 * len(places))]]
+
+
+def _place_of_each_task(done: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return task, cluster and place with the most configurations of each task, of places whose machine has its cores if there are some."""
+    keys = ["task", "crowded", "cluster", "where"]
+    counts = done.groupby(keys, observed=True)["what"].nunique().sort_values(ascending=False, kind="stable")
+    places: dict[str, tuple[str, str, str]] = {}
+    for task, _, cluster, where in sorted(counts.index, key=lambda place: bool(place[1])):
+        places.setdefault(task, (task, cluster, where))
+    return list(places.values())
+
+
+def _of(rows: pd.DataFrame, task: str, cluster: str, where: str) -> pd.DataFrame:
+    return rows[(rows["task"] == task) & (rows["cluster"] == cluster) & (rows["where"] == where)]
 
 
 def _running(rows: pd.DataFrame) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcrl.catalogue.registry import algorithms
 from hpcrl.formats.runs import OF_ONE_ATTEMPT, cores, goal_wall_time, hosts, machines
 from hpcrl.report.design import colours, counted, digits_of, display, natural
 from hpcrl.report.names import names_of
@@ -17,6 +18,7 @@ from hpcrl.report.statistics import Estimate, geometric_mean, median
 
 # Columns that name a line of the comparison.
 KEYS = ("study", "cluster", "what", "where")
+_LENGTHS = ("total_steps", "total_episodes")  # of a training
 _RESOURCES = ("tasks", "cpus", "gpus", "gpu_type", "parallelism", "overcommit")
 _MOST_COLOURS = 8  # values of an axis that colours can distinguish
 _MOST_APART = 6  # configurations of a framework and mode that have panels of their own
@@ -28,7 +30,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     A cell that several plans have run is one seed, not several, and its latest run counts. The same holds for cells of a line
     that have one seed: their software environments differ. Machines of two kinds are never
     one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes. `where` also has the Gymnasium environment of a
-    study with several, because scores of two environments are not compared.
+    study with several, because scores of two environments are not compared. `task` is the algorithm where algorithms train for different
+    numbers of steps or episodes, and else nothing: only configurations of one task are compared.
     `colour` is the display name that a colour stands for (the framework; else an axis), `hex` that colour, the same for
     any subset of the rows. `apart` names what colour and dash do not tell, and so needs a panel of its own. Also `repeats` (how
     often it ran), `threads` (of the whole machine), `crowded` (it had more cores to use than its machine has, as on a simulated
@@ -50,6 +53,7 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     rows["where"] = _environments(rows) + pd.Series(resources(rows), rows.index, dtype=str)
     rows["where"] += _real(rows, real)
     rows["where"] += kinds(rows, ["study", "cluster", "where"])
+    rows["task"] = _tasks(rows)
     rows = _newest(rows)
     configs = _configs(rows)
     rows["dash"] = [str(config.get("execution") or "") for config in configs]
@@ -85,6 +89,25 @@ def _environments(rows: pd.DataFrame) -> pd.Series[str]:
     named = rows["config"].map(lambda text: json.loads(text).get("environment", ""))
     several = named.groupby(rows["study"], observed=True).transform("nunique") > 1
     return (named.astype(str) + ", ").where(several & (named != "") & (rows["workload"] != "command"), "")
+
+
+def _tasks(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the algorithm of each cell of the studies whose algorithms train for different numbers of steps or episodes; else nothing.
+
+    Times and scores of such algorithms would compare two things at once.
+    """
+    trains = rows[rows["workload"] != "command"]
+    settings = trains["settings"] if "settings" in trains else pd.Series("{}", trains.index)
+    lengths = []
+    for workload, config, common in zip(trains["workload"], trains["config"], settings.fillna("{}"), strict=True):
+        given = json.loads(common) | json.loads(config)
+        defaults = algorithms()[workload].settings() if workload in algorithms() else None
+        lengths.append(str([given.get(name, getattr(defaults, name, 0)) for name in _LENGTHS]))
+    names = pd.Series("", rows.index)
+    for _, study in trains.assign(length=lengths).groupby("study", observed=True):
+        if len({frozenset(own["length"]) for _, own in study.groupby("workload", observed=True)}) > 1:
+            names[study.index] = study["workload"].map(display).astype(str)
+    return names
 
 
 def _newest(rows: pd.DataFrame) -> pd.DataFrame:

@@ -236,7 +236,8 @@ def _cost(name: str, factors: Mapping[str, list[float]]) -> str:
         factor = geometric_mean(np.array(values))
         interval = ""
         if factor.low is not None and factor.high is not None:
-            interval = f" ({INTERVAL} {span(factor)})"
+            shown = "" if factor.low > 1 or factor.high < 1 else ", so that no cost is shown"
+            interval = f" ({INTERVAL} {span(factor)}{shown})"
         told.append(f"{in_short(factor.value)} times{interval} with {what}, from {counted(len(values), 'pair')}")
     more = f"; and {len(known) - _MOST_COSTS} more configurations" if len(known) > _MOST_COSTS else ""
     return (

@@ -30,7 +30,7 @@ _FEW = 3  # of them that are compared in a chain if there are more
 
 
 def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
-    """Compare the configurations of one study, place by place, on completed cells.
+    """Compare the configurations of one study, place by place and task by task, on completed cells.
 
     Args:
         rows: attempts with the columns of `with_groups`.
@@ -41,11 +41,11 @@ def sentences(rows: pd.DataFrame, score: Score | None = None) -> list[str]:
     verb = verb if trains or verb == "ends" else "runs"
     done = rows[(rows["outcome"] == "completed") & (rows[column] > 0)]
     texts = []
-    for (cluster, where), part in done.groupby(["cluster", "where"], sort=True):
+    for (cluster, where, task), part in done.groupby(["cluster", "where", "task"], sort=True):
         times = {str(what): _values(group[column]) for what, group in part.groupby("what")}
         if len(times) < 2:
             continue
-        place = f"{where} of {cluster}" if rows["cluster"].nunique() > 1 else str(where)
+        place = (f"{task}, " if task else "") + str(where) + (f" of {cluster}" if rows["cluster"].nunique() > 1 else "")
         ordered = sorted(times, key=lambda what: geometric_mean(times[what]).value)[:MOST]
         if len(times) > MOST:
             place += f", the {MOST} fastest of {len(times):,} configurations"

@@ -165,7 +165,7 @@ class Profiling:
             started = perf_counter()
             result = self._tried("cannot be read", lambda tool: tool.read(scratch))
             if result and result[0] is None:
-                why = "the command left no profile: it was ended by a signal, or ended without Python's own exit"
+                why = "the command left no profile: it was ended by a signal, replaced itself by another program, or ended without Python's own exit"
                 self._note(why)
             elif result and result[0]:
                 self._keep(result[0], started)

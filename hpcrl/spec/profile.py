@@ -68,7 +68,7 @@ def _window_faults(study: Study) -> Iterator[Fault]:
     if not study.workload.trains:
         yield (
             path,
-            f"{path[-1]}: counts environment steps of built-in training, and a command has none that hpcrl sees: remove it",
+            "it counts environment steps of built-in training, and a command has none that hpcrl sees: remove it",
         )
     elif study.profile == NONE and not any(key == KEY for _, key, _ in assignments(study)):
         yield path, "there is no profiler: name one, as in `profile: cprofile`"

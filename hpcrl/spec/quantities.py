@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, StringConstraints
 
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])(?:i?B)?", re.IGNORECASE)
+_LARGEST = 1e9  # number without a unit that may be a memory
 _MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -73,7 +74,9 @@ def parse_memory(value: Any) -> int:
         mib = int(float(match[1]) * _MIB[match[2].upper()])
         if mib > 0:
             return mib
-    units = f"{value}M (Slurm's own unit) or {value}G" if isinstance(value, int | float) else "4G"
+        raise ValueError(f"expected a memory of at least 1 MiB, such as 64M, got {value}")
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LARGEST
+    units = f"{value}M (Slurm's own unit) or {value}G" if known else "4G"
     raise ValueError(f'"{value}" is not a memory with a unit (K, M, G or T); try {units}')
 
 

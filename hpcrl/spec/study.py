@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    field_validator,
     model_validator,
 )
 
@@ -208,6 +209,13 @@ class Study(Model):
         strict=True,
         description="seconds for which the first cell on each node measures CPU and memory of the idle machine; 0: no measurement",
     )
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _one_profiler(cls, value: object) -> object:
+        if isinstance(value, list):
+            raise ValueError("expected one profiler; to run cells under several, make it an axis, as in `profile: [none, cprofile]` below `axes`")  # fmt: skip
+        return value
 
     @model_validator(mode="after")
     def _whole(self) -> Study:

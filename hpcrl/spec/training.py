@@ -19,7 +19,7 @@ from hpcrl.catalogue.training import (
     ranks_with_actors,
 )
 from hpcrl.errors import count, suggestion, written
-from hpcrl.profilers import FRAMEWORK, FROM, KEY, WINDOW
+from hpcrl.profilers import FRAMEWORK, FROM, KEY, NONE, WINDOW
 from hpcrl.searches import KEYS
 from hpcrl.spec.checks import TRACKING, Fault, assignments, combinations
 from hpcrl.spec.explain import Key
@@ -104,6 +104,10 @@ def training_notes(study: Study) -> list[str]:
             continue
         own = {key: value for key, value in values.items() if key in fields.names(algorithm.settings)}
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
+        begin = values.get(FROM, study.profile_from)
+        if values.get(KEY, study.profile) != NONE and begin >= settings.total_steps:
+            late = f"{FROM}: the profiler would begin at step {begin:,}, and the training has {settings.total_steps:,}"
+            notes[f"{late}: no profile will be written, so give an earlier step"] = None
         if isinstance(settings, OnPolicySettings):
             rollout = settings.rollout_steps * settings.environments
             if settings.total_steps < rollout:

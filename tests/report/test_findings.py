@@ -19,7 +19,7 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]], memory: 
         [
             {
                 "cluster": "c", "where": "1 core", "what": what, "colour": what.partition(" ")[0], "dash": what.partition(" ")[2],
-                "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number], "evaluation_time": 0.0,
+                "outcome": "completed", "training_time": time, "wall_time": time + 1, "final_score": scores[what][number], "evaluation_time": 0.0, "task": "",
                 "memory": GIB * (memory if "lazy" in what else 1.0), "crowded": False,
             }
             for what, each in times.items()

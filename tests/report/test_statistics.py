@@ -136,7 +136,7 @@ def rows(times: dict[str, list[float]], scores: dict[str, list[float]] | None = 
     return pd.DataFrame(
         [
             {
-                "what": what, "where": "1 core", "cluster": "c", "outcome": "completed", "training_time": time,
+                "what": what, "where": "1 core", "task": "", "cluster": "c", "outcome": "completed", "training_time": time,
                 "final_score": (scores or times)[what][number], "steps": 1000, "wall_time": time + 5, "colour": what,
                 "evaluation_time": 0.0,
             }

@@ -59,9 +59,16 @@ def test_memories_round_trip(mib: int) -> None:
     assert parse_memory(format_memory(mib)) == mib
 
 
-@pytest.mark.parametrize("value", ["4", "4 gigs", 4, None, "0G", "-1G"])
+@pytest.mark.parametrize("value", ["4", "4 gigs", 4, None, "-1G", 0, 1e30, True])
 def test_no_memory(value: object) -> None:
-    with pytest.raises(ValueError, match="is not a memory with a unit"):
+    with pytest.raises(ValueError, match="is not a memory with a unit") as told:
+        parse_memory(value)
+    assert str(told.value).endswith("try 4M (Slurm's own unit) or 4G" if value == 4 else "try 4G")
+
+
+@pytest.mark.parametrize("value", ["0G", "0M", "1K"])
+def test_less_than_the_least_memory(value: str) -> None:
+    with pytest.raises(ValueError, match=f"expected a memory of at least 1 MiB, such as 64M, got {value}"):
         parse_memory(value)
 
 

@@ -128,6 +128,21 @@ def _profiles(rows: pd.DataFrame, goal: float | None, score: Score) -> Figure:
 
 
 def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
+    """Draw a panel for each task."""
+    panels = [panel for task, part in rows.groupby("task") if (panel := _pairs(part, score, str(task)))]
+    if not panels:
+        return None
+    text = (
+        "The probability that a run of the configuration on the left scores better than one of the numbered column, ties count "
+        "half. 0.5 means no difference. Configurations are numbered by their median, best first. The table has 95 % intervals of "
+        "each pair (Newcombe 2006, method 5)."
+    )
+    if (most := rows.groupby("task")["line"].nunique().max()) > _MOST_PAIRS:
+        text += f" The best {_MOST_PAIRS} of {most} configurations."
+    return Figure("probability-of-improvement", "Probability of improvement", text, tuple(panels))
+
+
+def _pairs(rows: pd.DataFrame, score: Score, title: str) -> Panel | None:
     scores = {str(line): group["final_score"].to_numpy(float) for line, group in rows.groupby("line")}
     sign = -1 if score.more_is_better else 1
     best = sorted(ordered(rows["line"]), key=lambda name: sign * float(np.median(scores[name])))
@@ -154,16 +169,7 @@ def _improvement(rows: pd.DataFrame, score: Score) -> Figure | None:
     scale = alt.Scale(domain=[0, 0.5, 1], range=["#F0A070", "#f4f4f4", "#70B0E0"])
     cells = base.mark_rect().encode(color=alt.Color("probability:Q", scale=scale, title="probability"))
     numbers = base.mark_text(fontSize=11, color="#111111").encode(text=alt.Text("probability:Q", format=".2f"))
-    text = (
-        "The probability that a run of the configuration on the left scores better than one of the numbered column, ties count "
-        "half. 0.5 means no difference. Configurations are numbered by their median, best first. The table has 95 % intervals of "
-        "each pair (Newcombe 2006, method 5)."
-    )
-    if len(scores) > len(names):
-        text += f" The best {len(names)} of {len(scores)} configurations."
     chart = (cells + numbers).properties(height=alt.Step(30))
     table = data[["over", "under", "probability", "low", "high"]]
     table = table.set_axis(["configuration", "beats", "probability", "from", "to"], axis=1)
-    return Figure(
-        "probability-of-improvement", "Probability of improvement", text, (Panel(chart, table, "", len(names)),)
-    )
+    return Panel(chart, table, title, len(names))

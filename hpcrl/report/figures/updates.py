@@ -7,12 +7,14 @@ call alone counts its dispatch, and the waiting appears elsewhere. Figure 6 of "
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import altair as alt
 import pandas as pd
 
 from hpcrl.formats.profiles import is_update, read_functions
 from hpcrl.profilers import KEY
+from hpcrl.report.design import display
 from hpcrl.report.figures.drawing import ROW, Figure, Panel, ordered, rounded, y_lines
 
 _MICRO = 1e6
@@ -60,22 +62,16 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
     done = done[done["resumed_step"].isna()]  # otherwise its phases are those of the rest only
     keys = ["plan", "cell", "attempt"]
     updates = phases[(phases["rank"] == 0) & (phases["phase"] == "update")][[*keys, "seconds"]]
-    named = done.assign(
-        name=done["what"] + " · " + done["where"], place=places_of(done), alike=[alike(text) for text in done["config"]]
-    )
+    named = done.assign(place=places_of(done), alike=[alike(text) for text in done["config"]])
     known = named.merge(updates, on=keys).merge(
         as_published, on=["alike", "place", "seed"], suffixes=("", "_published")
     )
     if known.empty:
         return None
+    several = known.groupby("workload", observed=True)["where"].transform("nunique") > 1
+    known = known.assign(name=known["what"].where(~several, known["what"] + " · " + known["where"]))
     if known.groupby("name")["place"].nunique().max() > 1:
         known = known.assign(name=known["name"] + " · " + known["place"])
-    names = ordered(known["name"])
-    dispatch = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds_published"]})
-    # The phases of a run that does not wait have no synchronised time.
-    known = known[[not json.loads(text).get("unsynchronized") for text in known["config"]]]
-    measured = pd.DataFrame({"name": known["name"], "value": _MICRO * known["seconds"] / known["steps"]})
-    share = pd.DataFrame({"name": known["name"], "value": 100 * known["seconds"] / known["training_time"]})
     precise = known["precise_phases"].fillna(value=False).astype(bool)
     when = (
         "every update"
@@ -84,21 +80,37 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
         if not precise.any()
         else "every update or block of updates"
     )
-    panels = tuple(
-        _bars(values, names, axis, title)
-        for values, axis, title in (
-            (dispatch, "µs per environment step", "as published: the call under cProfile"),
-            (measured, "µs per environment step", f"synchronised after {when}"),
-            (share, "share of the training time (%)", "of the whole training"),
-        )
-    )
+    algorithms = list(known.groupby("workload", observed=True, sort=True))
+    panels = [
+        panel
+        for name, own in algorithms
+        for panel in _panels(own, when, f"{display(name)}, " if len(algorithms) > 1 else "")
+    ]
     text = (
-        "The time of updates, three ways, means over the seeds that ran with and without cProfile. As published: what cProfile counts in the learner's call, which may return before the update is "
-        "computed (so in JAX without waiting, `unsynchronized`; otherwise hpcrl's JAX computes on the CPU within the call), and which includes the profiler's own cost. Synchronised: the phase “update” of cells without a profiler, which waits for the device. Last, "
-        "that phase as a share of the training time, which has no evaluations, compiling and set-up in it. (Figure 6 of “JAX 4 Deep RL” is of the first kind: 0.22 of "
-        "PyTorch's time for VPG, of which the update was 2.0 % of a run without evaluations in PyTorch and 0.6 % in JAX.)"
+        "The time of updates, three ways, means over the seeds that ran with and without cProfile. First what cProfile counts in the learner's call, which includes the profiler's own cost, and "
+        "which may return before the update is computed (on a GPU, and in JAX without waiting, `unsynchronized`). Figure 6 of “JAX 4 Deep RL” (2023) shows such times. Then the phase “update” of cells without a "
+        "profiler, which waits for the device. Last, that phase as a share of the training time, which has no evaluations, compiling and set-up in it."
     )
-    return Figure("updates", "The time of updates, three ways", text, panels)
+    return Figure("updates", "The time of updates, three ways", text, tuple(panels))
+
+
+def _panels(known: pd.DataFrame, when: str, start: str) -> Iterator[Panel]:
+    """Draw the runs of one algorithm: another one's updates can take a hundred times as long. `start` begins the titles."""
+    names = ordered(known["name"])
+    # The phases of a run that does not wait have no synchronised time.
+    waits = known[[not json.loads(text).get("unsynchronized") for text in known["config"]]]
+    per_step = "µs per environment step"
+    for rows, values, axis, title in (
+        (known, _MICRO * known["seconds_published"], per_step, "the call under cProfile"),
+        (waits, _MICRO * waits["seconds"] / waits["steps"], per_step, f"synchronised after {when}"),
+        (
+            waits,
+            100 * waits["seconds"] / waits["training_time"],
+            "share of the training time (%)",
+            "of the whole training",
+        ),
+    ):
+        yield _bars(pd.DataFrame({"name": rows["name"], "value": values}), names, axis, start + title)
 
 
 def _bars(values: pd.DataFrame, names: list[str], axis: str, title: str) -> Panel:
