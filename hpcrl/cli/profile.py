@@ -101,6 +101,8 @@ def _show(chosen: CellProfile, top: int, plan: Path) -> None:
         print_table([f"own ({profile.unit})", f"with callees ({profile.unit})", "calls", "function"], rows)
     if chosen.path:
         hint = f" Open it with: {known.opened_with(chosen.path, plan, chosen.cell)}" if known else ""
+        if chosen.path.is_file() and profile.size not in (None, chosen.path.stat().st_size):
+            hint = " It has another size than the file that the cell wrote: somebody changed it, so do not open it."
         echo(f"File: {chosen.path}.{hint}")
 
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -84,6 +84,13 @@ class Profiling:
                 elif self._running and self._scratch:
                     self._end(self._scratch)
                 self._discard()
+
+    def acting(self) -> AbstractContextManager[None]:
+        """Profile an actor, whose steps are not the training's: with a window, only the learner is profiled."""
+        if not self.marks():
+            return self.training()
+        self._note("an actor is profiled as a whole or not at all: profile_from and profile_steps are of the learner")
+        return nullcontext()
 
     def marks(self) -> tuple[int, ...]:
         """Return the steps at which a training must call :meth:`look`."""

@@ -94,14 +94,13 @@ def train_cell(
         raise UsageError(wrong)
     world = join(group) if acts else None
     collective = make_collective(framework, asked.parallelism, group, clock)
-    profiled = profiling.training() if profiling else nullcontext()
     marks = profiling.marks() if profiling else ()
     run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop, marks=marks)
     if trial:
         run = replace(run, prune=trial.prune)
     if acts and group.rank:
         actor = make_exploration(name, settings, framework, execution, make_environment, run)
-        with profiled:
+        with profiling.acting() if profiling else nullcontext():
             explored = actor.explore(stop)
         _close(make_environment, framework, recorder)
         return Ended(explored.outcome, None, {"steps": explored.steps, "episodes": explored.episodes})
@@ -111,7 +110,7 @@ def train_cell(
         )
     except RankGone:
         return Ended("preempted", f"{_NO_ANSWER}: the training had not begun", {}, leaves_others=True)
-    with profiled:
+    with profiling.training() if profiling else nullcontext():
         result = train(training, goal, stop, checkpoint_file)
     facts = _facts_of(training, result, recorder, clock, collective)
     if run.rank == 0 and (best := best_possible(training)) is not None:

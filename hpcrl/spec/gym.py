@@ -93,7 +93,20 @@ def _unknown(name: str) -> str | None:
                 f"there is no environment {name!r}; {suggestion(name, known)} Write an environment of another package as "
                 "module:Name-v0"
             )
+    if _is_gone(name):
+        base = name.rpartition("-v")[0]
+        there = [spec for spec in registry.values() if spec.id.rpartition("-v")[0] == base and not _is_gone(spec.id)]
+        newest = max(there, key=lambda spec: spec.version or 0, default=None)
+        return f"Gymnasium knows {name}, but no longer has it" + (f": use {newest.id}" if newest else "")
     return None
+
+
+def _is_gone(name: str) -> bool:
+    """Tell whether Gymnasium has put a function that only raises an error in the place of an environment that moved to another package."""
+    from gymnasium.envs.registration import registry
+
+    maker = registry[name].entry_point if name in registry else None
+    return getattr(maker, "__name__", "").startswith("_raise_")
 
 
 def _checked(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str | None, _Spaces | None]:

@@ -414,6 +414,11 @@ def test_what_opens_a_file_can_be_pasted_into_a_shell(
     (found,) = profiles_of(plan, cells_of(plan)[2]["id"])
     said = hpcrl("profile", plan, "--cell", found.cell).out
     assert shlex.split(said.partition("Open it with: ")[2]) == ["snakeviz", str(found.path)]
+    assert found.path is not None
+    found.path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")  # a pickle that runs a command
+    said = hpcrl("profile", plan, "--cell", found.cell).out
+    assert "Open it" not in said
+    assert "It has another size than the file that the cell wrote: somebody changed it, so do not open it." in said
     told = {name: each.opened_with(Path("/my plans/x"), plan, "3f2a") for name, each in PROFILERS.items()}
     assert shlex.split(told["memray"]) == ["memray", "flamegraph", "/my plans/x"]
     assert told["py-spy"] == "https://www.speedscope.app (choose '/my plans/x' there)"

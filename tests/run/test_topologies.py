@@ -48,6 +48,19 @@ def test_a_record_for_each_rank_and_what_came_from_whom(tmp_path: Path, topology
         assert "update" not in phases[rank].index
 
 
+@pytest.mark.parametrize("window", [{}, {"profile_from": 1000, "profile_steps": 500}])
+def test_learner_and_actors_have_a_profile_each_and_a_window_is_the_learner_s(
+    tmp_path: Path, window: dict[str, int]
+) -> None:
+    done, row = run(tmp_path, study("asynchronous", 2) | {"profile": "cprofile"} | window)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (row["outcome"], row["records"]) == ("completed", 3)
+    ranks = sorted(path.name.split(".")[-2] for path in (tmp_path / "plan" / "profiles").iterdir())
+    assert ranks == (["r0"] if window else ["r0", "r1", "r2"])
+    told = "an actor is profiled as a whole or not at all: profile_from and profile_steps are of the learner"
+    assert (told in (row["notes"] or "")) == bool(window)
+
+
 def row_after_fault(tmp_path: Path, content: dict[str, Any], fault: str, rank: int, **variables: str) -> dict[str, Any]:
     """Run a cell of which a rank fails, and return its row in the dataset. The cell ends within ten seconds of the fault."""
     file = tmp_path / "fault"

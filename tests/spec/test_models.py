@@ -359,6 +359,7 @@ def test_modes_that_one_of_the_algorithms_lacks_are_refused_with_its_rule(
         ({"hyperparameters": {"hidden": [0]}}, "expected a list of whole numbers from 1 to 1,000,000, or a text such as 128x64, got [0] (default [256, 256])"),
         ({"algorithm": "dnq"}, "workload.algorithm: no algorithm 'dnq'; did you mean 'dqn'?"),
         ({"environment": "CartPole-v11"}, "workload.environment: there is no environment 'CartPole-v11'; did you mean 'CartPole-v1'?"),
+        ({"environment": "Hopper-v3"}, "workload.environment: Gymnasium knows Hopper-v3, but no longer has it: use Hopper-v5"),
         ({"environment": "BoxSlidr-v0"}, "there is no environment 'BoxSlidr-v0'; did you mean 'BoxSlider-v0'?"),
         ({"algorithm": "rainbow", "environment": "BoxSlider64-v0"}, "Rainbow: expected observations that are a vector, got uint8 of shape (64, 64, 3) of BoxSlider64-v0"),
         ({"environment": "Pendulum-v1"}, "DQN: expected discrete actions, got continuous ones of Pendulum-v1"),
