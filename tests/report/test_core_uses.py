@@ -22,6 +22,7 @@ ONE = {"cpus": 1, "tasks": 1, "stepping": "sync"}
 USES = {
     "threads": {"cpus": 2, "tasks": 1, "stepping": "sync"},
     "processes": {"cpus": 2, "tasks": 1, "stepping": "processes"},
+    "each": {"cpus": 2, "tasks": 1, "stepping": "processes", "workers": "environments"},
     "ranks": {"cpus": 1, "tasks": 2, "stepping": "sync", "parallelism": "native"},
     "nodes": {"cpus": 1, "tasks": 2, "stepping": "sync", "parallelism": "native", "nodes": 2},
     "shared": {"cpus": 2, "tasks": 2, "stepping": "sync", "parallelism": "native", "overcommit": True},
@@ -36,6 +37,8 @@ WORKLOAD: dict[str, Any] = {
 def use_of(cell: dict[str, Any]) -> str:
     asked = cell["resources"]
     if asked["tasks"] == 1:
+        if cell["config"].get("workers") == "environments":
+            return "each"
         return "processes" if cell["config"]["stepping"] == "processes" else "threads"
     return "shared" if asked.get("overcommit") else "nodes" if asked["nodes"] == 2 else "ranks"
 
@@ -81,6 +84,12 @@ def test_the_fastest_use_is_named_with_its_lead_and_its_gain(tmp_path: Path) -> 
     assert ") times as fast as 2 ranks (native), and 2.00 (95 % interval 1.9" in text
     # Three pairs of uses, and any of the three could have been compared with 1 core.
     assert text.endswith(") times as fast as 1 core. The intervals hold for all 6 comparisons at once.")
+
+
+def test_a_process_for_each_environment_is_a_use_of_its_own(tmp_path: Path) -> None:
+    (text,) = sentences(tmp_path, {"each": 8.0, "processes": 5.0})
+    assert "environments in processes train fastest, 1.60 (95 % interval 1.5" in text
+    assert ") times as fast as environments in processes, one each, and 2.00 (95 % interval 1.9" in text
 
 
 def test_a_use_that_is_not_shown_to_be_the_fastest_is_not_called_so(tmp_path: Path) -> None:
