@@ -261,7 +261,7 @@ def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path
 
 def _told(cells: pd.DataFrame, trains: bool) -> pd.DataFrame:
     """Return the cells as a file beside the page has them: of commands without what only training has."""
-    cells = cells.drop(columns=["hex"])
+    cells = cells.drop(columns=["hex", "task"])
     if trains:
         return cells
     said = [name for name in cells.columns if name not in _OF_TRAINING and cells[name].notna().any()]
