@@ -88,7 +88,7 @@ def figure(rows: pd.DataFrame, phases: pd.DataFrame, as_published: pd.DataFrame)
     ]
     text = (
         "The time of updates, three ways, means over the seeds that ran with and without cProfile. First what cProfile counts in the learner's call, which includes the profiler's own cost, and "
-        "which may return before the update is computed (on a GPU, and in JAX without waiting, `unsynchronized`). Figure 6 of “JAX 4 Deep RL” (2023) shows such times. Then the phase “update” of cells without a "
+        "which may return before the update is computed (on a GPU, and in JAX without waiting, “unsynchronized”). Figure 6 of “JAX 4 Deep RL” (2023) shows such times. Then the phase “update” of cells without a "
         "profiler, which waits for the device. Last, that phase as a share of the training time, which has no evaluations, compiling and set-up in it."
     )
     return Figure("updates", "The time of updates, three ways", text, tuple(panels))
