@@ -24,15 +24,13 @@ def spaces_of(environment: Any) -> tuple[str, tuple[int, ...], str, str, str | N
 
 
 def kind_of_actions(space: Any) -> str:
-    """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or the class of any other space."""
-    shape = getattr(space, "shape", None) or ()
+    """Return ``discrete`` (one whole number), ``continuous`` (a vector of real numbers), or the class of any other space, of a box with shape and dtype."""
+    shape, name = getattr(space, "shape", None) or (), type(space).__name__
     if getattr(space, "n", None) is not None and shape == ():
         return "discrete"
-    return (
-        "continuous"
-        if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float")
-        else f"{type(space).__name__} {list(shape)} {getattr(space, 'dtype', '')}".rstrip()
-    )
+    if len(shape) == 1 and str(getattr(space, "dtype", "")).startswith("float"):
+        return "continuous"
+    return f"Box {list(shape)} {space.dtype}" if name == "Box" else name
 
 
 def bounds_fault(space: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete
 from numpy.typing import NDArray
 
 from hpcrl.catalogue.algorithms.vpg import Settings, fault
@@ -238,6 +238,9 @@ def test_the_space_of_an_environment() -> None:
     several = Steered()
     several.action_space = MultiDiscrete([2, 2])
     with pytest.raises(UsageError, match=r"vpg: expected .* discrete or continuous actions, got MultiDiscrete ones"):
+        algorithm_on("vpg", several, SMALL)
+    several.action_space = Box(-1, 1, (2, 2), np.float32)
+    with pytest.raises(UsageError, match=r"vpg: expected .* actions, got Box \[2, 2\] float32 ones"):
         algorithm_on("vpg", several, SMALL)
 
 
