@@ -106,8 +106,8 @@ def training_notes(study: Study) -> list[str]:
         settings = fields.check(algorithm.name, algorithm.settings, {**study.workload.hyperparameters, **own})
         begin = values.get(FROM, study.profile_from)
         if values.get(KEY, study.profile) != NONE and begin >= settings.total_steps:
-            late = f"{FROM}: the profiler would begin at step {begin:,}, and the training has {settings.total_steps:,}"
-            notes[f"{late}: no profile will be written, so give an earlier step"] = None
+            late = f"the profiler would begin at step {begin:,} ({FROM}), and the training has {settings.total_steps:,} steps"
+            notes[f"{late}: give an earlier step, or there will be no profile"] = None
         if isinstance(settings, OnPolicySettings):
             rollout = settings.rollout_steps * settings.environments
             if settings.total_steps < rollout:

@@ -47,5 +47,5 @@ def test_a_profiler_that_begins_after_the_end_is_noted(steps: int, late: bool) -
     study = dqn_study(axes={"framework": ["numpy"]}, profile="cprofile", profile_from=steps)
     study["workload"]["hyperparameters"] |= {"total_steps": 2_000}
     notes = training_notes(Study.model_validate(study))
-    told = f"profile_from: the profiler would begin at step {steps:,}, and the training has 2,000"
+    told = f"the profiler would begin at step {steps:,} (profile_from), and the training has 2,000 steps"
     assert any(told in note for note in notes) == late, notes
