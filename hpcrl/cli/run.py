@@ -44,8 +44,8 @@ def _finite(context: click.Context, parameter: click.Parameter, value: float | N
 @click.option(
     "--profile-steps",
     "steps",
-    type=click.IntRange(1),
-    help="For how many environment steps it looks.  [default: until the training ends]",
+    type=click.IntRange(0),
+    help="For how many environment steps it looks; 0: until the training ends.  [default: 0]",
 )
 def command(
     plan: Path, cell: str, interval: float | None, profile: str | None, begin: int | None, steps: int | None

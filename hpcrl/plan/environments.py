@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from hpcrl.catalogue.training import COMPILED_IN
@@ -14,10 +14,55 @@ from hpcrl.pins import name_of, unchecked, unhashed, with_hashes
 from hpcrl.profilers import PROFILERS, how_to_add
 from hpcrl.spec.cluster import ClusterProfile
 from hpcrl.spec.environment import SoftwareEnvironment
+from hpcrl.spec.library import Library
 from hpcrl.spec.rendering import Renderer
+from hpcrl.spec.workload import Workload
 from hpcrl.surroundings import Surroundings, expanded, fault
 
 FlavourName = Literal["cpu", "cuda"]
+
+DEFAULT_ENVIRONMENT = "numpy"
+
+
+class Environments:
+    """The software environments of a plan, each rendered when the first of its cells needs it."""
+
+    def __init__(
+        self, library: Library, profile: ClusterProfile, renderer: Renderer, surroundings: Surroundings | None
+    ) -> None:
+        self._library, self._profile, self._renderer, self.surroundings = library, profile, renderer, surroundings
+        self._rendered: dict[tuple[str, FlavourName, bool], Environment] = {}
+        self.capabilities: dict[str, tuple[str, float]] = {}
+
+    def key(self, name: str, flavour: FlavourName, horovod: bool) -> str:
+        """Return the key of a cell's environment."""
+        if self.surroundings:
+            return self.surroundings.key
+        if (made := self._rendered.get((name, flavour, horovod))) is None:
+            spec = self._library.environment(name)
+            spec.check_is_for_cells()
+            made = self._render(name, spec, flavour, horovod)
+            self.capabilities[made.key] = (name, spec.flavours[flavour].min_capability or 0)
+        return made.key
+
+    def home(self, workload: Workload) -> str | None:
+        """Return the key of the environment of hpcrl's own processes; None: that of the cells.
+
+        Beside a command in surroundings of its own they need only NumPy and the packages of telemetry.
+        """
+        if self.surroundings and workload.command:
+            return self._render(DEFAULT_ENVIRONMENT, self._library.environment(DEFAULT_ENVIRONMENT), "cpu", False).key
+        return self.surroundings.key if self.surroundings else None
+
+    def of(self, keys: Container[str | None]) -> list[Environment]:
+        """Return the rendered environments with these keys."""
+        return sorted((made for made in self._rendered.values() if made.key in keys), key=lambda made: made.key)
+
+    def _render(self, name: str, spec: SoftwareEnvironment, flavour: FlavourName, horovod: bool) -> Environment:
+        hashes = self._library.hashes(name)
+        made = render_environment(self._renderer, self._profile, spec, flavour, horovod, hashes)
+        self._rendered[name, flavour, horovod] = made
+        return made
 
 
 def render_environment(

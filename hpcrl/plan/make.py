@@ -12,17 +12,16 @@ from hpcrl import __version__
 from hpcrl.catalogue.training import steps_compiled
 from hpcrl.errors import UsageError
 from hpcrl.formats.facts import read_cluster, read_study
-from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Plan, old_manifest
+from hpcrl.formats.plan import CELLS, MANIFEST, WORKER, Environment, Job, Plan, old_manifest
 from hpcrl.formats.version import full_version
 from hpcrl.formats.worker import worker_zip
 from hpcrl.plan.before import Before, changes, check_same
 from hpcrl.plan.cells import Batch, check_ids, identified
 from hpcrl.plan.directory import PlanFiles
 from hpcrl.plan.environments import (
-    FlavourName,
+    Environments,
     check_compiled,
     check_profilers,
-    render_environment,
     surroundings_notes,
     unchecked_of,
 )
@@ -31,7 +30,7 @@ from hpcrl.plan.limits import queue_limits
 from hpcrl.plan.machine import with_this_machine
 from hpcrl.plan.needs import drawing_notes, mpi_notes
 from hpcrl.plan.notes import capability_notes, idle_notes, notes
-from hpcrl.plan.pack import DEFAULT_ENVIRONMENT, pack
+from hpcrl.plan.pack import pack
 from hpcrl.plan.workdir import check_readers, working_directory
 from hpcrl.profilers import KEY as PROFILE
 from hpcrl.searches import ROLE
@@ -42,6 +41,7 @@ from hpcrl.spec.search import directions_of
 from hpcrl.spec.study import Study
 from hpcrl.spec.surroundings import surroundings_of
 from hpcrl.spec.training import training_notes
+from hpcrl.surroundings import Surroundings
 
 __all__ = ["UserChoices", "make_plan"]
 
@@ -71,23 +71,8 @@ def make_plan(
         search = {**study.search.identity(), "directions": directions_of(study)} if study.search else None
         check_same(before, study.name, profile.name, search)
     renderer = Renderer(library)
-    environments: dict[tuple[str, FlavourName, bool], Environment] = {}
-    capabilities: dict[str, tuple[str, float]] = {}
-
-    surroundings = surroundings_of(study.environment)
-
-    def environment_key(name: str, flavour: FlavourName, horovod: bool) -> str:
-        if surroundings:
-            return surroundings.key
-        if (which := (name, flavour, horovod)) not in environments:
-            spec = library.environment(name)
-            spec.check_is_for_cells()
-            hashes = library.hashes(name)
-            environments[which] = render_environment(renderer, profile, spec, flavour, horovod, hashes)
-            capabilities[environments[which].key] = (name, spec.flavours[flavour].min_capability or 0)
-        return environments[which].key
-
-    groups, refusals = pack(profile, study, environment_key)
+    environments = Environments(library, profile, renderer, surroundings_of(study.environment))
+    groups, refusals = pack(profile, study, environments.key)
     unplaced = [refusal.unplaced for refusal in refusals]
     places = library.places_in_study(name, [refusal.at for refusal in refusals], choices.settings)
     every = identified(study, groups)
@@ -105,35 +90,31 @@ def make_plan(
     if before:
         kept = before.keeps(before.plan.worker, worker)
         worker_name = before.plan.worker if kept else f"worker-{before.next}.zip"
-    home = surroundings.key if surroundings else None
-    if surroundings and study.workload.command:  # hpcrl's own process needs only NumPy and the packages of telemetry
-        numpy = library.environment(DEFAULT_ENVIRONMENT)
-        hashes = library.hashes(DEFAULT_ENVIRONMENT)
-        own = render_environment(renderer, profile, numpy, "cpu", False, hashes)
-        environments[DEFAULT_ENVIRONMENT, "cpu", False] = own
-        home = own.key
-    claims = library.claims_of(study.paper)
+    home = environments.home(study.workload)
     made = write_jobs(profile, study, choices, renderer, batches, worker_name, before, home)
-    keys = {home, *(batch.environment for batch in batches)}
-    used = sorted(
-        (candidate for candidate in environments.values() if candidate.key in keys), key=lambda candidate: candidate.key
-    )
-    check_readers(study.workload, used, surroundings)
-    if study.workload.trains and isinstance(study.environment, str):
-        given = study.workload.hyperparameters
-        values = ((batch.environment, {**given, **config}) for batch in batches for config in batch.configs)
-        check_compiled(
-            (key for key, cell in values if steps_compiled(cell.get("stepping"), cell.get("execution"))), used
-        )
-    profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
-    wanted = ((key, str(profiler)) for key, profiler in profiled if profiler)
-    profiler_notes = check_profilers(wanted, used, surroundings)
-    cell_jobs = [job for job in made.jobs if job.stage == "cells"]
+    used = environments.of({home, *(batch.environment for batch in batches)})
+    profiler_notes = _check_software(study, batches, used, environments.surroundings)
     settings = study.model_dump(mode="json", exclude_none=True)
     workdir = working_directory(study.workload)
     settings["workload"] |= workdir.facts
     if study.search:
         settings["search"]["directions"] = directions_of(study)
+    placed = [batch.placement for batch in batches]
+    told = [
+        *workdir.notes,
+        *unchecked_of(used),
+        *training_notes(study),
+        *surroundings_notes(environments.surroundings),
+        *profiler_notes,
+        *notes(profile, placed),
+        *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches], study.workload.trains),
+        *capability_notes(
+            profile, [(batch.placement, batch.environment) for batch in batches], environments.capabilities
+        ),
+        *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
+        *drawing_notes(profile, study.environment_ids(), study.workload.env),
+        *([note] if (note := library.no_claims(study.paper)) else []),
+    ]
     plan = Plan(
         id="",
         hpcrl=full_version(__version__),
@@ -145,27 +126,12 @@ def make_plan(
         environments=used,
         unplaced=unplaced,
         totals={
+            **_totals([job for job in made.jobs if job.stage == "cells"]),
             "cells": sum(len(batch.ids) for batch in batches),
-            "jobs": len(cell_jobs),
             "unplaced": sum(group.cells for group in unplaced),
             "reused": len(reused),
-            "core_hours": round(sum(job.core_hours for job in cell_jobs), 4),
-            "gpu_hours": round(sum(job.gpu_hours for job in cell_jobs), 4),
-            "billed": round(sum(job.billed for job in cell_jobs), 4),
             "billing_unit": profile.billing.unit if profile.billing else None,
-            "notes": [
-                *workdir.notes,
-                *unchecked_of(used),
-                *training_notes(study),
-                *surroundings_notes(surroundings),
-                *profiler_notes,
-                *notes(profile, [batch.placement for batch in batches]),
-                *idle_notes(profile, [(batch.placement, batch.resources) for batch in batches], study.workload.trains),
-                *capability_notes(profile, [(batch.placement, batch.environment) for batch in batches], capabilities),
-                *mpi_notes(profile, study.workload, (config for batch in batches for config in batch.configs)),
-                *drawing_notes(profile, study.environment_ids(), study.workload.env),
-                *([note] if (note := library.no_claims(study.paper)) else []),
-            ],
+            "notes": told,
         },
         generation=1,
         cells_file=CELLS,
@@ -173,14 +139,7 @@ def make_plan(
         limits=queue_limits(profile, [job.qos for job in made.jobs]),
         reused=reused,
     )
-    files: dict[str, str | bytes] = {**made.scripts, **workdir.files}
-    if claims and study.paper and not library.find("jobs/claims", study.paper).resolve().is_relative_to(packaged()):
-        # The stage `report` runs in the plan's directory, and finds them there.
-        files[f"jobs/claims/{study.paper}.yaml"] = claims.as_text()
-    for environment in plan.environments:
-        files[f"environments/{environment.key}.yaml"] = environment.conda
-        files[f"environments/{environment.key}.txt"] = environment.requirements
-    files[worker_name] = worker
+    files = {**made.scripts, **workdir.files, **_files_beside(library, study, plan), worker_name: worker}
     if before:
         ids = [cell for batch in batches for cell in batch.ids]
         extended = _next_generation(before, plan, made, files, ids)
@@ -190,6 +149,44 @@ def make_plan(
         plan, id=_digest({**files, "study": json.dumps(settings, sort_keys=True)}), digests=_digests(plan, files)
     )
     return PlanFiles(plan, {**files, MANIFEST: plan.to_text()}, executable=workdir.executable, unplaced_at=places)
+
+
+def _check_software(
+    study: Study, batches: Sequence[Batch], used: Sequence[Environment], surroundings: Surroundings | None
+) -> list[str]:
+    """Check that the environments have what reads metrics, steps compiled environments and profiles; return notes where that cannot be known."""
+    check_readers(study.workload, used, surroundings)
+    if study.workload.trains and isinstance(study.environment, str):
+        given = study.workload.hyperparameters
+        values = ((batch.environment, {**given, **config}) for batch in batches for config in batch.configs)
+        check_compiled(
+            (key for key, cell in values if steps_compiled(cell.get("stepping"), cell.get("execution"))), used
+        )
+    profiled = ((batch.environment, config.get(PROFILE)) for batch in batches for config in batch.configs)
+    return check_profilers(((key, str(profiler)) for key, profiler in profiled if profiler), used, surroundings)
+
+
+def _totals(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Add up what jobs of cells cost at most."""
+    return {
+        "jobs": len(jobs),
+        "core_hours": round(sum(job.core_hours for job in jobs), 4),
+        "gpu_hours": round(sum(job.gpu_hours for job in jobs), 4),
+        "billed": round(sum(job.billed for job in jobs), 4),
+    }
+
+
+def _files_beside(library: Library, study: Study, plan: Plan) -> dict[str, str | bytes]:
+    """Return the files of a plan's environments, and the user's own claims."""
+    files: dict[str, str | bytes] = {}
+    claims = library.claims_of(study.paper)
+    if claims and study.paper and not library.find("jobs/claims", study.paper).resolve().is_relative_to(packaged()):
+        # The stage `report` runs in the plan's directory, and finds them there.
+        files[f"jobs/claims/{study.paper}.yaml"] = claims.as_text()
+    for environment in plan.environments:
+        files[f"environments/{environment.key}.yaml"] = environment.conda
+        files[f"environments/{environment.key}.txt"] = environment.requirements
+    return files
 
 
 def _reused(batches: Sequence[Batch], completed: Mapping[str, str]) -> dict[str, str]:

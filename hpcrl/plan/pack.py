@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcrl.catalogue.registry import frameworks
 from hpcrl.formats.plan import Unplaced
-from hpcrl.plan.environments import FlavourName
+from hpcrl.plan.environments import DEFAULT_ENVIRONMENT, FlavourName
 from hpcrl.plan.expand import Point, expand
 from hpcrl.plan.placement import NoPlace, Placement, place
 from hpcrl.searches import BEST, ROLE
@@ -18,7 +18,6 @@ from hpcrl.spec.explain import Key
 from hpcrl.spec.resources import Resources
 from hpcrl.spec.study import Pin, Study
 
-DEFAULT_ENVIRONMENT = "numpy"
 # (name, flavour, with Horovod) -> key of the rendered environment
 EnvironmentKey = Callable[[str, FlavourName, bool], str]
 

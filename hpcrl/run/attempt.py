@@ -40,7 +40,7 @@ from hpcrl.run.search import FAULTS, Trial, wanted
 from hpcrl.run.together import Together
 from hpcrl.run.tracking import DURING as TRACKED
 from hpcrl.run.tracking import INLINE, InlineTracking, TrackingBeside
-from hpcrl.run.training import Ended, before_import, train_cell
+from hpcrl.run.training import Ended, TrainingCell, before_import, train_cell
 from hpcrl.searches import ROLE, TRIAL
 from hpcrl.slurm.client import Slurm
 from hpcrl.surroundings import expanded
@@ -295,17 +295,14 @@ class RankOfAttempt:
         if self._shows and (wrong := unsafe(self._places)):
             self._shows = False
             raise UsageError(wrong)
+        study = self._plan.study
         return train_cell(
-            self._plan.workload,
-            self._cell.config,
-            self._cell.asked,
-            self._plan.study.goal,
+            TrainingCell(self._plan.workload, self._cell.config, self._cell.asked, study.goal, study.precise_phases),
             self._recorder,
             self._clock,
             self._interrupt.stop,
             self._checkpoint,
             self._group,
-            self._plan.study.precise_phases,
             self._trial if isinstance(self._trial, Trial) else None,
             self._profiling if self._profiler else None,
         )

@@ -58,17 +58,24 @@ class Ended:
     leaves_others: bool = False
 
 
+@dataclass(frozen=True)
+class TrainingCell:
+    """What a cell trains: the study's `workload`, the cell's own `config`, what it asked for, and the return that counts as solved."""
+
+    workload: dict[str, Any]
+    config: dict[str, Any]
+    asked: Asked
+    goal: float | None = None
+    precise_phases: bool = False
+
+
 def train_cell(
-    workload: dict[str, Any],
-    config: dict[str, Any],
-    asked: Asked,
-    goal: float | None,
+    cell: TrainingCell,
     recorder: Recorder,
     clock: PhaseClock,
     stop: Callable[[], bool],
     checkpoint_file: Path,
     group: Group,
-    precise_phases: bool = False,
     trial: Trial | None = None,
     profiling: Profiling | None = None,
 ) -> Ended:
@@ -81,6 +88,7 @@ def train_cell(
         UsageError: the cell cannot run here: a framework is not installed, a GPU is missing, or settings are wrong.
         HpcrlError: the ranks do not find each other or do not agree.
     """
+    workload, config, asked = cell.workload, cell.config, cell.asked
     framework = str(config["framework"])
     execution = str(config.get("execution", frameworks()[framework].default_mode))
     name, settings = _settings_of(workload, config)
@@ -95,7 +103,7 @@ def train_cell(
     world = join(group) if acts else None
     collective = make_collective(framework, asked.parallelism, group, clock)
     marks = profiling.marks() if profiling else ()
-    run = Run(int(config["seed"]), recorder, clock, collective, precise_phases, world, stop=stop, marks=marks)
+    run = Run(int(config["seed"]), recorder, clock, collective, cell.precise_phases, world, stop=stop, marks=marks)
     if trial:
         run = replace(run, prune=trial.prune)
     if acts and group.rank:
@@ -111,7 +119,7 @@ def train_cell(
     except RankGone:
         return Ended("preempted", f"{_NO_ANSWER}: the training had not begun", {}, leaves_others=True)
     with profiling.training() if profiling else nullcontext():
-        result = train(training, goal, stop, checkpoint_file)
+        result = train(training, cell.goal, stop, checkpoint_file)
     facts = _facts_of(training, result, recorder, clock, collective)
     if run.rank == 0 and (best := best_possible(training)) is not None:
         recorder.value({BEST_POSSIBLE: best})

@@ -68,7 +68,7 @@ for package in ("catalogue.algorithms", "catalogue.frameworks", "rl.algorithms",
 from hpcrl.formats.facts import Asked
 from hpcrl.rl.distributed.group import Group
 from hpcrl.run.recorder import Recorder
-from hpcrl.run.training import before_import, train_cell
+from hpcrl.run.training import TrainingCell, before_import, train_cell
 from hpcrl.telemetry.phases import PhaseClock
 facts = {}
 for framework, execution in (("numpy", "eager"), ("abacus", "quick")):
@@ -80,7 +80,7 @@ for framework, execution in (("numpy", "eager"), ("abacus", "quick")):
     recorder = Recorder(place / f"{framework}.rec", clock := PhaseClock())
     recorder.header({})
     ended = train_cell(
-        workload, config, Asked(1, 1024, 60), None, recorder, clock, lambda: False, place / f"{framework}.npz", Group()
+        TrainingCell(workload, config, Asked(1, 1024, 60)), recorder, clock, lambda: False, place / f"{framework}.npz", Group()
     )
     recorder.footer(ended.outcome, ended.reason, ended.facts)
     losses = importlib.import_module("hpcrl.rl.specification.twins").seen

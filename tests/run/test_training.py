@@ -73,7 +73,9 @@ def test_a_node_of_actors_needs_no_gpu(tmp_path: Path, monkeypatch: pytest.Monke
     asked, group = Asked(1, 1024, 60, tasks=4, gpus=1), Group(rank=rank, ranks=3)
     recorder = Recorder(tmp_path / "a.rec", clock)
     with pytest.raises(UsageError, match=said):
-        training.train_cell(WORKLOAD, config, asked, None, recorder, clock, lambda: False, tmp_path / "c.npz", group)
+        training.train_cell(
+            training.TrainingCell(WORKLOAD, config, asked), recorder, clock, lambda: False, tmp_path / "c.npz", group
+        )
 
 
 def test_a_learner_that_is_signalled_before_its_actors_have_come_leaves_them(
@@ -84,7 +86,9 @@ def test_a_learner_that_is_signalled_before_its_actors_have_come_leaves_them(
     clock, config = PhaseClock(), {"framework": "numpy", "topology": "collective", "actors": 2, "seed": 1}
     asked, group = Asked(1, 1024, 60, tasks=3), Group(rank=0, ranks=3)
     recorder = Recorder(tmp_path / "a.rec", clock)
-    ended = training.train_cell(WORKLOAD, config, asked, None, recorder, clock, lambda: True, tmp_path / "c.npz", group)
+    ended = training.train_cell(
+        training.TrainingCell(WORKLOAD, config, asked), recorder, clock, lambda: True, tmp_path / "c.npz", group
+    )
     assert (ended.outcome, ended.leaves_others) == ("preempted", True)
     assert ended.reason == "after a signal an actor did not answer for 1 s: the training had not begun"
 
@@ -132,7 +136,12 @@ class Trained:
             return next(asked) > 1_000  # more steps than any of these cells takes
 
         ended = training.train_cell(
-            workload, values, Asked(1, 1024, 60), goal, recorder, self.clock, stop, directory / "c.npz", Group()
+            training.TrainingCell(workload, values, Asked(1, 1024, 60), goal),
+            recorder,
+            self.clock,
+            stop,
+            directory / "c.npz",
+            Group(),
         )
         recorder.footer(ended.outcome, ended.reason, ended.facts)
         self.facts = ended.facts
@@ -202,7 +211,12 @@ def test_two_seeds_are_two_cells(tmp_path: Path) -> None:
         recorder = Recorder(tmp_path / f"{number}.rec", clock)
         config = {"framework": "numpy", "seed": seed}
         training.train_cell(
-            long, config, Asked(1, 1024, 60), None, recorder, clock, lambda: False, tmp_path / "c", Group()
+            training.TrainingCell(long, config, Asked(1, 1024, 60)),
+            recorder,
+            clock,
+            lambda: False,
+            tmp_path / "c",
+            Group(),
         )
         recorder.footer("completed", None, {})
         (table,) = [
