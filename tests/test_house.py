@@ -30,7 +30,7 @@ WRITTEN = {
     "hpcrl/rl/loops/acting.py": {"numpy"},  # the same
     "hpcrl/spec/environment.py": {"numpy"},  # the package, which every environment has
     "hpcrl/run/standing.py": {"numpy"},  # the same
-    "hpcrl/plan/pack.py": {"numpy"},  # the software environment of cells without a framework
+    "hpcrl/plan/environments.py": {"numpy"},  # the software environment of cells without a framework
     "hpcrl/rl/smoke.py": {"dqn"},  # what tries out an environment trains
     "hpcrl/rl/usability.py": {"dqn"},  # what is measured of each framework
     "hpcrl/report/design.py": set(frameworks()),  # their colours

@@ -54,15 +54,15 @@ def command(plan: Path, cell: str | None, top: int, form: str | None, output: Pa
         _show(chosen, top, plan)
 
 
-def _line(each: CellProfile) -> dict[str, object]:
+def _line(found: CellProfile) -> dict[str, object]:
     return {
-        "cell": each.cell,
-        "attempt": each.attempt,
-        "rank": each.rank,
-        "profiler": each.profile.profiler,
-        "bytes": each.profile.size,
-        "file": str(each.path) if each.path else None,
-        "note": each.profile.note,
+        "cell": found.cell,
+        "attempt": found.attempt,
+        "rank": found.rank,
+        "profiler": found.profile.profiler,
+        "bytes": found.profile.size,
+        "file": str(found.path) if found.path else None,
+        "note": found.profile.note,
     }
 
 
@@ -95,7 +95,7 @@ def _show(chosen: CellProfile, top: int, plan: Path) -> None:
         echo(f"{profile.total:.6g} {profile.unit} in all. The functions with the largest own values:")
     rows = [
         [f"{function.own:.4g}", f"{function.total:.4g}", function.calls, function.name]
-        for function in sorted(read_functions(profile.functions), key=lambda each: -each.own)[:top]
+        for function in sorted(read_functions(profile.functions), key=lambda function: -function.own)[:top]
     ]
     if rows:
         print_table([f"own ({profile.unit})", f"with callees ({profile.unit})", "calls", "function"], rows)

@@ -90,23 +90,23 @@ def _interesting(status: PlanStatus) -> list[CellStatus]:
     return status.pick([number for rank in ranks for number in rank][:SHOWN])
 
 
-def _row(each: CellStatus, status: PlanStatus) -> list[Any]:
-    progress = f"{100 * each.progress[0] // max(1, each.progress[1])} %" if each.progress else ""
+def _row(cell: CellStatus, status: PlanStatus) -> list[Any]:
+    progress = f"{100 * cell.progress[0] // max(1, cell.progress[1])} %" if cell.progress else ""
     return [
-        each.cell.id,
-        _what(each, status),
-        each.status.state.lower(),
+        cell.cell.id,
+        _what(cell, status),
+        cell.status.state.lower(),
         progress,
-        each.status.reason or "",
+        cell.status.reason or "",
     ]
 
 
-def _what(each: CellStatus, status: PlanStatus) -> str:
+def _what(cell: CellStatus, status: PlanStatus) -> str:
     """Name a cell by its configuration and by the resources in which the plan's cells differ."""
     from hpcrl.formats.labels import label, label_of_resources
 
-    asked = label_of_resources(each.cell.resources, status.differing)
-    return " ".join(filter(None, (label(each.cell.config, status.plan.study.axes), asked)))
+    asked = label_of_resources(cell.cell.resources, status.differing)
+    return " ".join(filter(None, (label(cell.cell.config, status.plan.study.axes), asked)))
 
 
 def _echo_rest(status: PlanStatus, plan: Path) -> None:

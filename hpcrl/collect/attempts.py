@@ -121,7 +121,7 @@ def attempt_rows(
     charges = _charges(plan)
     for (name, attempt), group in by_attempt.items():
         base, restart = _split(attempt)
-        ordered = sorted(group, key=lambda each: each["header"]["rank"])
+        ordered = sorted(group, key=lambda record: record["header"]["rank"])
         last = restart == newest[name, base]
         rows.append(_row_of_records(plan, cells[name], ordered, charges, accounted.get((name, base)), last))
     return rows

@@ -130,7 +130,7 @@ def _collect(
         for _, plan in opened:
             _add_study(index["studies"], plan)
         lines.append(_inside(index.pop("records")).encode())
-        done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda each: each[1:3])
+        done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda entry: entry[1:3])
         del known_bad, bad, reasons, conflicts
         pa.default_memory_pool().release_unused()
         rows = write_cells(dataset, opened, cells, slurm, lease)
@@ -222,7 +222,7 @@ def _opened(plans: Sequence[Path]) -> list[tuple[Path, Plan]]:
     opened = [(directory, read_plan(directory)) for directory in directories.values()]
     for directory, plan in opened:
         check_cells(directory, plan)
-    return sorted(opened, key=lambda each: (each[1].cluster.name, each[1].study.name, each[1].id, each[0]))
+    return sorted(opened, key=lambda pair: (pair[1].cluster.name, pair[1].study.name, pair[1].id, pair[0]))
 
 
 def _cells(opened: Sequence[tuple[Path, Plan]]) -> dict[str, dict[str, PlannedCell]]:

@@ -59,7 +59,7 @@ def profiles_of(directory: Path, cell: str | None = None) -> list[CellProfile]:
         profiles.append(
             CellProfile(head["cell"], head["attempt"], head["node"], head["rank"], head["started"], profile, path_here)
         )
-    return sorted(profiles, key=lambda each: (each.cell, each.started, each.rank))
+    return sorted(profiles, key=lambda profile: (profile.cell, profile.started, profile.rank))
 
 
 def newest(profiles: list[CellProfile], directory: Path, cell: str) -> CellProfile:

@@ -32,7 +32,7 @@ for line in pins:
 if strays:
     sys.exit("; ".join(strays))
 modules = {name: importlib.import_module(name) for name in names}
-print(json.dumps({name: str(getattr(each, "__version__", "imports")) for name, each in modules.items()}))
+print(json.dumps({name: str(getattr(module, "__version__", "imports")) for name, module in modules.items()}))
 """
 
 

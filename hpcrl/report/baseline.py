@@ -141,7 +141,7 @@ def compare(new: pd.DataFrame, old: pd.DataFrame, more_is_better: bool = True) -
             tried = ended.get(_unplaced(key), {})
             own = {key: tried[key]} if key in tried and key not in now else {}
             some = own if _unplaced(key) in completing else tried
-            gone.append(_gone(key, len(rows), [outcome for each in some.values() for outcome in each]))
+            gone.append(_gone(key, len(rows), [outcome for outcomes in some.values() for outcome in outcomes]))
     failing = [_completion(name, ended[name], once[name]) for name in alike if name in completing]
     return [*changes, *(change for change in failing if change), *gone]
 

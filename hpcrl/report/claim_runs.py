@@ -132,10 +132,10 @@ class Runs:
 
         Two platforms, and a CPU and a GPU, are different machines by the claim itself.
         """
-        devices = {self.places[each.place].device for each in (one, other)}
+        devices = {self.places[side.place].device for side in (one, other)}
         if measure in _OF_ANY_MACHINE or one.cluster != other.cluster or len(devices) > 1:
             return ""
-        every = [self.of(each) for each in (one, other)]
+        every = [self.of(side) for side in (one, other)]
         kinds = {str(kind) for rows in every for kind in rows.loc[rows["outcome"] == "completed", "machine"] if kind}
         if len(kinds) < 2:
             return ""

@@ -204,7 +204,7 @@ def _beside(claim: Claim, runs: Runs, goal: float | None, first: _Reading) -> st
     replaced, names = dict(runs.places), []
     for place, other in runs.claims.stand_ins.items() if claim.stand_ins else ():
         there = Runs(runs.claims, runs.rows, runs.busy, {**runs.places, place: other}, runs.clusters)
-        meant = [there.of(each) for each in _meant(claim, runs) if each.place == place]
+        meant = [there.of(side) for side in _meant(claim, runs) if side.place == place]
         if any(map(len, meant)) and not runs.in_place(runs.places[place]).any():
             replaced[place], rows = other, pd.concat(meant)
             names.append(f"{listed(sorted(set(rows['what' if other.settings else 'where'])))} for {place}")

@@ -50,7 +50,7 @@ def _bars(frame: Frame, x: float, row: int, scale: float) -> Iterator[tuple[Fram
     if width < _LEAST:
         return
     yield frame, x, row, width
-    for callee in sorted(frame.callees.values(), key=lambda each: -each.value):
+    for callee in sorted(frame.callees.values(), key=lambda callee: -callee.value):
         yield from _bars(callee, x, row + 1, scale)
         x += callee.value * scale
 

@@ -274,15 +274,15 @@ def _drawn(records: Sequence[Mapping[Any, Any]]) -> list[Drawn]:
     return list(drawn.values())
 
 
-def _row(each: Mapping[Any, Any]) -> list[str]:
-    size = "" if pd.isna(each["bytes"]) else f"{each['bytes'] / 1024:,.0f}"
+def _row(profile: Mapping[Any, Any]) -> list[str]:
+    size = "" if pd.isna(profile["bytes"]) else f"{profile['bytes'] / 1024:,.0f}"
     return [
-        str(each["what"]),
-        str(each["where"]),
-        "" if pd.isna(each["seed"]) else str(int(each["seed"])),
-        str(each["rank"]),
-        str(each["cell"]),
+        str(profile["what"]),
+        str(profile["where"]),
+        "" if pd.isna(profile["seed"]) else str(int(profile["seed"])),
+        str(profile["rank"]),
+        str(profile["cell"]),
         size,
-        f"{each['seconds']:.2f}",
-        str(each["file"] if isinstance(each["file"], str) else each["note"] or ""),
+        f"{profile['seconds']:.2f}",
+        str(profile["file"] if isinstance(profile["file"], str) else profile["note"] or ""),
     ]

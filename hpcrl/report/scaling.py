@@ -102,7 +102,7 @@ def scaling(rows: pd.DataFrame, size: Sequence[str] = ()) -> list[Series]:
                 for shape, cells in _shapes(own):
                     if cells["count"].nunique() > 1:
                         series.append(_series(kind, " ".join(filter(None, [label, name, way, shape])), cells))
-    return _coloured(sorted(series, key=lambda each: (each.kind, each.cluster, natural(each.label))))
+    return _coloured(sorted(series, key=lambda line: (line.kind, line.cluster, natural(line.label))))
 
 
 def sizes(study: Mapping[str, object]) -> tuple[str, ...]:

@@ -259,7 +259,7 @@ def failed(
         text += f" Not run: cells of {', '.join(sizes)}."
     missing = [(title.partition(":")[0], why.startswith(_NOT_RUN)) for title, why in empty]
     for what, is_not_run in (("runs", True), ("values", False)):
-        if parts := [title for title, each in missing if each == is_not_run]:
+        if parts := [title for title, not_run in missing if not_run == is_not_run]:
             text += f" No {what} for these parts of the paper: {', '.join(parts)}."
     small = rows[rows["crowded"]]
     if len(small):

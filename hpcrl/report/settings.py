@@ -45,10 +45,10 @@ def in_words(rows: pd.DataFrame, steps: bool) -> str:
     common = {
         name: value
         for name, value in known[0].items()
-        if name not in axes and all(each.get(name) == value for each in known)
+        if name not in axes and all(config.get(name) == value for config in known)
     }
     ran = rows["steps"].dropna().unique()
-    if steps and len(ran) == 1 and not any("total_steps" in each for each in (axes, *known)):
+    if steps and len(ran) == 1 and not any("total_steps" in names for names in (axes, *known)):
         common["total_steps"] = int(ran[0])
     names = [name for name in _FIRST if name in common] + sorted(set(common) - set(_FIRST))
     told = [f"{name.replace('_', ' ')} {_in_words(common[name])}" for name in names[:_MOST]]
@@ -73,8 +73,8 @@ def _texts(rows: pd.DataFrame) -> list[str]:
 
 def _differing(texts: Iterable[str]) -> list[str]:
     known = [json.loads(text) for text in texts]
-    names = sorted({name for each in known for name in each})
-    return [name for name in names if any(each.get(name) != known[0].get(name) for each in known)]
+    names = sorted({name for config in known for name in config})
+    return [name for name in names if any(config.get(name) != known[0].get(name) for config in known)]
 
 
 def _plain(value: Any) -> Any:

@@ -250,7 +250,7 @@ def _write_tables(sections: Sequence[Section], cells: pd.DataFrame, output: Path
     if roles := [role for section in sections for role in section.roles]:
         write_atomically(output / "roles.csv", to_csv_of_roles(roles))
     if found := [section.paper_table for section in sections if section.paper_table]:
-        frames = [pd.DataFrame(each.rows, columns=each.heads) for each in found]
+        frames = [pd.DataFrame(table.rows, columns=table.heads) for table in found]
         write_atomically(output / "paper.csv", spreadsheet.to_csv(pd.concat(frames, ignore_index=True)))
     if any(section.series for section in sections):
         frames = [as_frame(section.series).assign(study=section.study) for section in sections if section.series]

@@ -320,7 +320,12 @@ class RankOfAttempt:
     def _logged(self, ended: Ended) -> Ended:
         """Fail a completed training in whose loop the values should have been logged, and were not: its times are of something else."""
         why = next(
-            (each.ended for each in self._recorder.followers if isinstance(each, InlineTracking) and each.ended), None
+            (
+                follower.ended
+                for follower in self._recorder.followers
+                if isinstance(follower, InlineTracking) and follower.ended
+            ),
+            None,
         )
         if why is None or ended.outcome != "completed":
             return ended

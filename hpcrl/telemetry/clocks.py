@@ -88,7 +88,7 @@ def offset(file: Path, patience: float = 10.0, clock: Callable[[], float] = time
             address, port, token = json.loads(file.read_text())
             with suppress(OSError), socket.create_connection((address, port), timeout=1) as connection:
                 connection.sendall(str(token).encode())
-                return min((_once(connection, clock) for _ in range(_ROUNDS)), key=lambda each: each[1])
+                return min((_once(connection, clock) for _ in range(_ROUNDS)), key=lambda answer: answer[1])
         time.sleep(0.05)
     return None
 

@@ -128,8 +128,8 @@ def _panel(series: Sequence[Series], measure: Measure, title: str) -> Panel:
     return Panel(alt.layer(*layers).properties(height=HEIGHT), table, title)
 
 
-def _estimate(each: Any, measure: Measure) -> Estimate:
-    estimate: Estimate = {"speed-up": each.speed_up, "efficiency": each.efficiency, "cost": each.cost}[measure]
+def _estimate(point: Any, measure: Measure) -> Estimate:
+    estimate: Estimate = {"speed-up": point.speed_up, "efficiency": point.efficiency, "cost": point.cost}[measure]
     return estimate
 
 

@@ -146,7 +146,7 @@ def _contour(search: Search) -> Figure | None:
         varied = [parameter for parameter in search.parameters if done[parameter].nunique() > 1]
         if not search.importance.empty:
             ranks = search.importance[search.importance["search"] == name].set_index("parameter")["importance"]
-            varied.sort(key=lambda each, ranks=ranks: -float(ranks.get(each, 0.0)))  # type: ignore[misc]
+            varied.sort(key=lambda name, ranks=ranks: -float(ranks.get(name, 0.0)))  # type: ignore[misc]
         for first, second in itertools.combinations(varied[:_MAPPED], 2):
             both = f"{first}, {second}".replace("_", " ")
             panels.append(_map(search, done, first, second, f"{name}: {both}" if len(every) > 1 else both))

@@ -116,7 +116,7 @@ def _latencies(rows: pd.DataFrame, phases: pd.DataFrame) -> Figure | None:
         hue = colour(part)
         tips = [alt.Tooltip("what", title="runs"), alt.Tooltip("x", title=_X)]
         base = alt.Chart(rounded(middles.drop(columns="hex"))).encode(x=x, color=hue)
-        numbers = [alt.Tooltip(each, format=",.4~r") for each in ("time", "low", "high", "model")]
+        numbers = [alt.Tooltip(column, format=",.4~r") for column in ("time", "low", "high", "model")]
         predicted = alt.Chart(rounded(lines.drop(columns="hex"))).mark_line(strokeWidth=1.5).encode(
             x=x, y=y, color=hue, detail="what:N", tooltip=[*tips, alt.Tooltip("time", title="model", format=",.4~r")]
         )  # fmt: skip
