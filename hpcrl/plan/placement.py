@@ -361,6 +361,8 @@ def _relaxations(profile: ClusterProfile, asked: Resources) -> Iterator[tuple[st
     for cpus in sorted({node.usable_cores // sharing for node in nodes} - {0}, reverse=True):
         if cpus < asked.cpus:
             yield f"cpus: {cpus}", asked.model_copy(update={"cpus": cpus})
+    if tasks_per_node > 1 and not asked.overcommit:
+        yield "overcommit: true (the ranks of a node share its cores)", asked.model_copy(update={"overcommit": True})
     for memory in sorted({node.memory // tasks_per_node for node in nodes}, reverse=True):
         if memory < asked.memory:
             yield f"memory: {format_memory(memory)}", asked.model_copy(update={"memory": memory})

@@ -76,11 +76,12 @@ class Document:
         origins = dict(base.origins)
         added: dict[Key, int] = {}
         data = _merge(base.data, self.data, (), origins, added)
-        for path, origin in self.origins.items():
-            origins[_moved(path, added)] = origin
         for path, length in added.items():
             if length < 0:
-                raise SpecError([f"{self.origin(path).where}: {dotted(path)}: expected a list to add to another list"])
+                where = next(origin for known, origin in self.origins.items() if known[: len(path)] == path).where
+                raise SpecError([f"{where}: {dotted(path)}: expected a list to add to another list"])
+        for path, origin in self.origins.items():
+            origins[_moved(path, added)] = origin
         return Document(data, origins)
 
 

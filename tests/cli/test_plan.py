@@ -149,6 +149,7 @@ def test_values_of_the_study_from_the_command_line(in_tmp: Path, hpcrl: Call) ->
         ("seeds", "--set seeds: expected KEY=VALUE, such as seeds=10"),
         ("title.short=x", "--set title.short=x: title is not a mapping: set the whole value"),
         ("seeds=[1", "--set seeds=[1:1: not valid YAML"),
+        ("+axes.seed=[1]", "--set +axes.seed=[1]: +axes: expected a list to add to another list"),
     ],
 )  # fmt: skip
 def test_faults_of_values_from_the_command_line(in_tmp: Path, hpcrl: Call, setting: str, expected: str) -> None:

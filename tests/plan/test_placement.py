@@ -257,6 +257,7 @@ def test_horovod_gpus_on_a_cluster_without_any() -> None:
         ("sol", {"memory": "3T"}, "asks for 3072G per node, but standard nodes have 512G", "memory: 2048G"),
         ("cirrus", {"cpus": 300}, "standard nodes have 288", "cpus: 288"),
         ("cirrus", {"nodes": 1000}, "asks for 1000 nodes", "nodes: "),
+        ("sol", {"tasks": 200, "parallelism": "horovod"}, "asks for 200 cores per node", "overcommit: true"),
         ("cirrus-legacy", {"gpus": 3}, "accepts 1, 2, 4 (`exclusive: true` asks for whole nodes", "gpus: 2"),
         ("cirrus-legacy", {"gpus": 4, "nodes": 2}, "request all 4 GPUs of each, or set `exclusive: true`", "nodes: 1"),
     ],

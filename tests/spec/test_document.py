@@ -153,6 +153,7 @@ def test_a_list_is_added_to_the_one_below(tmp_path: Path) -> None:
             "extends: sol\nscript:\n  +directives: [a]\n",
             ":3: script.+directives: expected a list to add to another list",
         ),
+        ("extends: sol\n+script:\n  lines: [a]\n", ":2: +script: expected a list to add to another list"),
         ("extends: sol\nscript:\n  +line: [a]\n", ":3: script.line: unknown key; did you mean 'lines'?"),
     ],
 )
