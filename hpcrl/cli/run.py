@@ -91,7 +91,7 @@ def command(
     }
     if trains_in or not surroundings:
         environment["PATH"] = f"{path / 'bin'}{os.pathsep}{environment.get('PATH', '')}"
-    arguments = [path / "bin/python", "-m", "hpcrl.run", plan, "--cell", chosen.id]
+    arguments = [path / "bin/python", "-P", "-m", "hpcrl.run", plan, "--cell", chosen.id]
     arguments += ["--ranks", chosen.asked.tasks, *(["--interval", interval] if interval else [])]
     arguments += ["--profile", profile] if profile else []
     for name, number in window.items():

@@ -304,7 +304,7 @@ class Sampler:
         self._samples = 0
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpcrl.telemetry.sampler", str(root), str(interval)],
+                [sys.executable, "-P", "-m", "hpcrl.telemetry.sampler", str(root), str(interval)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

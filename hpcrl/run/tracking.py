@@ -144,7 +144,7 @@ class TrackingBeside:
         self._points = Points(started)
         self._rows: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hpcrl.run.tracking"],
+            [sys.executable, "-P", "-m", "hpcrl.run.tracking"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -106,7 +106,7 @@ class Calibration:
         except OSError:
             return self.read()
         os.close(handle)
-        command = [sys.executable, "-m", "hpcrl.telemetry.calibration", str(seconds)]
+        command = [sys.executable, "-P", "-m", "hpcrl.telemetry.calibration", str(seconds)]
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=10 * seconds + 60)
             result: dict[str, float] = json.loads(done.stdout)

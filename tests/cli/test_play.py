@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from hpcrl.environments import playing
 from hpcrl.environments.build import MARKER
 from hpcrl.errors import UsageError
 from hpcrl.formats.plan import agent_file, read_plan
+from hpcrl.formats.worker import worker_zip
 from hpcrl.rl.agents import Agent
 from hpcrl.rl.evaluation import start_seeds
 from hpcrl.rl.interfaces import Algorithm, Space
@@ -313,3 +315,33 @@ def test_what_mujoco_draws_is_filmed_in_the_environment_of_its_cell(
     assert images[0][0].shape == shape
     assert images[0][0].std() > 5
     assert os.environ.get("MUJOCO_GL") is None
+
+
+RUNS_AWAY = """
+import json
+from hpcrl.rl.envs.make import gymnasium_environment
+from hpcrl.rl.envs.offscreen import choose_gl
+choose_gl()
+seen = []
+for options in ({}, {"camera_id": -1}):
+    environment = gymnasium_environment("HalfCheetah-v5", None, options, drawn=True)
+    environment.reset(seed=1)
+    robot = environment.unwrapped
+    for place in (0.0, 20.0):
+        robot.set_state(robot.data.qpos * [0, *[1] * 8] + [place, *[0] * 8], robot.data.qvel)
+        image = environment.render().astype(int)
+        seen.append(int((image[..., 0] - image[..., 2] > 30).sum()))  # the robot is brown, all else grey or green
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+def test_the_picture_follows_a_robot_that_runs_away(tmp_path: Path) -> None:
+    (worker := tmp_path / "worker.zip").write_bytes(worker_zip())
+    words = [built_environment("torch").path / "bin/python", "-P", "-c", RUNS_AWAY]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": str(worker)}, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    here, far, *with_option = json.loads(done.stdout)
+    assert here > 1000 and far == pytest.approx(here, rel=0.1)
+    assert with_option[0] > 500 and with_option[1] == 0

@@ -63,3 +63,13 @@ def test_collecting_and_reporting(trap: Path, tmp_path: Path, monkeypatch: pytes
 def test_checking_an_environment(trap: Path) -> None:
     run(trap, "env", "create", "numpy")
     run(trap, "env", "check", "numpy")
+
+
+@pytest.mark.slow
+def test_running_a_cell(trap: Path, tmp_path: Path) -> None:
+    """Its telemetry too, and the ranks of a training."""
+    run(trap, "env", "create", "numpy")
+    training = {"algorithm": "dqn", "environment": "CartPole-v1", "hyperparameters": {"total_steps": 300}}
+    plan = planned(tmp_path / "plan", dqn_study(workload=training))
+    (cell,) = cells_of(plan)
+    run(trap, "run", plan, "--cell", cell["id"], "--interval", "0.1")

@@ -8,7 +8,10 @@ from typing import Any
 
 from hpcrl.catalogue.environments import OWN_ENVIRONMENTS
 from hpcrl.errors import UsageError
-from hpcrl.rl.envs.offscreen import fault_of_name
+from hpcrl.rl.envs.offscreen import fault_of_name, is_mujoco
+
+# Options of Gymnasium's environments with MuJoCo.
+_CAMERA = {"camera_id", "camera_name", "default_camera_config"}
 
 
 class NotInstalledHere(UsageError):
@@ -45,6 +48,9 @@ def gymnasium_environment(
             max_episode_steps = (max_episode_steps or described.limit) + described.more_steps
     if drawn:
         arguments["render_mode"] = "rgb_array"
+        if is_mujoco(name) and not set(arguments) & _CAMERA:
+            # The camera that follows the robot, of models that have one. Gymnasium 1.4's own choice stays where the robot starts.
+            arguments["camera_name"] = "track"
     if wrong := fault_of_name(name, os.environ):
         raise UsageError(f"environment {name}: {wrong}")
     try:
