@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from hpcrl.formats.lease import Lease, Say
 from hpcrl.formats.ledger import Ledger
@@ -16,11 +16,6 @@ from hpcrl.schedulers.evidence import Evidence
 from hpcrl.schedulers.states import Of, TaskStatus
 from hpcrl.schedulers.wanted import Wanted
 from hpcrl.slurm.client import Slurm, View
-
-if TYPE_CHECKING:
-    from hpcrl.schedulers import local, slurm
-
-    _ALL: Sequence[AtWork] = (local, slurm)  # so that their types are checked
 
 Report = Callable[[int, int, str], None]  # number of cells handed over, of how many, and the last job's name
 Jobs = list[tuple[str, str]]  # (job of the plan, the scheduler's id)

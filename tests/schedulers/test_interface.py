@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from hpcrl.catalogue.registry import schedulers
 from hpcrl.errors import UsageError
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.submission import from_facts
+from hpcrl.schedulers import local, slurm
 from hpcrl.schedulers.interface import AtWork, at_work, look
 from hpcrl.slurm.client import Slurm
 from tests.builders import command_study, granted, planned
 from tests.submit.test_submission import FakeSlurm, fake
 
 __all__ = ["fake"]
+PACKAGES: Sequence[AtWork] = (local, slurm)  # their types are checked here
 
 
 @pytest.mark.parametrize("name", schedulers())
@@ -26,6 +29,10 @@ def test_a_package_has_what_the_interface_says(name: str) -> None:
         if not wanted.startswith("_"):
             _, *expected = inspect.signature(function).parameters
             assert list(inspect.signature(getattr(at_work(name), wanted)).parameters) == expected
+
+
+def test_the_types_of_every_package_are_checked() -> None:
+    assert [at_work(name) for name in sorted(schedulers())] == list(PACKAGES)
 
 
 def test_names_of_attempts_and_logs(tmp_path: Path) -> None:
