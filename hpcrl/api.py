@@ -344,7 +344,7 @@ def play(
     """Let the trained agent of a cell play greedy episodes in its environment.
 
     Args:
-        place: a plan directory, or an agent's file (then without `cell`).
+        place: a plan directory, or an agent's file (then without `cell`), which plays in its cell's environment, too, if it lies in its plan.
         cell: the beginning of the cell's id.
         which: ``best`` by evaluation, or ``last``.
         seed: of the starts of episodes; every agent has the same ones.
@@ -356,11 +356,14 @@ def play(
     """
     from hpcrl.environments.playing import play_anywhere
     from hpcrl.formats.files import check_writable
+    from hpcrl.formats.plan import AGENTS, MANIFEST
     from hpcrl.rl.agents import find_agent
     from hpcrl.rl.play import VideoFile
 
     plan = None if cell is None else Path(place)
     file = Path(place) if plan is None or cell is None else find_agent(plan, cell, which)
+    if plan is None and file.parent.name == AGENTS and (file.parent.parent / MANIFEST).is_file():
+        plan = file.parent.parent
     if video is not None:
         check_writable(Path(video))
     return play_anywhere(file, plan, episodes, seed, None if video is None else VideoFile(Path(video)))

@@ -39,6 +39,10 @@ def command(plan: Path, cell: str | None, top: int, form: str | None, output: Pa
 
     if cell is None and not plan.exists():  # hpcrl profile CELL, of the plan here
         cell, plan = str(plan), DEFAULT_PLAN
+    if output and not form:
+        raise UsageError(f"--output: needs --export: name one of {', '.join(FORMS)}")
+    if form and as_json:
+        raise UsageError("--json: --export writes a file: leave one of the two out")
     profiles = profiles_of(plan, cell)
     if cell is None:
         if form:
@@ -90,7 +94,7 @@ def _show(chosen: CellProfile, top: int, plan: Path) -> None:
     title = known.title if known else profile.profiler
     echo(f"cell {chosen.cell}, attempt {chosen.attempt}, rank {chosen.rank}: {title}")
     if profile.note:
-        echo(f"{profile.note[:1].upper()}{profile.note[1:]}.")
+        echo(f"Note: {profile.note}.")
     if profile.total is not None:
         echo(f"{profile.total:.6g} {profile.unit} in all. The functions with the largest own values:")
     rows = [
@@ -101,7 +105,7 @@ def _show(chosen: CellProfile, top: int, plan: Path) -> None:
         print_table([f"own ({profile.unit})", f"with callees ({profile.unit})", "calls", "function"], rows)
     if chosen.path:
         hint = f" Open it with: {known.opened_with(chosen.path, plan, chosen.cell)}" if known else ""
-        if chosen.path.is_file() and profile.size not in (None, chosen.path.stat().st_size):
+        if profile.size not in (None, chosen.path.stat().st_size):
             hint = " It has another size than the file that the cell wrote: somebody changed it, so do not open it."
         echo(f"File: {chosen.path}.{hint}")
 

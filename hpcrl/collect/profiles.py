@@ -55,7 +55,7 @@ def profiles_of(directory: Path, cell: str | None = None) -> list[CellProfile]:
         facts = {name: value for name, value in data.profile.items() if value is not None}
         profile = Profile(**facts)
         file = None if profile.file is None else directory / PROFILES / profile.file
-        path_here = file if file is not None and file.is_file() and not file.is_symlink() else None
+        path_here = file if file is not None and _is_here(file) else None
         profiles.append(
             CellProfile(head["cell"], head["attempt"], head["node"], head["rank"], head["started"], profile, path_here)
         )
@@ -84,13 +84,21 @@ def content_of(profile: CellProfile) -> bytes:
         HpcrlError: there is none, or it cannot be read.
     """
     if profile.path is None:
-        why = profile.profile.note or "its file is not in the plan's directory: was it removed, or not copied?"
+        why = (
+            profile.profile.note
+            or "its file is not in the plan's directory: was it removed, or not copied, or may you not read it?"
+        )
         raise HpcrlError(f"cell {profile.cell}, attempt {profile.attempt}: {why}")
     try:
         with open_of_stranger(profile.path, "rb") as file:
-            return file.read()
+            content = file.read()
     except OSError as error:
         raise HpcrlError(f"{profile.path}: cannot be read: {error.strerror}") from None
+    if (size := profile.profile.size) not in (None, len(content)):
+        raise HpcrlError(
+            f"{profile.path}: has {len(content):,} bytes, and the cell wrote {size:,}: somebody changed it, so do not open it"
+        )
+    return content
 
 
 def trace_of(profile: CellProfile) -> bytes:
@@ -117,11 +125,22 @@ def _records(directory: Path, cell: str | None) -> list[Path]:
     """Return the records of a cell, or of all attempts under a profiler, also of those whose profile has no file."""
     folder = directory / RECORDS
     try:
-        if cell is not None:
-            return sorted(folder.glob(f"{cell}.*{SUFFIX}"))
-        return sorted(path for path in folder.glob(f"*{SUFFIX}") if _is_profiled(path))
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise HpcrlError(f"{folder}: cannot be read: {error.strerror}") from None
+    if cell is not None:
+        return [path for path in paths if path.name.startswith(f"{cell}.")]
+    return [path for path in paths if _is_profiled(path)]
+
+
+def _is_here(path: Path) -> bool:
+    """Tell whether there is a file that may be seen, and no link to one."""
+    try:
+        return path.is_file() and not path.is_symlink()
+    except OSError:
+        return False
 
 
 def _is_profiled(record: Path) -> bool:

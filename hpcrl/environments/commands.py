@@ -17,6 +17,7 @@ _MISMATCH = re.compile(
     r"|DO NOT MATCH THE HASHES.*?\n\s*(\S+) from .*?Got\s+([0-9a-f]{64})",
     re.DOTALL,
 )
+_OWN = "hpcrl: "
 _PRIVATE = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
@@ -76,7 +77,9 @@ def call(
 
 
 def gist(text: str) -> str:
-    """Return the first errors of the compiler or CMake, or else the last non-empty lines."""
+    """Return what hpcrl itself said, or the first errors of the compiler or CMake, or else the last non-empty lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if said := [line.removeprefix(_OWN) for line in lines if line.startswith(_OWN)]:
+        return said[-1]
     errors = [" ".join(lines[number : number + 2]) for number, line in enumerate(lines) if _ERROR.search(line)]
     return " / ".join(errors[:2] or lines[-3:]) or "no output"

@@ -69,6 +69,7 @@ def write_atomically(
     text = content.encode() if isinstance(content, str) else content
     pieces = [text] if isinstance(text, bytes) else text
     try:
+        _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = _new_neighbour(path, 0o777 if executable else 0o666)
         try:
@@ -94,8 +95,7 @@ def check_writable(path: Path) -> None:
         HpcrlError: it is a directory, or its directory cannot be written.
     """
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = _new_neighbour(path, 0o600)
         os.close(handle)
@@ -130,6 +130,20 @@ def create_exclusively(path: Path, content: str) -> bool:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _check_replaceable(path: Path) -> None:
+    """Check that a file may take the place of what is at a path.
+
+    Raises:
+        OSError: that is a directory or a device, or leads to one.
+    """
+    with suppress(FileNotFoundError):
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if kind in (stat.S_IFCHR, stat.S_IFBLK):
+            raise OSError(errno.EINVAL, "it is a device")
 
 
 def _new_neighbour(path: Path, mode: int) -> tuple[int, Path]:

@@ -158,9 +158,10 @@ def _costs(cells: pd.DataFrame, named: pd.DataFrame, profiles: pd.DataFrame) -> 
 
     An attempt whose profiler failed on any rank is left out: it may have run without it.
     """
-    ran = set(profiles[_KEYS].itertuples(index=False, name=None))
-    ran -= set(profiles.loc[profiles["total"].isna(), _KEYS].itertuples(index=False, name=None))
+    told_of = set(profiles[_KEYS].itertuples(index=False, name=None))
+    failures = set(profiles.loc[profiles["total"].isna(), _KEYS].itertuples(index=False, name=None))
     failed: dict[str, list[str]] = {}
+    lost: dict[str, list[str]] = {}
     crowded: set[Any] = set()  # cells without profiler of which an attempt ran beside another cell
     done = cells[(cells["outcome"] == "completed") & (cells["training_time"] > 0) & cells["resumed_step"].isna()]
     whats = {tuple(key): what for *key, what in named[[*_KEYS, "what"]].itertuples(index=False)}
@@ -178,8 +179,8 @@ def _costs(cells: pd.DataFrame, named: pd.DataFrame, profiles: pd.DataFrame) -> 
             plain.setdefault(alike, []).append(row["training_time"])
             continue
         key = tuple(row[name] for name in _KEYS)
-        if key not in ran:
-            failed.setdefault(profiler, []).append(str(row["cell"]))
+        if key not in told_of or key in failures:
+            (failed if key in failures else lost).setdefault(profiler, []).append(str(row["cell"]))
             continue
         if profiler in PROFILERS and not PROFILERS[profiler].whole:
             continue
@@ -190,7 +191,7 @@ def _costs(cells: pd.DataFrame, named: pd.DataFrame, profiles: pd.DataFrame) -> 
         ways = under.get(name, {})
         beside = {alike for pairs in ways.values() for alike in pairs if alike in plain and alike in crowded}
         text = _cost(name, {what: _factors(pairs, plain) for what, pairs in ways.items()})
-        told.append(text + _crowded(len(beside)) + _left_out(name, failed.get(name, [])))
+        told.append(text + _crowded(len(beside)) + _left_out(name, failed.get(name, [])) + _lost(lost.get(name, [])))
     return told
 
 
@@ -215,9 +216,20 @@ def _left_out(name: str, cells: Sequence[str]) -> str:
     """Name the cells in which a profiler failed."""
     if not cells:
         return ""
+    return f" Left out: {counted(len(cells), 'attempt')} in which {_title(name)} failed ({_in_words(cells)}). The table of profiles says why."
+
+
+def _lost(cells: Sequence[str]) -> str:
+    """Name the cells of which the dataset should have a profile and has none."""
+    if not cells:
+        return ""
+    attempts = f"{counted(len(cells), 'attempt')} without a row in the dataset's table of profiles ({_in_words(cells)})"
+    return f" Left out: {attempts}. The dataset is not whole: collect again."
+
+
+def _in_words(cells: Sequence[str]) -> str:
     more = f" and {len(cells) - _MOST_COSTS} more" if len(cells) > _MOST_COSTS else ""
-    named = f"{'cell' if len(cells) == 1 else 'cells'} {', '.join(cells[:_MOST_COSTS])}{more}"
-    return f" Left out: {counted(len(cells), 'attempt')} in which {_title(name)} failed ({named}). The table of profiles says why."
+    return f"{'cell' if len(cells) == 1 else 'cells'} {', '.join(cells[:_MOST_COSTS])}{more}"
 
 
 def _title(name: str) -> str:

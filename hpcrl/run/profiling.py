@@ -5,6 +5,7 @@ A profile is never worth a cell: whatever fails here is a note in the row of the
 
 from __future__ import annotations
 
+import errno
 import importlib
 import math
 import os
@@ -250,9 +251,11 @@ class Profiling:
         """Copy a file into the plan as a new one; return why that is not possible."""
         path = self._folder / name
         try:
-            self._folder.mkdir(exist_ok=True)
             if self._folder.is_symlink():
                 return f"{self._folder}: is a symbolic link, and the profile would be written elsewhere: remove it"
+            if self._folder.exists() and not self._folder.is_dir():
+                return f"{self._folder}: is not a directory, so no profile can be kept there: move it away"
+            self._folder.mkdir(exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as error:
             return f"{path}: cannot be written: {error.strerror}"
@@ -270,7 +273,9 @@ class Profiling:
         try:
             return (action(self._tool),)
         except Exception as error:
-            self._note(f"{self._profiler} {what}: {_said(error)}")
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and self._scratch
+            hint = f" in {full.parent}: set TMPDIR to a directory with room" if full else ""
+            self._note(f"{self._profiler} {what}: {_said(error)}{hint}")
             return None
 
     def _note(self, text: str) -> None:

@@ -276,14 +276,15 @@ def test_what_this_python_lacks_the_environment_of_the_cell_may_have(
     with pytest.raises(UsageError, match=r"a package is missing$"):
         api.play(trained, cell, episodes=2)
     environment_of(trained, tmp_path / "environments", sys.executable)
-    assert api.play(trained, cell, episodes=2) == expected
-    assert (tmp_path / "environments/used").exists()
+    for agent in ([trained, cell], [agent_file(trained, cell, "best")]):
+        assert api.play(*agent, episodes=2) == expected
+        (tmp_path / "environments/used").unlink()
     done = api.play(trained, cell, episodes=1, seed=3, video=tmp_path / "a.gif")
     assert len(images_of(tmp_path / "a.gif")) > 3 and done.images > 3
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, tmp_path / "copy")
     saved(agent_file(tmp_path / "copy", cell, "best"), "Nowhere-v0", Space(4, 2), origin={"cell": cell})
-    with pytest.raises(Exception, match=r"a package is missing; and in /.*: hpcrl: environment Nowhere-v0"):
+    with pytest.raises(Exception, match=r"a package is missing; and in /.*: environment Nowhere-v0"):
         api.play("copy", cell)
 
 

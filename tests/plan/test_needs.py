@@ -69,12 +69,15 @@ def test_images_that_nothing_here_can_draw_are_noted(tmp_path: Path, monkeypatch
     assert drawing_notes(here, slider, {}) == []
     (note,) = drawing_notes(here, slider, {"MUJOCO_GL": "egl"})
     assert note.startswith(
-        "environment BoxSlider64-v0: MuJoCo cannot draw images here: MUJOCO_GL is egl, and libnone-1.so cannot be loaded: "
+        "environment BoxSlider64-v0: MuJoCo cannot draw images here: MUJOCO_GL is egl, and libnone-1.so cannot be loaded: unset it, or "
     )
     for given, why in (
-        ("glfw", "MUJOCO_GL is glfw, which needs a display, and DISPLAY is not set: install"),
-        ("Off", "MUJOCO_GL is off, which turns drawing off: install"),
-        ("elg", "MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw: install"),
+        (
+            "glfw",
+            "MUJOCO_GL is glfw, which needs a display, and DISPLAY is not set: unset it, or set it to egl or osmesa",
+        ),
+        ("Off", "MUJOCO_GL is off, which turns drawing off: unset it"),
+        ("elg", "MUJOCO_GL is elg, and MuJoCo knows egl, osmesa and glfw: unset it"),
     ):
         (note,) = drawing_notes(here, slider, {"MUJOCO_GL": given})
         assert why in note

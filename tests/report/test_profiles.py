@@ -91,6 +91,10 @@ def test_an_attempt_whose_profiler_failed_does_not_tell_its_cost(dataset: Path) 
     )
     assert {row[-1] for row in found.rows} == {"cprofile cannot start"}
     assert found.drawn == []
+    _, cost = profiles_of(cells, rows, profiles[profiles["cell"] != cell]).sentences
+    assert cost.endswith(
+        f" Left out: 1 attempt without a row in the dataset's table of profiles (cell {cell}). The dataset is not whole: collect again."
+    )
 
 
 def test_the_cost_of_a_profiler_that_looks_at_one_second_is_not_that_of_the_training(dataset: Path) -> None:

@@ -103,9 +103,14 @@ def test_without_a_gl_library_the_user_is_told_what_to_install(tmp_path_factory:
 
 
 def test_a_gl_library_that_fails_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    text = said(tmp_path_factory, MUJOCO_GL="glfw", DISPLAY="")
+    text = said(tmp_path_factory, MUJOCO_GL="glfw", DISPLAY=":77")
     assert text.startswith("MuJoCo cannot draw images here: MUJOCO_GL is glfw, and that fails (")
     assert "install a GL library" in text
+    text = said(tmp_path_factory, MUJOCO_GL="glfw", DISPLAY="")
+    assert text == (
+        "MuJoCo cannot draw images here: MUJOCO_GL is glfw, which needs a display, and DISPLAY is not set: unset it, or set it to egl "
+        "or osmesa"
+    )
 
 
 def test_without_mujoco_the_user_is_told_where_it_is(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import marshal
@@ -291,6 +292,8 @@ class Failing:
         def act(*arguments: Any) -> Any:
             if name == self._where:
                 raise RuntimeError(f"no {name}\nmore")
+            if name == "write" and self._where == "room":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if name == "write":
                 (arguments[0] / "x.txt").write_text("x")
                 return Found(arguments[0] / "x.txt", 1.0, [Function("f", 1.0, 1.0)])
@@ -299,7 +302,7 @@ class Failing:
         return act
 
 
-@pytest.mark.parametrize("where", ["start", "look", "stop", "write", "made", "folder", "nothing"])
+@pytest.mark.parametrize("where", ["start", "look", "stop", "write", "made", "folder", "file", "room", "nothing"])
 def test_a_profiler_that_fails_does_not_harm_the_training(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +317,8 @@ def test_a_profiler_that_fails_does_not_harm_the_training(
     if where == "folder":
         (tmp_path / "profiles").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
         (tmp_path / "elsewhere").mkdir()
+    if where == "file":
+        (tmp_path / "profiles").write_text("")
     profiling = Profiling("cprofile", tmp_path, "c.a.n.r0.rec", 64, PhaseClock(), make=make)
     with profiling.training():
         profiling.look(1)
@@ -329,6 +334,8 @@ def test_a_profiler_that_fails_does_not_harm_the_training(
         "start": "cprofile cannot start: RuntimeError: no start", "look": "cprofile ended: RuntimeError: no look",
         "stop": "cprofile cannot stop: RuntimeError: no stop", "write": "cprofile cannot write: RuntimeError: no write",
         "made": "cprofile cannot start: ImportError: not here",
+        "file": f"{tmp_path}/profiles: is not a directory, so no profile can be kept there: move it away",
+        "room": f"cprofile cannot write: OSError: [Errno 28] No space left on device in {tmp_path}/tmp: set TMPDIR to a directory with room",
     }  # fmt: skip
     if where == "folder":
         assert "is a symbolic link" in str(profiling.profile.note)
@@ -437,6 +444,14 @@ def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown],
     empty = planned(tmp_path / "p", dqn_study())
     assert "No cell has a profile." in hpcrl("profile", empty).out
     assert hpcrl("profile", empty, "--export", "flame").code == 2
+    assert "--output: needs --export" in hpcrl("profile", plan, "--cell", cell, "-o", tmp_path / "x").err
+    shown = hpcrl("profile", plan, "--cell", cell, "--export", "flame", "--json")
+    assert (shown.code, "leave one of the two out" in shown.err) == (2, True)
+    (empty / "records").rmdir()
+    assert "No cell has a profile." in hpcrl("profile", empty).out
+    (empty / "records").write_text("")
+    for words in ([], ["--cell", cells_of(empty)[0]["id"]]):
+        assert hpcrl("profile", empty, *words).err == f"hpcrl: {empty}/records: cannot be read: Not a directory\n"
 
 
 def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
@@ -446,11 +461,19 @@ def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
     shutil.copytree(trained / "p", copy)
     cell = cells_of(copy)[3]["id"]
     (file,) = (copy / "profiles").glob(f"{cell}.*")
+    written = file.read_bytes()
+    file.write_bytes(written + b"more")
+    for words in (["--export", "file"], ["--export", "file", "-o", str(tmp_path / "x")]):
+        shown = hpcrl("profile", copy, "--cell", cell, *words)
+        assert shown.code == 1
+        assert f"has {len(written) + 4:,} bytes, and the cell wrote {len(written):,}: somebody changed it" in shown.err
     file.unlink()
     file.symlink_to("/etc/passwd")
     shown = hpcrl("profile", copy, "--cell", cell, "--export", "file", "-o", tmp_path / "x")
     assert shown.code == 1
-    assert "its file is not in the plan's directory: was it removed, or not copied?" in shown.err
+    assert (
+        "its file is not in the plan's directory: was it removed, or not copied, or may you not read it?" in shown.err
+    )
     assert not (tmp_path / "x").exists()
     assert (
         hpcrl("profile", copy, "--cell", cell, "--export", "flame", "-o", tmp_path / "y").code == 0

@@ -24,9 +24,11 @@ def choose_gl() -> str:
     DISPLAY does not come first: Slurm hands that of the login node to a job, where it does not lead to a screen.
 
     Raises:
-        UsageError: neither can be loaded, and there is no display.
+        UsageError: MUJOCO_GL names what cannot draw here, or neither can be loaded, and there is no display.
     """
     if given := os.environ.get("MUJOCO_GL"):
+        if wrong := fault_of_drawing(os.environ):
+            raise UsageError(wrong)
         return given
     if name := next(filter(_can_be_loaded, _LIBRARIES), None):
         os.environ["MUJOCO_GL"] = name
@@ -43,7 +45,8 @@ def fault_of_drawing(variables: Mapping[str, str]) -> str | None:
     """
     if given := variables.get("MUJOCO_GL", "").lower().strip():
         wrong = _fault_of(given, bool(variables.get("DISPLAY")))
-        return str(cannot_draw(f"MUJOCO_GL is {given}, {wrong}")) if wrong else None
+        mend = f"unset it, or {_INSTALL}" if given in _LIBRARIES else "unset it, or set it to egl or osmesa"
+        return str(cannot_draw(f"MUJOCO_GL is {given}, {wrong}", mend)) if wrong else None
     if variables.get("DISPLAY") or any(map(_can_be_loaded, _LIBRARIES)):
         return None
     return str(_without_library())
@@ -95,6 +98,6 @@ def _without_library() -> UsageError:
     return cannot_draw(f"neither {' nor '.join(_LIBRARIES.values())} can be loaded")
 
 
-def cannot_draw(reason: str) -> UsageError:
+def cannot_draw(reason: str, mend: str = _INSTALL) -> UsageError:
     """Return the error of an environment that has images, where nothing can draw them."""
-    return UsageError(f"MuJoCo cannot draw images here: {reason}: {_INSTALL}")
+    return UsageError(f"MuJoCo cannot draw images here: {reason}: {mend}")
