@@ -40,6 +40,8 @@ def reading(part: Path) -> Iterator[None]:
     Raises:
         UsageError: the part is not a table with the columns that it should have.
     """
+    if part.is_dir():  # which Arrow reads as all files in it
+        raise UsageError(f"{part}: is damaged: collect again into a new directory")
     try:
         yield
     except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.errors import UsageError
+from hpcrl.formats.damage import reading
 from hpcrl.formats.runs import NAME as RUNS
 from hpcrl.formats.tables import SCHEMAS, load_table, part_files, read_index, read_parts
 
@@ -31,9 +32,11 @@ def query(dataset: Path, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     connection = duckdb.connect()
     try:
         for name, schema in SCHEMAS.items():
-            parts = part_files(dataset, name, index)
-            table = arrow.dataset([str(part) for part in parts], schema=schema) if parts else schema.empty_table()
-            connection.register(name, table)
+            parts = []
+            for part in part_files(dataset, name, index):
+                with reading(part):  # a directory or a FIFO is not a part
+                    parts.append(arrow.dataset(str(part), schema=schema, format="parquet"))
+            connection.register(name, arrow.dataset(parts) if parts else schema.empty_table())
         if re.search(rf"\b{RUNS}\b", sql, re.IGNORECASE):
             connection.register(RUNS, load_table(dataset, RUNS))
         connection.execute("SET enable_external_access = false; SET lock_configuration = true")

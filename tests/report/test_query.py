@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,19 @@ def test_an_empty_query(hpcrl: Callable[..., Any], dataset: Path, sql: str) -> N
     shown = hpcrl("query", sql, "--dataset", dataset)
     assert shown.code == 2
     assert shown.err.startswith("hpcrl: the query is empty: give an SQL statement")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "text"])
+def test_a_part_that_is_none_is_named(hpcrl: Callable[..., Any], dataset: Path, kind: str) -> None:
+    (part,) = (dataset / "episodes").iterdir()
+    part.unlink()
+    match kind:
+        case "fifo":
+            os.mkfifo(part)
+        case "directory":
+            part.mkdir()
+        case _:
+            part.write_text("no table")
+    for words in (["query", "SELECT count(*) FROM episodes", "--dataset", dataset], ["report", dataset]):
+        shown = hpcrl(*words)
+        assert (shown.code, shown.err) == (2, f"hpcrl: {part}: is damaged: collect again into a new directory\n")
