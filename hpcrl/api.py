@@ -348,7 +348,7 @@ def play(
         cell: the beginning of the cell's id.
         which: ``best`` by evaluation, or ``last``.
         seed: of the starts of episodes; every agent has the same ones.
-        video: a file for a video of the episodes, GIF, WebP or MP4.
+        video: a file for a video of the episodes, GIF or MP4.
 
     Raises:
         UsageError: there is no such agent, or its environment cannot be made or drawn here.

@@ -18,7 +18,7 @@ from hpcrl.errors import UsageError
 @click.option("--last", "which", flag_value="last", help="Its last agent.")
 @click.option("--episodes", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Episodes to play.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the starts of episodes.")
-@click.option("--video", type=click.Path(path_type=Path), help="Write a video of the episodes: .gif, .webp or .mp4.")
+@click.option("--video", type=click.Path(path_type=Path), help="Write a video of the episodes: .gif or .mp4.")
 @json_option
 def command(
     plan: Path, cell: str | None, which: str, episodes: int, seed: int, video: Path | None, as_json: bool

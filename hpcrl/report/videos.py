@@ -28,7 +28,7 @@ Player = Callable[[Path, Path, VideoFile], Played]
 class Clip:
     """A video: the configuration and its resources, which of its seeds (`best of 5 completed seeds`), that seed's score, and the episode.
 
-    `source` is the WebP as a data URL.
+    `source` is the GIF as a data URL.
     """
 
     what: str
@@ -99,12 +99,12 @@ def _clip(name: str, which: str, cell: Mapping[str, Any], plans: Mapping[str, Pa
     if load_agent(file).origin.get("attempt") != cell["attempt"]:
         raise HpcrlError(f"{file}: is the agent of another attempt than the report's")
     with TemporaryDirectory(prefix="hpcrl-clip-") as place:
-        video = VideoFile(Path(place) / "clip.webp", _SIDE, _SECONDS, _RATE)
+        video = VideoFile(Path(place) / "clip.gif", _SIDE, _SECONDS, _RATE)
         played = play(file, plan, video)
         data = video.path.read_bytes()
     if len(data) > MOST_BYTES:
         raise HpcrlError(f"its video has {len(data) / 2**20:.1f} MiB, and the maximum is {MOST_BYTES // 2**20} MiB")
-    source = f"data:image/webp;base64,{base64.b64encode(data).decode()}"
+    source = f"data:image/gif;base64,{base64.b64encode(data).decode()}"
     return Clip(
         name,
         which,

@@ -1,4 +1,4 @@
-"""Videos of episodes: images as GIF or WebP, which need Pillow, or as MP4, which also needs ffmpeg."""
+"""Videos of episodes: images as GIF, which needs Pillow, or as MP4, which also needs ffmpeg."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcrl.errors import HpcrlError, UsageError, suggestion
 from hpcrl.formats.files import write_atomically
 
-KINDS = (".gif", ".webp", ".mp4")
+KINDS = (".gif", ".mp4")
 MOST_PER_SECOND = 25.0  # a GIF's delay is in hundredths of a second, and browsers slow down those below two
 _COLOURS = 64
 
@@ -69,21 +69,21 @@ class Video:
         width, height = self._images[0].size
         return width, height
 
-    def animation(self, kind: str) -> bytes:
-        """Return it as a ``.gif`` or a ``.webp``, which begins again at its end. A WebP has about a third of the size."""
-        first, *others = [image.convert("RGB") for image in self._images] if kind == ".webp" else self._images
+    def gif(self) -> bytes:
+        """Return it as a GIF, which begins again at its end."""
+        first, *others = self._images
         out = io.BytesIO()
-        first.save(out, kind[1:], save_all=True, append_images=others, duration=round(1000 / self.rate), loop=0)
+        first.save(out, "GIF", save_all=True, append_images=others, duration=round(1000 / self.rate), loop=0)
         return out.getvalue()
 
     def write(self, path: Path) -> None:
-        """Write it, as the name of the file says: .gif, .webp or .mp4.
+        """Write it, as the name of the file says: .gif or .mp4.
 
         Raises:
             UsageError: ffmpeg is not installed here.
             HpcrlError: ffmpeg fails, or the file cannot be written.
         """
-        write_atomically(path, self._mp4(path) if path.suffix == ".mp4" else self.animation(path.suffix))
+        write_atomically(path, self.gif() if path.suffix == ".gif" else self._mp4(path))
 
     def _mp4(self, path: Path) -> bytes:
         width, height = self.size
@@ -106,7 +106,7 @@ def check_name(path: Path) -> None:
     """Check before the episodes that a video of this name can be written here.
 
     Raises:
-        UsageError: it is no such video, or there is no encoder for an MP4.
+        UsageError: it is neither a GIF nor an MP4, or there is no encoder for an MP4.
     """
     if path.suffix not in KINDS:
         raise UsageError(f"{path}: no such kind of video; {suggestion(path.suffix, KINDS)}")

@@ -211,7 +211,7 @@ def test_what_cannot_play_or_be_drawn_is_one_sentence(
         ([saved(tmp_path / "b.npz", "Nowhere-v0", Space(2, 2))], "environment Nowhere-v0: "),
         ([saved(tmp_path / "c.npz", "Undrawn-v0", Space(3, 2))], "has observations of 2 values and 2 actions here, but"),
         ([saved(tmp_path / "d.npz", "absent_package:A-v0", Space(3, 2))], "No module named 'absent_package': install the package"),
-        ([trained, "--cell", cell, "--video", tmp_path / "a.avi"], "a.avi: no such kind of video; there are: .gif, .mp4, .webp"),
+        ([trained, "--cell", cell, "--video", tmp_path / "a.avi"], "a.avi: no such kind of video; there are: .gif, .mp4"),
         ([trained, "--cell", "zz"], "no cell of"),
         ([trained], "--cell is missing: give one of the cells that `hpcrl status"),
         ([tmp_path / "nowhere"], "nowhere: is not a plan directory (no plan.json)"),

@@ -64,7 +64,7 @@ def test_the_best_and_the_median_seed_are_filmed(plan: Path, hpcrl: Callable[...
         ("2", "30"),
         ("3", "20"),
     ]
-    found = [base64.b64decode(data) for data in re.findall(r'src="data:image/webp;base64,([^"]+)"', page)]
+    found = [base64.b64decode(data) for data in re.findall(r'src="data:image/gif;base64,([^"]+)"', page)]
     assert len(found) == 2
     for data in found:
         with Image.open(io.BytesIO(data)) as video:
@@ -113,8 +113,8 @@ def test_a_site_has_videos_where_a_study_has_cells_of_the_plan(plan: Path, hpcrl
     assert shown.code == 0, shown.err
     pages = {page.parent.name: page.read_text() for page in site.glob("*/index.html")}
     (filmed,) = pages.keys() - {"without"}
-    assert pages[filmed].count("data:image/webp;base64,") == 2
-    assert "data:image/webp" not in pages["without"] and "Not filmed" not in pages["without"]
+    assert pages[filmed].count("data:image/gif;base64,") == 2
+    assert "data:image/gif" not in pages["without"] and "Not filmed" not in pages["without"]
 
 
 def test_a_directory_that_is_no_plan_is_refused(plan: Path, hpcrl: Callable[..., Shown]) -> None:

@@ -57,15 +57,14 @@ def test_a_real_ffmpeg_writes_what_it_reads_back(tmp_path: Path, monkeypatch: py
     assert "25 fps" in told and "h264" in told and "yuv420p" in told
 
 
-@pytest.mark.parametrize("kind", ["gif", "webp"])
-def test_an_animation_has_every_image_in_its_time(tmp_path: Path, kind: str) -> None:
+def test_a_gif_has_every_image_in_its_time(tmp_path: Path) -> None:
     video = Video(rate=50)  # twice as many as browsers show
     for image in moving(30):
         video.add(image)
-    video.write(tmp_path / f"bar.{kind}")
-    with Image.open(io.BytesIO((tmp_path / f"bar.{kind}").read_bytes())) as shown:
+    video.write(tmp_path / "bar.gif")
+    with Image.open(io.BytesIO((tmp_path / "bar.gif").read_bytes())) as shown:
         assert getattr(shown, "n_frames", 1) == 15 == len(video)
+        assert shown.info["duration"] == 40
         shown.seek(14)
         last = np.asarray(shown.convert("RGB"))
-        assert shown.info["duration"] == 40
     assert last[:, 56:65].min() > 200 and last[:, :50].max() < 50
