@@ -229,7 +229,7 @@ def test_the_command_keeps_what_it_measured(
     assert [each.execution for each in measured.runs] == ["eager"]
     assert [each.execution for each in measured.failures] == ["lazy"]
     (tmp_path / "file").touch()
-    for place, why in (("", "Is a directory"), ("file/u.json", "File exists")):
+    for place, why in (("", "Is a directory"), ("file/u.json", "Not a directory")):
         shown = hpcrl("env", "measure", "torch", "-o", tmp_path / place)
         assert (shown.code, shown.err) == (1, f"hpcrl: {tmp_path / place}: cannot be written: {why}\n")
 
