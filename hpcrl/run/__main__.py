@@ -84,7 +84,7 @@ def main(arguments: list[str]) -> int:
         launch = "mpi" if plan.has_actors(cell.config) else plan.workload.get("launch")
         if (options.ranks > 1 or (launch and allocation.key is None)) and "HPCRL_RANKS" not in os.environ:
             framework, parallelism = str(cell.config.get("framework")), str(cell.resources.get("parallelism"))
-            command = [sys.executable, "-P", "-m", "hpcrl.run", *arguments]
+            command = [sys.executable, *(["-P"] if sys.flags.safe_path else []), "-m", "hpcrl.run", *arguments]
             os.environ["HPCRL_START"] = start.mark
             name_runner()
             return start_ranks(command, options.ranks, framework, parallelism, allocation.attempt, launch)
