@@ -100,4 +100,4 @@ def _without_library() -> UsageError:
 
 def cannot_draw(reason: str, mend: str = _INSTALL) -> UsageError:
     """Return the error of an environment that has images, where nothing can draw them."""
-    return UsageError(f"MuJoCo cannot draw images here: {reason}: {mend}")
+    return UsageError(f"MuJoCo cannot draw images here: {reason.rstrip('.')}: {mend}")
