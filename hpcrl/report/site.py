@@ -82,7 +82,7 @@ def _write_studies(
     library: Library,
     grid_intensity: float | None,
     renderer: Renderer,
-    plans: Mapping[str, Path],
+    plans: Mapping[str, Sequence[Path]],
     play: Player | None,
 ) -> list[Entry]:
     names = [name for dataset, cells in every for name in studies_of(dataset, cells, study)]

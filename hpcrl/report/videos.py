@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,7 +49,7 @@ class Clips:
     missing: list[str]
 
 
-def clips(rows: pd.DataFrame, plans: Mapping[str, Path], play: Player) -> Clips:
+def clips(rows: pd.DataFrame, plans: Mapping[str, Sequence[Path]], play: Player) -> Clips:
     """Film one episode of the last agent of the chosen seeds: the agent whose score the report compares.
 
     Args:
@@ -87,14 +87,16 @@ def chosen(cells: pd.DataFrame) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"best of {count} completed seeds", ranked[0]), (f"median of {count} completed seeds", ranked[count // 2])]
 
 
-def _clip(name: str, which: str, cell: Mapping[str, Any], plans: Mapping[str, Path], play: Player) -> Clip:
+def _clip(name: str, which: str, cell: Mapping[str, Any], plans: Mapping[str, Sequence[Path]], play: Player) -> Clip:
     """Film an episode.
 
     Raises:
         HpcrlError: there is no such agent, or it cannot be filmed here.
     """
-    if (plan := plans.get(cell["plan"])) is None:
+    if not (places := plans.get(cell["plan"])):
         raise HpcrlError(f"plan {cell['plan']} is not among those of --videos")
+    # Copies of a plan have the agents of the cells that ran in them.
+    plan = next((place for place in places if agent_file(place, cell["cell"], "last").exists()), places[0])
     file = agent_file(plan, cell["cell"], "last")
     if load_agent(file).origin.get("attempt") != cell["attempt"]:
         raise HpcrlError(f"{file}: is the agent of another attempt than the report's")
@@ -117,10 +119,13 @@ def _clip(name: str, which: str, cell: Mapping[str, Any], plans: Mapping[str, Pa
     )
 
 
-def plans_by_id(directories: tuple[Path, ...]) -> dict[str, Path]:
-    """Return plan directories by the ids of their plans.
+def plans_by_id(directories: tuple[Path, ...]) -> dict[str, list[Path]]:
+    """Return plan directories by the ids of their plans, which copies share.
 
     Raises:
         UsageError: a directory is no plan.
     """
-    return {read_plan(directory).id: directory for directory in directories}
+    plans: dict[str, list[Path]] = {}
+    for directory in directories:
+        plans.setdefault(read_plan(directory).id, []).append(directory)
+    return plans

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,19 @@ def test_the_best_and_the_median_seed_are_filmed(plan: Path, hpcrl: Callable[...
             assert video.size == (150, 150)
     assert "Not filmed" not in page
     assert "videos" not in report(hpcrl, plan)
+
+
+def test_copies_of_a_plan_have_the_agents_of_the_cells_that_ran_in_them(
+    plan: Path, hpcrl: Callable[..., Shown]
+) -> None:
+    copy = plan.parent / "copy"
+    shutil.copytree(plan, copy)
+    _, best, median, *_ = cells_of(plan)
+    agent_file(plan, best["id"], "last").unlink()
+    agent_file(copy, median["id"], "last").unlink()
+    for places in ([plan, copy], [copy, plan]):
+        page = report(hpcrl, plan, *(word for place in places for word in ("--videos", place)))
+        assert page.count("data:image/gif;base64,") == 2 and "Not filmed" not in page
 
 
 def test_what_is_not_filmed_is_said(plan: Path, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch) -> None:
