@@ -114,28 +114,43 @@ def tensorflow_floor(execution: str, weights: Arrays) -> Floor:
             variable.assign_sub(tf.reshape(part, shape))
         return loss
 
-    def entered(function: Callable[..., Any], tensors: list[Any]) -> Callable[[list[Any]], Any]:
+    def entered(function: Callable[..., Any], tensors: list[Any]) -> Callable[[], Any]:
         compiled = tf.function(function, jit_compile=execution == "xla", autograph=False)
         concrete = compiled.get_concrete_function(*tensors)
         name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
         captured, outputs, here = list(concrete.captured_inputs), len(concrete.outputs), context.context()
 
-        def enter(given: list[Any], kept: Any = compiled) -> Any:  # the function goes with its last reference
-            return execute.execute(name, outputs, [*given, *captured], (), here)[0]
+        def enter(kept: Any = compiled) -> Any:  # the function goes with its last reference
+            return execute.execute(name, outputs, [*tensors, *captured], (), here)[0]
 
         return enter
 
-    shown = tf.zeros((1, 4))
-    greedy = entered(lambda x: tf.argmax(q(own, x), 1), [shown])
-    rows, column = tf.zeros((128, 4)), tf.zeros(128)
-    nothing = [rows, tf.zeros(128, tf.int64), column, rows, column]
-    learn = entered(step, [*nothing, tf.constant(RATE), tf.constant(EPSILON)])
+    def placed(*kinds: tuple[tuple[int, ...], type[np.generic]]) -> tuple[list[Any], Arrays]:
+        """Return tensors of these shapes and types, and arrays that share their memory: it begins at multiples of 64 bytes."""
+        places = []
+        for shape, kind in kinds:
+            size = int(np.prod(shape, dtype=int)) * np.dtype(kind).itemsize
+            raw = np.zeros(size + 64, np.uint8)
+            start = -raw.ctypes.data % 64
+            places.append(raw[start : start + size].view(kind).reshape(shape))
+        return [tf.experimental.dlpack.from_dlpack(place.__dlpack__()) for place in places], places
+
+    rows, column = ((128, 4), np.float32), ((128,), np.float32)
+    shown, (seen,) = placed(((1, 4), np.float32))
+    given, places = placed(rows, ((128,), np.int64), column, rows, column, ((), np.float32), ((), np.float32))
+    greedy, learn = entered(lambda x: tf.argmax(q(own, x), 1), shown), entered(step, given)
+
+    def act(observations: NDArray[np.float32]) -> Any:
+        seen[...] = observations
+        return greedy().numpy()
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
-        learn([tf.convert_to_tensor(array) for array in (*batch, np.float32(rate), np.float32(epsilon))])
+        for place, array in zip(places, (*batch, rate, epsilon), strict=True):
+            place[...] = array
+        learn()
 
     return Floor(
-        lambda shown: greedy([tf.convert_to_tensor(shown)]).numpy(),
+        act,
         update,
         lambda: [variable.numpy().T.copy() for variable in own],
     )
@@ -184,15 +199,19 @@ def jax_floor(execution: str, weights: Arrays) -> Floor:
 
 
 def mxnet_floor(execution: str, weights: Arrays) -> Floor:
+    """Symbols are bound once, to arrays that share memory with NumPy's, and to parts of one vector of weights and one of gradients."""
     import mxnet as mx
-    from mxnet import autograd
 
-    names = ("w0", "b0", "w1", "b1", "w2", "b2")
-    own, target, first, second = ([mx.nd.array(array, dtype="float32") for array in weights] for _ in range(4))
-    for array in own:
-        array.attach_grad()
-    for array in (*first, *second):
-        array[:] = 0
+    names = [f"{kind}{layer}" for layer in range(3) for kind in "wb"]
+    own, gradient, first, second, target = (
+        mx.nd.array(np.concatenate([array.ravel() for array in weights]), dtype="float32") * factor
+        for factor in (1, 0, 0, 0, 1)
+    )
+
+    def parts(vector: Any, prefix: str) -> dict[str, Any]:
+        cuts = [0, *np.cumsum([array.size for array in weights]).tolist()]
+        pairs = zip(names, cuts, cuts[1:], weights, strict=False)
+        return {f"{prefix}{name}": vector[begin:end].reshape(array.shape) for name, begin, end, array in pairs}
 
     def q(prefix: str, x: Any) -> Any:
         for layer, width in enumerate((120, 84, 2)):
@@ -201,38 +220,40 @@ def mxnet_floor(execution: str, weights: Arrays) -> Floor:
             x = mx.sym.Activation(x, act_type="relu") if layer < 2 else x
         return x
 
-    def program(symbol: Any) -> tuple[Any, list[str]]:
-        """Return the cached graph, and the names of its arrays in their order."""
-        flags = [("static_alloc", True), ("static_shape", True)]
-        return mx.nd.CachedOp(symbol, flags), symbol.list_inputs()
+    shapes = {
+        "shown": (1, 4),
+        "x": (128, 4),
+        "actions": (128,),
+        "rewards": (128,),
+        "following": (128, 4),
+        "terminated": (128,),
+    }
+    places = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    inputs = {name: mx.nd.from_numpy(place.view(), zero_copy=True) for name, place in places.items()}
+    shown, x, actions, rewards, following, terminated = (mx.sym.var(name) for name in shapes)
+    arrays = inputs | parts(own, "own_") | parts(target, "target_")
+    greedy = mx.sym.argmax(q("own_", shown), axis=1).bind(mx.cpu(), arrays, grad_req="null")
+    best = mx.sym.max(q("target_", following), axis=1)
+    wanted = mx.sym.BlockGrad(rewards + GAMMA * (1 - terminated) * best)
+    loss = mx.sym.MakeLoss(mx.sym.mean(mx.sym.square(mx.sym.pick(q("own_", x), actions, axis=1) - wanted)))
+    changes = parts(gradient, "own_")
+    wants = {name: "write" if name in changes else "null" for name in loss.list_arguments()}
+    learn = loss.bind(mx.cpu(), arrays, args_grad=changes, grad_req=wants)
 
-    x, following, actions, rewards, terminated = (
-        mx.sym.var(name) for name in ("x", "following", "actions", "rewards", "terminated")
-    )
-    greedy, given = program(mx.sym.argmax(q("own_", x), axis=1))
-    best = mx.sym.BlockGrad(mx.sym.max(q("target_", following), axis=1))
-    chosen = mx.sym.pick(q("own_", x), actions, axis=1)
-    learn, needed = program(mx.sym.mean(mx.sym.square(chosen - rewards - GAMMA * (1 - terminated) * best)))
-    arrays = {f"own_{name}": array for name, array in zip(names, own, strict=True)}
-    arrays |= {f"target_{name}": array for name, array in zip(names, target, strict=True)}
-
-    def put(array: NDArray[Any]) -> Any:
-        return mx.nd.from_numpy(array.astype(np.float32, order="C"), zero_copy=True)
-
-    def act(shown: NDArray[np.float32]) -> Any:
-        return greedy(*[arrays.get(name) if name != "x" else put(shown) for name in given]).asnumpy()
+    def act(observations: NDArray[np.float32]) -> Any:
+        places["shown"][...] = observations
+        greedy.forward()
+        return greedy.outputs[0].asnumpy()
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
-        parts = dict(zip(("x", "actions", "rewards", "following", "terminated"), map(put, batch), strict=True))
-        everything = arrays | parts
-        with autograd.record():
-            loss = learn(*[everything[name] for name in needed])
-        loss.backward()
-        for array, one, two in zip(own, first, second, strict=True):
-            mx.nd.adam_update(array, array.grad, one, two, lr=rate, epsilon=epsilon, out=array)
+        for name, array in zip(("x", "actions", "rewards", "following", "terminated"), batch, strict=True):
+            places[name][...] = array
+        learn.forward(is_train=True)
+        learn.backward()
+        mx.nd.adam_update(own, gradient, first, second, lr=rate, epsilon=epsilon, out=own)
         mx.nd.waitall()
 
-    return Floor(act, update, lambda: [array.asnumpy() for array in own])
+    return Floor(act, update, lambda: [array.asnumpy() for array in parts(own, "").values()])
 
 
 FLOORS = {"torch": torch_floor, "tensorflow": tensorflow_floor, "jax": jax_floor, "mxnet": mxnet_floor}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,17 +82,22 @@ def _loss(framework: str, execution: str, online: Weights, target: Weights, give
         return float((jax.jit(loss) if execution != "eager" else loss)(own, uses))
     import mxnet as mx
 
-    from hpcrl.rl.frameworks.mxnet.layers import Function, layers
+    from hpcrl.rl.frameworks.mxnet.layers import Flat, layers
+    from hpcrl.rl.frameworks.mxnet.programs import Program
+    from hpcrl.rl.frameworks.mxnet.runtime import input_like
+    from hpcrl.rl.staging import Staging
 
-    def call(F: Any, *values: Any) -> Any:
-        shapes = [(2, 1), (2,)]
-        return page.loss(F, layers(values[:2], shapes), values[4:], settings, layers(values[2:4], shapes))
+    flats = [Flat(weights, mx.cpu(), trainable=False) for weights in (online, target)]
 
-    block = Function(call)
-    if execution == "lazy":
-        block.hybridize(static_alloc=True, static_shape=True)
-    arrays = [*online.values(), *target.values(), *given]
-    return float(block(*[mx.nd.array(array, dtype=np.float32) for array in arrays]).asscalar())
+    def call(F: Any, inputs: Any, networks: Any) -> Any:
+        own, uses = (layers(values, flat.shapes) for values, flat in zip(networks, flats, strict=True))
+        return page.loss(F, own, inputs, settings, uses)
+
+    return float(
+        Program(call, flats, execution == "lazy")(Staging(partial(input_like, context=mx.cpu())).put(given))[
+            0
+        ].asscalar()
+    )
 
 
 def trained(framework: str, execution: str, settings: Settings, probe: int, seed: int) -> tuple[Training, str]:

@@ -46,7 +46,7 @@ def mxnet_devices(make: Any, given: Any) -> list[str]:
     with patch.object(runtime, "check_device", lambda device: mx.cpu(1)):
         learner = make()
     _work(learner, given)
-    kept = [array for arrays in learner._arrays.values() for array in arrays]
+    kept = [array for flat in learner._flats.values() for array in flat.views]
     kept += [slot for optimizer in learner._optimizers.values() for slot in optimizer.slots()]
     return [str(array.context) for array in kept]
 

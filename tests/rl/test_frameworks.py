@@ -32,7 +32,7 @@ COMPILED = {
     ("tensorflow", "lazy"): "tf.function: 1 update traces",
     ("tensorflow", "xla"): "tf.function with XLA: 1 update traces",
     ("jax", "lazy"): "jax.jit: 1 update programs",
-    ("mxnet", "lazy"): "2 cached graphs (update, acting)",
+    ("mxnet", "lazy"): "bound symbols: 1 of updates",
 }
 
 
@@ -71,7 +71,7 @@ ONE_UPDATE = 2.0**-23
 # How far aux may be: KL divergences of about 0.1, and cross-entropies of about 10, of which MXNet's logarithms miss 1.2e-6.
 AUX = {"dqn": 0.0, "ppo": 1e-6, "rainbow": 5e-5, "td3": 0.0, "vpg": 0.0}
 # The steps of algorithms that have two: a program for each.
-TWO_STEPS = {"td3": ("critic", "actor"), "vpg": ("policy", "value")}
+TWO_STEPS = ("td3", "vpg")
 # The target copies of algorithms that have some: lazy JAX has a program for each size.
 COPIES = {"dqn": ("target",), "rainbow": ("target",), "td3": ("target_actor", "target_critics")}
 
@@ -114,9 +114,8 @@ def check_case(case: dict[str, Any], algorithm: str, framework: str, execution: 
     assert case["sampled"] < 1e-5, case
     assert case["restored"], case
     compiled = COMPILED.get((framework, execution), "nothing: ")
-    if steps := TWO_STEPS.get(algorithm):
-        names = f"3 cached graphs ({', '.join(steps)},"
-        compiled = compiled.replace("1 update", "2 update").replace("2 cached graphs (update,", names)
+    if algorithm in TWO_STEPS:
+        compiled = compiled.replace("1 update", "2 update").replace("1 of updates", "2 of updates")
     assert compiled in case["compiled"], case
     if (framework, execution) == ("jax", "lazy"):
         moved = len(COPIES.get(algorithm, ()))

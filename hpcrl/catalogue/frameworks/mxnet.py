@@ -1,4 +1,4 @@
-"""Apache MXNet (retired). Lazy is Gluon's hybridize."""
+"""Apache MXNet (retired). Lazy is a symbol bound to its arrays."""
 
 from __future__ import annotations
 
@@ -19,4 +19,5 @@ PRIVATE_DIRECTORIES = ()
 
 def variables(cpus: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to set before the import, when the environment is `given`."""
-    return {}
+    # Else MXNet prints a line for each symbol that it binds.
+    return {"MXNET_SUBGRAPH_VERBOSE": given.get("MXNET_SUBGRAPH_VERBOSE", "0")}

@@ -1,19 +1,16 @@
-"""MXNet's part of networks: arrays of a group, the perceptron that they make, and functions of arrays as Gluon blocks."""
+"""MXNet's part of networks: flat weights, their arrays, and the perceptron that they make."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 
 from hpcrl.rl.interfaces import Network, Weights
-from hpcrl.rl.weights import layer_names
-
-# A loss need not use every array of its batch.
-warnings.filterwarnings("ignore", "The .* input to HybridBlock is not used by any computation")
+from hpcrl.rl.weights import layer_names, pack, unpack
 
 
 class Array(NamedTuple):
@@ -27,37 +24,43 @@ class Array(NamedTuple):
 Layers = list[Array]
 
 
-def arrays(weights: Weights, context: Any, trainable: bool) -> list[Any]:
-    """Return arrays with these values; trainable ones have a gradient."""
-    made = [mx.nd.array(array, ctx=context, dtype="float32") for array in weights.values()]
-    for array in made if trainable else ():
-        array.attach_grad()
-    return made
+class Flat:
+    """The weights of a group as one flat vector: optimiser and averaging then need few operations.
+
+    `views` are its arrays. A trainable group has a gradient like it.
+    """
+
+    def __init__(self, weights: Weights, context: Any, trainable: bool) -> None:
+        self._like = weights
+        self.shapes = [array.shape for array in weights.values()]
+        self.vector = mx.nd.array(pack(weights), ctx=context, dtype="float32")
+        self.views = self.parts(self.vector)
+        if trainable:
+            self.gradient = mx.nd.zeros_like(self.vector)
+            self.gradients = self.parts(self.gradient)
+            autograd.mark_variables(self.views, self.gradients)
+
+    def parts(self, vector: Any) -> list[Any]:
+        """Return a vector's arrays as views."""
+        parts, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            parts.append(vector[start : start + size].reshape(shape))
+            start += size
+        return parts
+
+    def weights(self) -> Weights:
+        """Return copies by name."""
+        return unpack(self.vector.asnumpy(), self._like)
+
+    def load(self, weights: Weights) -> None:
+        """Set the values in place."""
+        self.vector[:] = pack({name: weights[name] for name in self._like})
 
 
 def layers(values: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> Layers:
     """Join values and shapes."""
     return [Array(*pair) for pair in zip(values, shapes, strict=True)]
-
-
-class Function(gluon.HybridBlock):
-    """A function `call(F, *arrays)` as a block: imperative, or one cached graph when hybridized.
-
-    Its arrays are inputs, weights too, so that one function serves every group of weights.
-    """
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self._call = call
-
-    def hybrid_forward(self, F: Any, first: Any, *rest: Any) -> Any:
-        return self._call(F, first, *rest)
-
-    def call(self, *arrays: Any) -> Any:
-        """Call the cached graph itself, if there is one: Gluon looks at every argument before, which takes as long as a small network."""
-        if self._cached_op is None:
-            return self(*arrays)
-        return self._cached_op(*[arrays[index] for _, index in self._cached_op_args])
 
 
 def forward(F: Any, network: Layers, observations: Any, activation: str = "relu") -> Any:

@@ -1,12 +1,15 @@
-"""MXNet as a cell uses it: device, Gluon's hybridization."""
+"""MXNet as a cell uses it: device, inputs, bound symbols, synchronisation."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import mxnet as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
+from hpcrl.rl.frameworks.mxnet.programs import Program
 
 
 def configure() -> None:
@@ -26,12 +29,22 @@ def check_device(device: str) -> Any:
     return mx.gpu(0)
 
 
-def compiled(lazy: bool, blocks: dict[str, Any]) -> str:
-    """Name the blocks that run as a cached graph; Gluon makes the graph at a hybridized block's first call."""
+def input_like(values: NDArray[Any], context: Any) -> tuple[Any, Any]:
+    """Return a float32 array of the context, and what to write its values to: on the CPU an array of NumPy with the same memory."""
+    if context != mx.cpu():
+        array = mx.nd.zeros(values.shape, ctx=context)
+        return array, array
+    place = np.zeros(values.shape, np.float32)
+    # MXNet forbids NumPy to write to the view that it is given.
+    return mx.nd.from_numpy(place.view(), zero_copy=True), place
+
+
+def compiled(lazy: bool, updates: list[Program], acting: list[Program]) -> str:
+    """Say how many symbols were bound; the correct number is one per shape."""
     if not lazy:
         return "nothing: imperative"
-    made = [name for name, block in blocks.items() if block._cached_op is not None]
-    return f"Gluon hybridize: {len(made)} cached graphs ({', '.join(made)})"
+    counts = [sum(program.compiled() for program in programs) for programs in (updates, acting)]
+    return f"bound symbols: {counts[0]} of updates, {counts[1]} of acting"
 
 
 def wait(vector: Any) -> None:

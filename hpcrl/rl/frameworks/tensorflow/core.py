@@ -14,6 +14,7 @@ from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.tensorflow import optimizers, runtime
 from hpcrl.rl.frameworks.tensorflow.layers import variables
 from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.staging import Inputs
 from hpcrl.rl.weights import inputs_first, outputs_first
 
 Tensors = list[Any]
@@ -42,6 +43,7 @@ class Learner:
             for name, group in algorithm.origins.items()
         }
         self._optimizers = {name: optimizers.make(self._variables[name], self._settings) for name in algorithm.groups}
+        self._show, self._transfer = runtime.Transfer(), runtime.Transfer()
         self._counted: list[Any] = []
         self._updates = {step.name: (self._program(step), self._optimizers[step.group]) for step in algorithm.steps}
         self._syncs = {name: self._sync_program(name, group) for name, group in algorithm.targets.items()}
@@ -64,7 +66,7 @@ class Learner:
 
         return runtime.Program(self._execution, outputs)
 
-    def _program(self, step: Step) -> Callable[[Any, Tensors], Any]:
+    def _program(self, step: Step) -> Callable[[Inputs, Any], Any]:
         """Return the update of a step from a batch and the optimiser's numbers: one function, or two with the averaging between."""
         optimizer, largest = self._optimizers[step.group], self._settings.max_gradient_norm
         gradient = self._gradient(step)
@@ -85,9 +87,8 @@ class Learner:
         self._counted.append(compiled := self._compile(gradient))
         mean, finish = self._collective.averaged(compiled), self._compile(apply)
 
-        def update_in_parts(key: None, tensors: Tensors) -> Any:
-            *batch, numbers = tensors
-            change, aux = mean(batch)
+        def update_in_parts(batch: Inputs, numbers: Any) -> Any:
+            change, aux = mean(batch.arrays)
             finish(change, numbers)
             return aux
 
@@ -108,20 +109,19 @@ class Learner:
         return gradient
 
     def act(self, observations: Observations) -> Actions:
-        (actions,) = self._greedy(observations.shape, [tf.convert_to_tensor(observations)])
+        (actions,) = self._greedy(self._show([observations]))
         array: Actions = actions.numpy()
         return array
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
-        sampled = self._sample(observations.shape, self.transfer((observations, noise)))
-        return tuple(tensor.numpy() for tensor in sampled)
+        return self.read(self._sample(self._show((observations, noise))))
 
-    def transfer(self, batch: Arrays) -> Tensors:
-        return [tf.convert_to_tensor(array) for array in batch]
+    def transfer(self, batch: Arrays) -> Inputs:
+        return self._transfer(batch)
 
-    def update(self, step: str, batch: Tensors, learning_rate: float) -> Any:
+    def update(self, step: str, batch: Inputs, learning_rate: float) -> Any:
         update, optimizer = self._updates[step]
-        return update(None, [*batch, tf.convert_to_tensor(optimizer.numbers(learning_rate))])
+        return update(batch, *self._transfer([optimizer.numbers(learning_rate)]).arrays)
 
     def read(self, aux: Any) -> Arrays:
         return tuple(tensor.numpy() for tensor in aux)
@@ -130,9 +130,7 @@ class Learner:
         self._syncs[target](share)
 
     def synchronize(self) -> None:
-        # Reading the newest value waits for all of its dependencies.
-        for name in self._optimizers:
-            self._variables[name][-1].numpy()
+        runtime.wait()
 
     def compiled(self) -> str:
         acting = [self._greedy.function, self._sample.function]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 from tensorflow.python.eager import context, execute
 
 from hpcrl.errors import UsageError
+from hpcrl.rl.staging import Inputs, Shapes, Staging
+
+# Bytes: where TensorFlow's own memory begins.
+_ALIGNMENT = 64
 
 
 def configure() -> None:
@@ -40,29 +46,53 @@ def compiler(execution: str) -> Callable[[Callable[..., Any]], Any]:
     return lambda function: tf.function(function, jit_compile=execution == "xla", autograph=False)
 
 
+def input_like(values: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
+    """Return a tensor on the CPU, and the array of NumPy with the same memory: TensorFlow shares memory that begins where it allocates."""
+    raw = np.zeros(values.nbytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    place = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    tensor = tf.experimental.dlpack.from_dlpack(place.__dlpack__())
+    assert not place.size or np.shares_memory(np.asarray(memoryview(tensor)), place)
+    return tensor, place
+
+
+class Transfer:
+    """Gives the inputs of programs from arrays: on a GPU new tensors each time."""
+
+    def __init__(self) -> None:
+        self._staging = None if tf.config.list_logical_devices("GPU") else Staging(input_like)
+
+    def __call__(self, values: Sequence[NDArray[Any]]) -> Inputs:
+        """Return the inputs with these values. On the CPU, those of the last call with these shapes change."""
+        if self._staging is not None:
+            return self._staging.put(values)
+        return Inputs(tuple([array.shape for array in values]), [tf.convert_to_tensor(array) for array in values])
+
+
 class Program:
     """A function of tensors that gives a list of tensors, as a cell of this mode runs it.
 
     Eager functions are called as they are. The concrete functions of a tf.function are called by their names: a call of
     a tf.function first matches its arguments with a signature and collects its variables, in Python, which for a
-    small network takes several times as long as computing. Here both are done once for each key.
+    small network takes several times as long as computing. Here both are done once for each shapes.
     """
 
     def __init__(self, execution: str, function: Callable[..., Any]) -> None:
         self._eager = execution == "eager"
         self.function = compiler(execution)(function)
-        self._entries: dict[Hashable, tuple[bytes, int, list[Any]]] = {}
+        self._entries: dict[Shapes, tuple[bytes, int, list[Any]]] = {}
 
-    def __call__(self, key: Hashable, tensors: list[Any]) -> list[Any]:
-        """Return the outputs. Tensors of one key always have the same shapes and types."""
+    def __call__(self, inputs: Inputs, *others: Any) -> list[Any]:
+        """Return the outputs of inputs and other tensors, whose shapes are always the same."""
+        shapes, tensors = inputs
         if self._eager:
-            return list(self.function(*tensors))
-        if key not in self._entries:
-            concrete = self.function.get_concrete_function(*tensors)
+            return list(self.function(*tensors, *others))
+        if shapes not in self._entries:
+            concrete = self.function.get_concrete_function(*tensors, *others)
             name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
-            self._entries[key] = name, len(concrete.outputs), list(concrete.captured_inputs)
-        name, outputs, captured = self._entries[key]
-        results: list[Any] = execute.execute(name, outputs, [*tensors, *captured], (), context.context())
+            self._entries[shapes] = name, len(concrete.outputs), list(concrete.captured_inputs)
+        name, outputs, captured = self._entries[shapes]
+        results: list[Any] = execute.execute(name, outputs, [*tensors, *others, *captured], (), context.context())
         return results
 
 
@@ -84,7 +114,7 @@ def peak_memory() -> int | None:
     return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
 
-def wait(vector: Any) -> None:
-    """Wait until a tensor has been computed; on the CPU it is, when Python gets it."""
+def wait(*tensors: Any) -> None:
+    """Wait until everything has been computed; on the CPU it is, when Python gets it."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()
