@@ -232,17 +232,21 @@ def mxnet_floor(execution: str, weights: Arrays) -> Floor:
     inputs = {name: mx.nd.from_numpy(place.view(), zero_copy=True) for name, place in places.items()}
     shown, x, actions, rewards, following, terminated = (mx.sym.var(name) for name in shapes)
     arrays = inputs | parts(own, "own_") | parts(target, "target_")
-    greedy = mx.sym.argmax(q("own_", shown), axis=1).bind(mx.cpu(), arrays, grad_req="null")
     best = mx.sym.max(q("target_", following), axis=1)
     wanted = mx.sym.BlockGrad(rewards + GAMMA * (1 - terminated) * best)
     loss = mx.sym.MakeLoss(mx.sym.mean(mx.sym.square(mx.sym.pick(q("own_", x), actions, axis=1) - wanted)))
     changes = parts(gradient, "own_")
-    wants = {name: "write" if name in changes else "null" for name in loss.list_arguments()}
-    learn = loss.bind(mx.cpu(), arrays, args_grad=changes, grad_req=wants)
+
+    def bound(symbol: Any) -> Any:
+        """As for training: else oneDNN keeps what it made of the first weights."""
+        wants = {name: "write" if name in changes else "null" for name in symbol.list_arguments()}
+        return symbol.bind(mx.cpu(), arrays, args_grad=changes, grad_req=wants)
+
+    learn, greedy = bound(loss), bound(mx.sym.argmax(q("own_", shown), axis=1))
 
     def act(observations: NDArray[np.float32]) -> Any:
         places["shown"][...] = observations
-        greedy.forward()
+        greedy.forward(is_train=True)
         return greedy.outputs[0].asnumpy()
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
@@ -285,6 +289,7 @@ def main(framework: str, execution: str) -> None:
         for mine, array in zip(learner.weights("online").values(), floor.weights(), strict=True)
     ]
     assert max(strays) < 1e-6, strays
+    assert (np.asarray(floor.act(shown)).ravel() == learner.act(shown)).all()
     calls = {
         "act": lambda: learner.act(shown),
         "act floor": lambda: floor.act(shown),

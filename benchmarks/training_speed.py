@@ -4,7 +4,7 @@ python -m benchmarks.training_speed [dqn | ppo | rainbow | td3] [CORE]
 
 All are trained by the peers' settings: CleanRL's, and for rainbow those of Tianshou's test. dqn, ppo and rainbow on CartPole-v1, td3 on HalfCheetah
 (version 5, with the physics of the peers' version 4). Each is run three times, one after the other in turn, and its best run counts: other work on
-the machine only slows. Time counts from step 12,288 on (td3: 11,000), so that start-up and compilation are left out on every side. Environments
+the machine only slows. Time counts from step 12,288 on (dqn: 12,300, td3: 11,000), so that start-up and compilation are left out on every side. Environments
 are built where they are missing, and CleanRL's scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which
 nothing depends). The table names the version of Gymnasium that each of them steps; hpcrl also runs on that of CleanRL and SB3.
 """

@@ -87,7 +87,7 @@ def _loss(framework: str, execution: str, online: Weights, target: Weights, give
     from hpcrl.rl.frameworks.mxnet.runtime import input_like
     from hpcrl.rl.staging import Staging
 
-    flats = [Flat(weights, mx.cpu(), trainable=False) for weights in (online, target)]
+    flats = [Flat(weights, mx.cpu(), trainable=True) for weights in (online, target)]
 
     def call(F: Any, inputs: Any, networks: Any) -> Any:
         own, uses = (layers(values, flat.shapes) for values, flat in zip(networks, flats, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,39 +13,27 @@ from hpcrl.rl.frameworks.jax.core import Learner
 from hpcrl.rl.frameworks.jax.schedules import schedule
 
 Memory = dict[str, jax.Array]
-
-
-class Transitions(NamedTuple):
-    """What the ring stores, cut from its rows; the first axes are those of the rows."""
-
-    observations: jax.Array
-    following: jax.Array
-    actions: jax.Array
-    rewards: jax.Array
-    terminated: jax.Array
-    ended: jax.Array
+_BATCH = ("observations", "actions", "rewards", "following", "terminated")
 
 
 def empty(world: World, settings: Any) -> tuple[Memory, Memory]:
-    """Return the empty ring of `buffer_size` transitions, and no scores. A row has a transition: it is written and read at once."""
-    return {"rows": jnp.zeros((settings.buffer_size, 2 * world.inputs + 4))}, {}
+    """Return the empty rings of `buffer_size` transitions, and no scores."""
+    capacity = settings.buffer_size
+    observations = {name: jnp.zeros((capacity, world.inputs)) for name in ("observations", "following")}
+    numbers = {name: jnp.zeros(capacity) for name in ("rewards", "terminated")}
+    return {**observations, **numbers, "actions": jnp.zeros(capacity, jnp.int32)}, {}
 
 
 def added(settings: Any, stored: Memory, scores: Memory, happened: Any) -> tuple[Memory, Memory]:
     """Store a transition over the oldest."""
-    numbers = (happened.action, happened.reward, happened.terminated, happened.ended)
-    parts = [happened.observation, happened.following, jnp.stack([jnp.float32(number) for number in numbers])]
-    return {"rows": stored["rows"].at[happened.place].set(jnp.concatenate(parts))}, scores
-
-
-def cut(rows: jax.Array) -> Transitions:
-    """Return the transitions of rows (..., width)."""
-    inputs = (rows.shape[-1] - 4) // 2
-    observations, following, action, reward, terminated, ended = jnp.split(
-        rows, [inputs, *(2 * inputs + number for number in range(4))], axis=-1
-    )
-    others = [column.squeeze(-1) for column in (action, reward, terminated, ended)]
-    return Transitions(observations, following, others[0].astype(jnp.int32), *others[1:])
+    place = happened.place
+    return {
+        "observations": stored["observations"].at[place].set(happened.observation),
+        "actions": stored["actions"].at[place].set(happened.action),
+        "rewards": stored["rewards"].at[place].set(happened.reward),
+        "following": stored["following"].at[place].set(happened.following),
+        "terminated": stored["terminated"].at[place].set(happened.terminated.astype(jnp.float32)),
+    }, scores
 
 
 def draws(settings: Any, key: jax.Array, step: jax.Array) -> jax.Array:
@@ -56,8 +44,7 @@ def draws(settings: Any, key: jax.Array, step: jax.Array) -> jax.Array:
 
 def sample(learner: Learner, stored: Memory, scores: Memory, drawn: jax.Array, step: jax.Array) -> Any:
     """Return the batch of an update, and its places."""
-    found = cut(stored["rows"][drawn])
-    return (found.observations, found.actions, found.rewards, found.following, found.terminated), drawn
+    return tuple(stored[name][drawn] for name in _BATCH), drawn
 
 
 def prioritized(settings: Any, scores: Memory, chosen: jax.Array, aux: Any) -> Memory:

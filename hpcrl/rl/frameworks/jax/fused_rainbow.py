@@ -28,12 +28,13 @@ def empty(world: World, settings: Any) -> tuple[Memory, Memory]:
     rows = -(-settings.buffer_size // columns)
     numbers = {"outside": jnp.float32(0.0), "updates": jnp.int32(0)}
     scores = {"priorities": jnp.zeros(rows * columns), "largest": jnp.float32(1.0), **numbers}
-    return stored, scores
+    return stored | {"ended": jnp.zeros(settings.buffer_size)}, scores
 
 
 def added(settings: Any, stored: Memory, scores: Memory, happened: Any) -> tuple[Memory, Memory]:
     """Store a transition over the oldest. Windows that are complete with it get the largest priority."""
-    stored, _ = fused_dqn.added(settings, stored, scores, happened)
+    stored_, _ = fused_dqn.added(settings, stored, scores, happened)
+    ended = stored["ended"].at[happened.place].set(happened.ended.astype(jnp.float32))
     back = jnp.arange(settings.n_step)
     places = (happened.place - back) % settings.buffer_size
     # The window that began `back` steps ago: full only now, or cut short by the end of the episode.
@@ -41,7 +42,7 @@ def added(settings: Any, stored: Memory, scores: Memory, happened: Any) -> tuple
     # The new transition's own window takes the place of an older one.
     priorities = scores["priorities"].at[happened.place].set(0.0)
     priorities = priorities.at[places].set(jnp.where(complete, scores["largest"], priorities[places]))
-    return stored, scores | {"priorities": priorities}
+    return stored_ | {"ended": ended}, scores | {"priorities": priorities}
 
 
 def draws(settings: Any, key: jax.Array, step: jax.Array) -> jax.Array:
@@ -93,13 +94,13 @@ def windows(settings: Any, stored: Memory, chosen: jax.Array) -> tuple[jax.Array
     """Return observations, actions, returns, following and discounts of the complete windows that begin at these places."""
     steps = jnp.arange(settings.n_step)
     path = (chosen[:, None] + steps) % settings.buffer_size
-    found = fused_dqn.cut(stored["rows"][path])
-    part = jnp.cumsum(found.ended, axis=1) - found.ended == 0  # up to the end of the episode
-    returns = (part * settings.gamma**steps * found.rewards).sum(1)
+    before = jnp.cumsum(stored["ended"][path], axis=1) - stored["ended"][path]
+    part = before == 0  # up to the end of the episode
+    returns = (part * settings.gamma**steps * stored["rewards"][path]).sum(1)
     length = part.sum(1)
-    last = jnp.arange(len(chosen)), length - 1
-    discounts = settings.gamma**length * (1 - found.terminated[last])
-    return found.observations[:, 0], found.actions[:, 0], returns, found.following[last], discounts
+    last = path[jnp.arange(len(chosen)), length - 1]
+    discounts = settings.gamma**length * (1 - stored["terminated"][last])
+    return stored["observations"][chosen], stored["actions"][chosen], returns, stored["following"][last], discounts
 
 
 def prioritized(settings: Any, scores: Memory, chosen: jax.Array, aux: Any) -> Memory:

@@ -28,8 +28,8 @@ class Program:
         """Return the outputs."""
         if not self._lazy:
             return _listed(self._call(mx.nd, inputs.arrays, [flat.views for flat in self._flats]))
-        executor = self._executor(inputs, trains=False)
-        executor.forward(is_train=False)
+        executor = self._executor(inputs, is_loss=False)
+        executor.forward(is_train=True)
         outputs: list[Any] = executor.outputs
         return outputs
 
@@ -40,7 +40,7 @@ class Program:
                 outputs = _listed(self._call(mx.nd, inputs.arrays, [flat.views for flat in self._flats]))
             outputs[0].backward()
             return outputs
-        executor = self._executor(inputs, trains=True)
+        executor = self._executor(inputs, is_loss=True)
         executor.forward(is_train=True)
         executor.backward()
         bound: list[Any] = executor.outputs
@@ -50,30 +50,33 @@ class Program:
         """Return how many symbols were bound."""
         return len(self._executors)
 
-    def _executor(self, inputs: Inputs, trains: bool) -> Any:
+    def _executor(self, inputs: Inputs, is_loss: bool) -> Any:
         if inputs.shapes not in self._executors:
-            self._executors[inputs.shapes] = self._bound(inputs.arrays, trains)
+            self._executors[inputs.shapes] = self._bound(inputs.arrays, is_loss)
         return self._executors[inputs.shapes]
 
-    def _bound(self, inputs: list[Any], trains: bool) -> Any:
-        """Return the executor of the symbol with these inputs."""
+    def _bound(self, inputs: list[Any], is_loss: bool) -> Any:
+        """Return the executor of the symbol with these inputs.
+
+        A symbol that acts is bound as for training, too. Else oneDNN keeps what it made of the first weights for ever.
+        """
         given = [mx.sym.var(f"input{number}") for number in range(len(inputs))]
         networks = [
             [mx.sym.var(f"group{number}_{part}") for part in range(len(flat.views))]
             for number, flat in enumerate(self._flats)
         ]
         first, *others = _listed(self._call(mx.sym, given, networks))
-        symbol = mx.sym.Group([mx.sym.MakeLoss(first) if trains else first, *others])
-        arrays = {variable.name: array for variable, array in zip(given, inputs, strict=True)}
+        symbol = mx.sym.Group([mx.sym.MakeLoss(first) if is_loss else first, *others])
+        arrays = _named(given, inputs)
         for variables, flat in zip(networks, self._flats, strict=True):
-            arrays |= {variable.name: array for variable, array in zip(variables, flat.views, strict=True)}
-        gradients = {}
-        if trains:
-            gradients = {
-                variable.name: array for variable, array in zip(networks[0], self._flats[0].gradients, strict=True)
-            }
+            arrays |= _named(variables, flat.views)
+        gradients = _named(networks[0], self._flats[0].gradients)
         needed = {name: "write" if name in gradients else "null" for name in symbol.list_arguments()}
         return symbol.bind(inputs[0].context, arrays, args_grad=gradients, grad_req=needed)
+
+
+def _named(variables: list[Any], arrays: list[Any]) -> dict[str, Any]:
+    return {variable.name: array for variable, array in zip(variables, arrays, strict=True)}
 
 
 def _listed(outputs: Any) -> list[Any]:
