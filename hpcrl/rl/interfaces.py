@@ -184,10 +184,10 @@ class Learner(Protocol):
         log-probabilities (n,) and values (n,). The page says what noise it takes."""
 
     def transfer(self, batch: Arrays) -> Any:
-        """Transfer a batch to the framework and its device."""
+        """Transfer a batch to the framework and its device. The next call may write over it."""
 
     def update(self, step: str, batch: Any, learning_rate: float) -> Any:
-        """Take one gradient step on a transferred batch; return the loss function's aux, still on the device."""
+        """Take one gradient step on a transferred batch; return the loss function's aux, still on the device. The next call may write over it."""
 
     def read(self, aux: Any) -> Arrays:
         """Return the aux of an update as arrays."""

@@ -34,6 +34,7 @@ class Learner:
         collective: Collective | None = None,
     ) -> None:
         self._lazy, context = execution == "lazy", runtime.check_device(device)
+        self._on_cpu = context == mx.cpu()
         self._page, self._settings, self._collective = page, algorithm.settings, collective
         self._targets, self._action_type = algorithm.targets, algorithm.space.action_dtype
         self._flats = {
@@ -99,11 +100,13 @@ class Learner:
         return (actions.asnumpy().astype(self._action_type), *(array.asnumpy() for array in others))
 
     def transfer(self, batch: Arrays) -> Inputs:
-        mx.nd.waitall()  # an update may still read the last batch
         return self._batches.put(batch)
 
     def update(self, step: str, batch: Inputs, learning_rate: float) -> list[Any]:
-        return self._updates[step](batch, learning_rate)
+        aux = self._updates[step](batch, learning_rate)
+        if self._on_cpu:
+            mx.nd.waitall()  # NumPy may write the next batch over this one; on a GPU MXNet's engine writes it, in turn
+        return aux
 
     def read(self, aux: Any) -> Arrays:
         return tuple(array.asnumpy() for array in aux)
