@@ -53,7 +53,7 @@ class Learner:
         function: Any = getattr(self._page, name, None)
         settings, flats = self._settings, [self._flats[group] for group in groups]
 
-        def call(F: Any, inputs: Sequence[Any], networks: list[Sequence[Any]]) -> Any:
+        def call(F: Any, inputs: Sequence[Any], networks: Sequence[Sequence[Any]]) -> Any:
             return function(F, *inputs, settings, *_joined(networks, flats))
 
         return Program(call, flats, self._lazy)
@@ -63,7 +63,7 @@ class Learner:
         loss, settings = getattr(self._page, step.loss), self._settings
         flats = [self._flats[name] for name in (step.group, *step.uses)]
 
-        def call(F: Any, batch: Sequence[Any], networks: list[Sequence[Any]]) -> Any:
+        def call(F: Any, batch: Sequence[Any], networks: Sequence[Sequence[Any]]) -> Any:
             own, *uses = _joined(networks, flats)
             return loss(F, own, batch, settings, *uses)
 
@@ -149,6 +149,6 @@ class Learner:
                 slot[:] = array
 
 
-def _joined(networks: list[Sequence[Any]], flats: list[Flat]) -> list[Layers]:
+def _joined(networks: Sequence[Sequence[Any]], flats: list[Flat]) -> list[Layers]:
     """Return the layers of several groups from their arrays or symbols."""
     return [layers(values, flat.shapes) for values, flat in zip(networks, flats, strict=True)]

@@ -19,7 +19,7 @@ class Program:
     """
 
     def __init__(
-        self, call: Callable[[Any, Sequence[Any], list[Sequence[Any]]], Any], flats: Sequence[Flat], lazy: bool
+        self, call: Callable[[Any, Sequence[Any], Sequence[Sequence[Any]]], Any], flats: Sequence[Flat], lazy: bool
     ) -> None:
         self._call, self._flats, self._lazy = call, flats, lazy
         self._executors: dict[Shapes, Any] = {}

@@ -114,7 +114,7 @@ def peak_memory() -> int | None:
     return int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
 
-def wait(*tensors: Any) -> None:
-    """Wait until everything has been computed; on the CPU it is, when Python gets it."""
+def wait(vector: Any = None) -> None:
+    """Wait until a tensor and all else has been computed; on the CPU it is, when Python gets it."""
     if tf.config.list_logical_devices("GPU"):
         tf.test.experimental.sync_devices()
