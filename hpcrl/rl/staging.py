@@ -7,30 +7,36 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-Shapes = tuple[tuple[int, ...], ...]
+# The shape of each array, and the number that NumPy gives its type.
+Kinds = tuple[tuple[tuple[int, ...], int], ...]
 
 
 class Inputs(NamedTuple):
-    """A framework's arrays, and their shapes. The next inputs of these shapes have the same arrays."""
+    """A framework's arrays, and what kinds of NumPy's they were made of. The next inputs of these kinds have the same arrays."""
 
-    shapes: Shapes
+    kinds: Kinds
     arrays: list[Any]
 
 
+def kinds_of(values: Sequence[NDArray[Any]]) -> Kinds:
+    """Return the kinds of arrays."""
+    return tuple([(array.shape, array.dtype.num) for array in values])
+
+
 class Staging:
-    """One set of arrays for each shapes. `make` returns an array of the framework like one of NumPy, and what to write its values to."""
+    """One set of arrays for each kinds. `make` returns an array of the framework like one of NumPy, and what to write its values to."""
 
     def __init__(self, make: Callable[[NDArray[Any]], tuple[Any, Any]]) -> None:
         self._make = make
-        self._sets: dict[Shapes, tuple[Inputs, list[Any]]] = {}
+        self._sets: dict[Kinds, tuple[Inputs, list[Any]]] = {}
 
     def put(self, values: Sequence[NDArray[Any]]) -> Inputs:
-        """Return the inputs with these values. Nothing may still read those of the last call. Arrays of one shape always have the same type."""
-        shapes = tuple([array.shape for array in values])
-        if shapes not in self._sets:
+        """Return the inputs with these values. Nothing may still read those of the last call with these kinds."""
+        kinds = kinds_of(values)
+        if kinds not in self._sets:
             pairs = [self._make(array) for array in values]
-            self._sets[shapes] = Inputs(shapes, [made for made, _ in pairs]), [place for _, place in pairs]
-        inputs, places = self._sets[shapes]
+            self._sets[kinds] = Inputs(kinds, [made for made, _ in pairs]), [place for _, place in pairs]
+        inputs, places = self._sets[kinds]
         for place, array in zip(places, values, strict=True):
             place[...] = array
         return inputs

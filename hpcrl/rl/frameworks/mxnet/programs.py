@@ -9,11 +9,11 @@ import mxnet as mx
 from mxnet import autograd
 
 from hpcrl.rl.frameworks.mxnet.layers import Flat
-from hpcrl.rl.staging import Inputs, Shapes
+from hpcrl.rl.staging import Inputs, Kinds
 
 
 class Program:
-    """`call(F, inputs, networks)` of inputs and the arrays of several groups: imperative, or a symbol bound to them, for each shapes.
+    """`call(F, inputs, networks)` of inputs and the arrays of several groups: imperative, or a symbol bound to them, for each kinds of inputs.
 
     A symbol finds its arrays once. A cached graph of Gluon takes them with each call, which takes as long as a small network.
     """
@@ -22,7 +22,7 @@ class Program:
         self, call: Callable[[Any, Sequence[Any], Sequence[Sequence[Any]]], Any], flats: Sequence[Flat], lazy: bool
     ) -> None:
         self._call, self._flats, self._lazy = call, flats, lazy
-        self._executors: dict[Shapes, Any] = {}
+        self._executors: dict[Kinds, Any] = {}
 
     def __call__(self, inputs: Inputs) -> list[Any]:
         """Return the outputs."""
@@ -51,9 +51,9 @@ class Program:
         return len(self._executors)
 
     def _executor(self, inputs: Inputs, is_loss: bool) -> Any:
-        if inputs.shapes not in self._executors:
-            self._executors[inputs.shapes] = self._bound(inputs.arrays, is_loss)
-        return self._executors[inputs.shapes]
+        if inputs.kinds not in self._executors:
+            self._executors[inputs.kinds] = self._bound(inputs.arrays, is_loss)
+        return self._executors[inputs.kinds]
 
     def _bound(self, inputs: list[Any], is_loss: bool) -> Any:
         """Return the executor of the symbol with these inputs.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensorflow.python.eager import context, execute
 
 from hpcrl.errors import UsageError
-from hpcrl.rl.staging import Inputs, Shapes, Staging
+from hpcrl.rl.staging import Inputs, Kinds, Staging, kinds_of
 
 # Bytes: where TensorFlow's own memory begins.
 _ALIGNMENT = 64
@@ -50,7 +50,7 @@ def input_like(values: NDArray[Any]) -> tuple[Any, NDArray[Any]]:
     """Return a tensor on the CPU, and the array of NumPy with the same memory: TensorFlow shares memory that begins where it allocates."""
     raw = np.zeros(values.nbytes + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
-    place = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    place = raw[start : start + values.nbytes].view(values.dtype.newbyteorder("=")).reshape(values.shape)
     tensor = tf.experimental.dlpack.from_dlpack(place.__dlpack__())
     assert not place.size or np.shares_memory(np.asarray(memoryview(tensor)), place)
     return tensor, place
@@ -63,10 +63,10 @@ class Transfer:
         self._staging = None if tf.config.list_logical_devices("GPU") else Staging(input_like)
 
     def __call__(self, values: Sequence[NDArray[Any]]) -> Inputs:
-        """Return the inputs with these values. On the CPU, those of the last call with these shapes change."""
+        """Return the inputs with these values. On the CPU, those of the last call with these kinds change."""
         if self._staging is not None:
             return self._staging.put(values)
-        return Inputs(tuple([array.shape for array in values]), [tf.convert_to_tensor(array) for array in values])
+        return Inputs(kinds_of(values), [tf.convert_to_tensor(array) for array in values])
 
 
 class Program:
@@ -74,24 +74,24 @@ class Program:
 
     Eager functions are called as they are. The concrete functions of a tf.function are called by their names: a call of
     a tf.function first matches its arguments with a signature and collects its variables, in Python, which for a
-    small network takes several times as long as computing. Here both are done once for each shapes.
+    small network takes several times as long as computing. Here both are done once for each kinds of inputs.
     """
 
     def __init__(self, execution: str, function: Callable[..., Any]) -> None:
         self._eager = execution == "eager"
         self.function = compiler(execution)(function)
-        self._entries: dict[Shapes, tuple[bytes, int, list[Any]]] = {}
+        self._entries: dict[Kinds, tuple[bytes, int, list[Any]]] = {}
 
     def __call__(self, inputs: Inputs, *others: Any) -> list[Any]:
         """Return the outputs of inputs and other tensors, whose shapes are always the same."""
-        shapes, tensors = inputs
+        kinds, tensors = inputs
         if self._eager:
             return list(self.function(*tensors, *others))
-        if shapes not in self._entries:
+        if kinds not in self._entries:
             concrete = self.function.get_concrete_function(*tensors, *others)
             name = concrete.name if isinstance(concrete.name, bytes) else concrete.name.encode()
-            self._entries[shapes] = name, len(concrete.outputs), list(concrete.captured_inputs)
-        name, outputs, captured = self._entries[shapes]
+            self._entries[kinds] = name, len(concrete.outputs), list(concrete.captured_inputs)
+        name, outputs, captured = self._entries[kinds]
         results: list[Any] = execute.execute(name, outputs, [*tensors, *others, *captured], (), context.context())
         return results
 
