@@ -12,7 +12,7 @@ Kinds = tuple[tuple[tuple[int, ...], int], ...]
 
 
 class Inputs(NamedTuple):
-    """A framework's arrays, and what kinds of NumPy's they were made of. The next inputs of these kinds have the same arrays."""
+    """A framework's arrays, and the kinds of the arrays that were given. The next inputs of these kinds are in the same arrays."""
 
     kinds: Kinds
     arrays: list[Any]
@@ -24,7 +24,7 @@ def kinds_of(values: Sequence[NDArray[Any]]) -> Kinds:
 
 
 class Staging:
-    """One set of arrays for each kinds. `make` returns an array of the framework like one of NumPy, and what to write its values to."""
+    """A set of arrays for the inputs of each combination of kinds. `make` returns an array of the framework like one of NumPy, and what to write its values to."""
 
     def __init__(self, make: Callable[[NDArray[Any]], tuple[Any, Any]]) -> None:
         self._make = make

@@ -13,7 +13,7 @@ from hpcrl.rl.staging import Inputs, Kinds
 
 
 class Program:
-    """`call(F, inputs, networks)` of inputs and the arrays of several groups: imperative, or a symbol bound to them, for each kinds of inputs.
+    """`call(F, inputs, networks)` of inputs and the arrays of several groups: imperative, or a symbol bound to them, one for inputs of the same kinds.
 
     A symbol finds its arrays once. A cached graph of Gluon takes them with each call, which takes as long as a small network.
     """

@@ -74,7 +74,7 @@ class Program:
 
     Eager functions are called as they are. The concrete functions of a tf.function are called by their names: a call of
     a tf.function first matches its arguments with a signature and collects its variables, in Python, which for a
-    small network takes several times as long as computing. Here both are done once for each kinds of inputs.
+    small network takes several times as long as computing. Here both are done once for inputs of the same kinds.
     """
 
     def __init__(self, execution: str, function: Callable[..., Any]) -> None:
