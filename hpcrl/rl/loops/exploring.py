@@ -66,11 +66,13 @@ class Explorer:
         if self._observation is None:
             self._observation = environment.reset(seed=self._seed + self.step)[0].astype(dtype)
             self._value, self._length = 0.0, 0
-        observation, step = self._observation, self.step
+        observation, step, value, length = self._observation, self.step, self._value, self._length
+        going = True
         while step < until and self.episodes < episodes:
             # Several ranks must stop at the same step.
             if stop() if alone else step % AGREE_INTERVAL < stride and any_rank(self._run.collective, stop()):
-                return False
+                going = False
+                break
             action = choose(observation, step, self.episodes)
             switch("env_step")
             following, reward, terminated, truncated, _ = environment.step(action)
@@ -79,19 +81,18 @@ class Explorer:
             switch("replay")
             store(observation, action, reward, following, terminated, terminated or truncated)
             observation = following
-            self._value += reward
-            self._length += 1
+            value += reward
+            length += 1
             step += stride
-            self.step = step
             if terminated or truncated:
                 self.episodes += 1
-                self._told(step, self._value, self._length)
+                self._told(step, value, length)
                 switch("env_step")
                 observation = environment.reset()[0].astype(dtype)
-                self._value, self._length = 0.0, 0
-            self._observation = observation
+                value, length = 0.0, 0
             switch("other")
-        return True
+        self._observation, self.step, self._value, self._length = observation, step, value, length
+        return going
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

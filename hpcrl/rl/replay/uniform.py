@@ -46,7 +46,8 @@ class Replay:
         self._next_observations[index] = following
         self._terminated[index] = terminated
         self._next = (index + 1) % self._capacity
-        self.size = min(self.size + 1, self._capacity)
+        if self.size < self._capacity:
+            self.size += 1
 
     def add_many(
         self,

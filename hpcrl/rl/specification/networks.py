@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,29 +12,38 @@ from hpcrl.rl.interfaces import Floats, Observations, Weights
 from hpcrl.rl.specification.convolutions import convolve, gradients, image_gradient, scaled
 
 
+@cache
+def _layers(count: int) -> list[tuple[str, str]]:
+    """Return the names of the weight and the bias of each layer."""
+    return [(f"layers.{layer}.weight", f"layers.{layer}.bias") for layer in range(count)]
+
+
 def forward(weights: Weights, observations: Observations, activation: str = "relu") -> list[Floats]:
     """Return the input (n, inputs) and the output of every layer, with ReLU or tanh after all but the last.
 
     A layer whose weight has four dimensions is a convolution. Its output is flat (n, outputs), row by row, each place with all
     its filters; the images that it is given are flat in the same order. If the first layer is one, the input is divided by 255.
     """
-    first = weights["layers.0.weight"]
+    layers = _layers(len(weights) // 2)
+    first = weights[layers[0][0]]
     outputs = [scaled(observations, first) if first.ndim == 4 else observations]
-    layers = len(weights) // 2
-    for layer in range(layers):
-        weight, bias = weights[f"layers.{layer}.weight"], weights[f"layers.{layer}.bias"]
+    for names in layers:
+        weight, bias = weights[names[0]], weights[names[1]]
         linear = outputs[-1] @ weight.T + bias if weight.ndim == 2 else convolve(outputs[-1], weight, bias)
-        if layer < layers - 1:
-            linear = np.tanh(linear) if activation == "tanh" else np.maximum(linear, 0.0)
-        outputs.append(linear)
+        outputs.append(linear if names is layers[-1] else activate(linear, activation))
     return outputs
+
+
+def activate(linear: Floats, activation: str) -> Floats:
+    """Return ReLU or tanh of a layer's sums."""
+    output: Floats = np.tanh(linear) if activation == "tanh" else np.maximum(linear, 0.0)
+    return output
 
 
 def backward(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Weights:
     """Return the gradients of the weights for the gradient `delta` (n, outputs) of the last output of :func:`forward`."""
     derivatives: Weights = {}
-    for layer in reversed(range(len(weights) // 2)):
-        names = f"layers.{layer}.weight", f"layers.{layer}.bias"
+    for layer, names in reversed(list(enumerate(_layers(len(weights) // 2)))):
         weight, given = weights[names[0]], outputs[layer]
         if weight.ndim == 2:
             derivatives[names[0]], derivatives[names[1]] = delta.T @ given, delta.sum(axis=0)
@@ -47,8 +57,8 @@ def backward(weights: Weights, outputs: list[Floats], delta: Floats, activation:
 
 def input_gradient(weights: Weights, outputs: list[Floats], delta: Floats, activation: str = "relu") -> Floats:
     """Return the gradient (n, inputs) of the first layer's input; the layers are no convolutions."""
-    for layer in reversed(range(len(weights) // 2)):
-        delta = delta @ weights[f"layers.{layer}.weight"]
+    for layer, names in reversed(list(enumerate(_layers(len(weights) // 2)))):
+        delta = delta @ weights[names[0]]
         if layer:
             delta = delta * _slope(outputs[layer], activation)
     return delta
