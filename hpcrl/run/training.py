@@ -34,6 +34,7 @@ from hpcrl.rl.topologies.learning import LearnerLoop
 from hpcrl.rl.topologies.make import join
 from hpcrl.rl.topologies.ports import GRACE_SECONDS, RankGone
 from hpcrl.rl.train import best_possible, train
+from hpcrl.run.heap import keep_freed_memory
 from hpcrl.run.profiling import Profiling
 from hpcrl.run.recorder import Recorder
 from hpcrl.run.search import Trial
@@ -234,7 +235,7 @@ def _options_of(workload: dict[str, Any], config: dict[str, Any], settings: Any,
 
 
 def before_import(used: Sequence[str], asked: Asked, group: Group, has_learner: bool = False) -> None:
-    """Set the environment variables that frameworks read only once, at their import.
+    """Set the environment variables that frameworks read only once, at their import, and keep freed memory.
 
     Args:
         used: the frameworks of the cell, of which those that hpcrl does not know are ignored.
@@ -251,6 +252,7 @@ def before_import(used: Sequence[str], asked: Asked, group: Group, has_learner: 
     known = [frameworks()[name] for name in used if name in frameworks()]
     if not known:
         return
+    keep_freed_memory()
     if group.ranks > 1:
         # Milliseconds between two polls for work; the default, 1, is longer than one update of a small network.
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
