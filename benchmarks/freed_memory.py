@@ -2,8 +2,8 @@
 
 python -m benchmarks.freed_memory
 
-Trains DQN, PPO and Rainbow on CartPole by their default settings, with one thread: microseconds of CPU time of an environment step, and page faults
-of an update, by glibc's own thresholds and by hpcrl's. The least time of some runs in turn, and the faults of that run.
+Trains DQN, PPO and Rainbow on CartPole by their default settings, with one thread: microseconds of CPU time and page faults of an environment
+step, by glibc's own thresholds and by hpcrl's. The least time of some runs in turn, and the faults of that run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
         worker = Path(place) / "worker.zip"
         worker.write_bytes(worker_zip())
         environment = one_thread(f"{worker}:{Path(__file__).parents[1]}")
-        print(f"{'':<28} {'us a step':>20} {'ratio':>6} {'faults an update':>20}")
+        print(f"{'':<28} {'us a step':>20} {'ratio':>6} {'faults a step':>20}")
         print(f"{'':<28} {'glibc':>10}{'hpcrl':>10} {'':>6} {'glibc':>10}{'hpcrl':>10}")
         for algorithm in ("dqn", "ppo", "rainbow"):
             for framework, execution in MODES:

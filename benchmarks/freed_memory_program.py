@@ -1,4 +1,4 @@
-"""Run in a framework's environment: one training's seconds and page faults of an update, as JSON."""
+"""Run in a framework's environment: one training's seconds and page faults of an environment step, as JSON."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def main(algorithm: str, framework: str, execution: str) -> None:
     make = partial(gymnasium_environment, "CartPole-v1", None)
     loop = make_training(algorithm, settings, framework, execution, make, Run(1, Silent(), PhaseClock())).loop
     loop.advance(WARM, lambda: False)
-    updates, faults, begun = loop.updates, getrusage(RUSAGE_SELF).ru_minflt, process_time()
+    faults, begun = getrusage(RUSAGE_SELF).ru_minflt, process_time()
     loop.advance(WARM + MEASURED, lambda: False)
-    seconds, count = process_time() - begun, loop.updates - updates
-    print(json.dumps({"seconds": seconds / MEASURED, "faults": (getrusage(RUSAGE_SELF).ru_minflt - faults) / count}))
+    seconds, faults = process_time() - begun, getrusage(RUSAGE_SELF).ru_minflt - faults
+    print(json.dumps({"seconds": seconds / MEASURED, "faults": faults / MEASURED}))
 
 
 if __name__ == "__main__":
