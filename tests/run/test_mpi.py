@@ -27,10 +27,10 @@ needs_mpi = pytest.mark.skipif(not (shutil.which("mpicc") and shutil.which("mpir
 
 
 def small(**changes: Any) -> dict[str, Any]:
-    """The packaged study with a plate of 200 rows, on one rank and on two."""
+    """The packaged study with a plate of 1,000 rows, on one rank and on two."""
     return {
         "extends": "scaling",
-        "axes": {"problem": [{"tasks": tasks, "rows": 200} for tasks in (1, 2)]},
+        "axes": {"problem": [{"tasks": tasks, "rows": 1000} for tasks in (1, 2)]},
         "seeds": 1,
         "chain": "parallel",
     } | changes
@@ -62,14 +62,14 @@ def test_the_packaged_program_computes_the_same_on_any_number_of_ranks(tmp_path:
     done = {cell["resources"]["tasks"]: run(plan, cell) for cell in cells_of(plan)}
     for ranks, each in done.items():
         assert each.returncode == 0, each.stderr
-        assert each.stdout.count(f"ranks {ranks}, grid 200 x 2048") == 1  # one program, and not two of one rank
+        assert each.stdout.count(f"ranks {ranks}, grid 1000 x 2048") == 1  # one program, and not two of one rank
     collect([plan], tmp_path / "dataset", Slurm())
     rows = package.load(tmp_path / "dataset").set_index("tasks")
     assert rows["outcome"].tolist() == ["completed"] * 2
     assert rows["records"].to_dict() == {1: 1, 2: 2}
     assert (rows["final_score"] > 0).all() and (rows["cpu_seconds"] > 0).all()
-    # The telemetry sees both ranks: the grids, and what each of them needs besides.
-    assert 6.5e6 < rows["memory_peak"][1] < rows["memory_peak"][2]
+    # The telemetry sees both ranks: the grids, and what each of them needs besides, together more than the compiler before them.
+    assert 32e6 < rows["memory_peak"][1] < rows["memory_peak"][2]
     values = package.load(tmp_path / "dataset", "episodes")
     changes = values[values["name"] == "largest_change"]["value"]
     assert len(changes) == 2 and changes.nunique() == 1
