@@ -36,6 +36,7 @@ print(faults() - before)
     ("arguments", "variables", "kept"),
     [
         (["kept"], {}, True),
+        (["kept"], {"MALLOC_ARENA_MAX": "4", "GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, True),
         ([], {}, False),
         (["kept"], {"MALLOC_MMAP_THRESHOLD_": "100000"}, False),
         (["kept"], {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=100000"}, False),
@@ -44,7 +45,7 @@ print(faults() - before)
 def test_arrays_of_an_update_get_the_memory_of_the_one_before(
     arguments: list[str], variables: dict[str, str], kept: bool
 ) -> None:
-    """Without it each array of each update faults its pages in; a user's own setting of the allocator stays."""
+    """Without it each array of each update faults its pages in; a user's own thresholds stay, and other settings of the allocator do not matter."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments], env=own | variables, capture_output=True, text=True, check=True
