@@ -42,7 +42,10 @@ class Refusal:
 
 
 def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey) -> tuple[list[Group], list[Refusal]]:
-    """Return the groups, smallest requests first, and the points that fit nowhere on the cluster."""
+    """Return the groups, smallest requests first, and the points that fit nowhere on the cluster.
+
+    The points of a group are in blocks, one for each seed: where a machine is slow for a while, all that is compared is slow.
+    """
     pin = study.placement.get(profile.name, Pin())
     groups: dict[tuple[str, Resources, int], Group] = {}
     refusals: dict[tuple[str, Resources], Refusal] = {}
@@ -72,6 +75,9 @@ def pack(profile: ClusterProfile, study: Study, environment_key: EnvironmentKey)
         group = groups.setdefault((key, asked, wave), Group(key, spot, asked, wave=wave))
         group.points.append(point)
         last = (asked, name, wave)
+    blocks = {seed: number for number, seed in enumerate(study.seeds)}
+    for group in groups.values():
+        group.points.sort(key=lambda point: blocks.get(point.config["seed"], 0))
     return sorted(groups.values(), key=_order), list(refusals.values())
 
 

@@ -248,6 +248,13 @@ def test_cell_ids_say_what_is_computed(tmp_path: Path) -> None:
     assert not set(ids(tmp_path, "f", seeds=2, environment="torch")) & set(first)
 
 
+def test_cells_of_a_job_are_in_blocks_by_seed(tmp_path: Path) -> None:
+    """A slow hour of a machine then slows all that is compared, whatever the order of the seeds and however jobs are divided."""
+    plan = planned(tmp_path / "p", command_study(["true"], axes={"a": [1, 2], "cpus": [1, 2]}, seeds=[7, 3]))
+    order = [(cell["resources"]["cpus"], cell["config"]["seed"], cell["config"]["a"]) for cell in cells_of(plan)]
+    assert order == [(cpus, seed, a) for cpus in (1, 2) for seed in (7, 3) for a in (1, 2)]
+
+
 def test_time_and_memory_as_axes_are_part_of_an_id(tmp_path: Path) -> None:
     axes = {"variant": ["a"], "memory": ["1G", "2G"], "time": ["00:10:00", "00:20:00"]}
     assert len(set(ids(tmp_path, "a", axes=axes))) == 4
