@@ -25,7 +25,7 @@ from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.schedulers.interface import look
-from hpcrl.schedulers.states import LOST
+from hpcrl.schedulers.states import CANCELLED, LOST
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
 UNKNOWN = "UNKNOWN"  # the scheduler does not know the attempt, or did not answer
@@ -161,6 +161,13 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
+                if (
+                    tasks
+                    and index not in tasks
+                    and not view.notes()
+                    and not read_holder(directory, cells[task], attempt)
+                ):
+                    state = state._replace(state=CANCELLED)  # Slurm forgets tasks that were cancelled before they began
                 if not job_id and submission.state not in ("intent", ELSEWHERE) and not queues.get(submission.token):
                     state = _without_queue(state, directory, cells[task], attempt)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE

@@ -266,15 +266,34 @@ class Slurm:
                 groups.append((name, indices, JobState(job_id, state, reason=reason, nodes=nodes or None)))
         return groups, None
 
-    def _accounting(self, names: Sequence[str], since: float) -> tuple[list[_Alike], str | None, bool]:
+    def look_by_id(self, ids: Mapping[str, Sequence[str]], since: float) -> View:
+        """Ask sacct for jobs by the ids that they were given.
+
+        Asked by name it leaves out jobs that ended before they could begin, such as those cancelled while they waited for another.
+
+        Args:
+            ids: name -> ids. An id counts only with its name, because Slurm uses it again when it has lost a job.
+            since: Unix time before which none of them was submitted.
+        """
+        every = [job_id for some in ids.values() for job_id in some]
+        groups, problem, unaccounted = self._accounting(every, since, "--jobs")
+        jobs: dict[str, dict[str, Tasks]] = {}
+        for name, indices, task in groups:
+            if task.job_id in ids.get(name, ()) and task.state not in _LIVE:
+                jobs.setdefault(name, {}).setdefault(task.job_id, {}).update(dict.fromkeys(indices, task))
+        return View(jobs, None, problem, unaccounted)
+
+    def _accounting(
+        self, wanted: Sequence[str], since: float, option: str = "--name"
+    ) -> tuple[list[_Alike], str | None, bool]:
         groups: list[_Alike] = []
         days = max(0, int((time.time() - since) / 86_400)) + 2
-        for some in _portions(names):
+        for some in _portions(wanted):
             out, problem = self._asked(
                 "sacct",
                 [
                     "env", "SLURM_BITSTR_LEN=0", "sacct", "-X", "-n", "-P", "-a", "-o",
-                    "JobID,State,ExitCode,ElapsedRaw,Partition,NodeList,JobName", f"-Snow-{days}days", f"--name={some}",
+                    "JobID,State,ExitCode,ElapsedRaw,Partition,NodeList,JobName", f"-Snow-{days}days", f"{option}={some}",
                 ],
             )  # fmt: skip
             if problem:

@@ -60,6 +60,15 @@ def test_an_id_is_worth_nothing_without_the_name() -> None:
     assert states(view, "a.x") == {}
 
 
+def test_a_job_asked_for_by_its_id_counts_with_its_name_only() -> None:
+    slurm = answering(
+        sacct="7_[0-1]|CANCELLED by 0|0:0|0|htc|None assigned|a.x\n8_0|FAILED|1:0|1|htc|c1|foreign\n", squeue=""
+    )
+    view = slurm.look_by_id({"a.x": ["7"], "b.y": ["8"]}, 0.0)
+    assert view.jobs.keys() == {"a.x"}
+    assert states(view, "a.x") == {0: "CANCELLED", 1: "CANCELLED"}
+
+
 @pytest.mark.parametrize(
     ("key", "indices"),
     [

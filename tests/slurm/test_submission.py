@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+import hpcrl
+from hpcrl.collect.merge import collect
 from hpcrl.formats.ledger import Ledger
 from hpcrl.formats.plan import read_plan
+from hpcrl.slurm.client import Completed, Slurm, run_command
 from hpcrl.submit.selection import Budget, Choice
 from hpcrl.submit.status import plan_status
 from hpcrl.submit.submission import submit
@@ -146,6 +149,24 @@ def test_the_warning_signal_ends_no_command_that_does_not_know_it(sol: Cluster, 
     assert sol.wait(plan).counts() == {"COMPLETED": 1}
     rows = sol.collected(plan)
     assert list(rows["outcome"]) == ["preempted", "completed"]
+
+
+def test_jobs_that_were_cancelled_before_they_could_begin_are_not_lost(sol: Cluster, tmp_path: Path) -> None:
+    """Accounting does not list them by name, and the queue forgets them after some minutes."""
+
+    def queue_forgets(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        return Completed(0, "", "") if "squeue" in arguments else run_command(arguments, cwd, timeout)
+
+    study = command_study(["sleep", "100"], axes={"cpus": [1, 2]}, seeds=2, chain="sequential")
+    plan = sol.plan(tmp_path / "plan", study)
+    assert sol.submit(plan) == 4
+    assert sol.virtual.command("scancel", "--me").returncode == 0
+    sol.until(lambda: not plan_status(plan, sol.slurm).live())
+    forgetful = Slurm(queue_forgets)
+    sol.until(lambda: plan_status(plan, forgetful).counts() == {"CANCELLED": 4}, 30)
+    collect([plan], tmp_path / "dataset", forgetful)
+    cells = hpcrl.load(tmp_path / "dataset")
+    assert set(cells.outcome) == {"cancelled"}, cells[["cpus", "outcome", "slurm_state", "attempt", "reason"]]
 
 
 def test_a_cell_that_wants_more_memory_gets_it(sol: Cluster, tmp_path: Path) -> None:

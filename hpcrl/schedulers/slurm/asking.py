@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -30,9 +31,27 @@ _POLL_SECONDS = 1.0
 def look(slurm: Slurm, ledger: Ledger, made: Sequence[Submission], over: Sequence[Submission] = ()) -> View:
     """Ask squeue and sacct for some submissions, and squeue also for those that should be over."""
     names = [submission.name for submission in made]
-    return slurm.look(
-        names, min((submission.at for submission in made), default=0.0), [submission.name for submission in over]
-    )
+    since = min((submission.at for submission in made), default=0.0)
+    view = slurm.look(names, since, [submission.name for submission in over])
+    unknown = {
+        submission.name: submission.job_ids
+        for submission in made
+        if submission.job_ids and not _has_tasks(view, submission)
+    }
+    if not unknown or view.queue or view.accounting:
+        return view
+    by_id = slurm.look_by_id(unknown, since)
+    for name, jobs in by_id.jobs.items():
+        for job_id, tasks in jobs.items():
+            known = view.jobs.setdefault(name, {}).setdefault(job_id, {})
+            known |= {index: task for index, task in tasks.items() if index not in known}
+    return replace(view, accounting=by_id.accounting)
+
+
+def _has_tasks(view: View, submission: Submission) -> bool:
+    """Tell whether Slurm's answers have every array task of a submission."""
+    known = {index for tasks in view.jobs.get(submission.name, {}).values() for index in tasks}
+    return all(index in known for index, _, _ in submission.places())
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submission], say: Say) -> Sequence[Submission]:
