@@ -161,13 +161,10 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
                 state = tasks.get(index) or JobState(job_id, UNKNOWN)
-                if (
-                    tasks
-                    and index not in tasks
-                    and not view.notes()
-                    and not read_holder(directory, cells[task], attempt)
-                ):
-                    state = state._replace(state=CANCELLED)  # Slurm forgets tasks that were cancelled before they began
+                # Slurm forgets tasks of an array that were cancelled before they began, and knows its others.
+                forgotten = bool(job_id and tasks) and index not in tasks and not view.notes()
+                if forgotten and not read_holder(directory, cells[task], attempt):
+                    state = state._replace(state=CANCELLED)
                 if not job_id and submission.state not in ("intent", ELSEWHERE) and not queues.get(submission.token):
                     state = _without_queue(state, directory, cells[task], attempt)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
