@@ -220,6 +220,13 @@ def cells_of(plan: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (plan / "cells.jsonl").read_text().splitlines()]
 
 
+def cells_by_key(plan: Path, *keys: str) -> list[dict[str, Any]]:
+    """Return the plan's cells with those beside each other that have the same values of `keys`, each as the plan has it."""
+    cells = cells_of(plan)
+    values = [[each["config"].get(key) for key in keys] for each in cells]
+    return sorted(cells, key=lambda cell: values.index([cell["config"].get(key) for key in keys]))
+
+
 @cache
 def built_environment(name: str, horovod: bool = False) -> Built:
     """Return one of the packaged environments for CPUs, built as for any user, where a user's own would be."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcrl.collect.profiles import profiles_of
 from hpcrl.profilers import PROFILERS
-from tests.builders import cells_of, dqn_study, planned
+from tests.builders import cells_by_key, cells_of, dqn_study, planned
 from tests.conftest import Shown
 from tests.run.test_profiling import trained
 
@@ -19,7 +19,7 @@ __all__ = ["trained"]
 
 
 def test_the_command_line_lists_shows_and_exports(trained: Path, tmp_path: Path, hpcrl: Callable[..., Shown]) -> None:
-    plan, cell = trained / "p", cells_of(trained / "p")[2]["id"]
+    plan, cell = trained / "p", cells_by_key(trained / "p", "profile")[2]["id"]
     listed = hpcrl("profile", plan)
     assert listed.out.splitlines()[0].split("\t")[:4] == ["cell", "attempt", "rank", "profiler"]
     assert len(listed.out.splitlines()) == 3
@@ -42,7 +42,7 @@ def test_what_opens_a_file_can_be_pasted_into_a_shell(
 ) -> None:
     plan = tmp_path / "my plans/p"
     shutil.copytree(trained / "p", plan)
-    (found,) = profiles_of(plan, cells_of(plan)[2]["id"])
+    (found,) = profiles_of(plan, cells_by_key(plan, "profile")[2]["id"])
     said = hpcrl("profile", plan, "--cell", found.cell).out
     assert shlex.split(said.partition("Open it with: ")[2]) == ["snakeviz", str(found.path)]
     assert found.path is not None
@@ -58,7 +58,7 @@ def test_what_opens_a_file_can_be_pasted_into_a_shell(
 
 
 def test_what_has_no_profile_is_said(trained: Path, hpcrl: Callable[..., Shown], tmp_path: Path) -> None:
-    plan, cell = trained / "p", cells_of(trained / "p")[0]["id"]
+    plan, cell = trained / "p", cells_by_key(trained / "p", "profile")[0]["id"]
     shown = hpcrl("profile", plan, "--cell", cell)
     assert shown.code == 2
     assert shown.err == (
@@ -83,7 +83,7 @@ def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(trained / "p", copy)
-    cell = cells_of(copy)[3]["id"]
+    cell = cells_by_key(copy, "profile")[3]["id"]
     (file,) = (copy / "profiles").glob(f"{cell}.*")
     written = file.read_bytes()
     file.write_bytes(written + b"more")
@@ -105,6 +105,8 @@ def test_a_file_that_is_gone_or_leads_elsewhere_is_not_exported(
 
 
 def test_cprofile_has_no_trace(trained: Path, hpcrl: Callable[..., Shown]) -> None:
-    shown = hpcrl("profile", trained / "p", "--cell", cells_of(trained / "p")[2]["id"], "--export", "trace")
+    shown = hpcrl(
+        "profile", trained / "p", "--cell", cells_by_key(trained / "p", "profile")[2]["id"], "--export", "trace"
+    )
     assert shown.code == 1
     assert "has no times of single events, only `profile: framework` has: use --export flame" in shown.err

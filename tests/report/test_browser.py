@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 from hpcrl import api
 from hpcrl.collect.merge import collect
 from hpcrl.report.write import write_report
-from tests.builders import cells_of, dqn_study, planned, write_record
+from tests.builders import cells_by_key, cells_of, dqn_study, planned, write_record
 from tests.collect.gathering import no_slurm
 from tests.report.browser import found, opened, until, violations
 from tests.report.test_profiles import PROFILE
@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = dqn_study(axes=axes, exclude=exclude, seeds=4, paper="sol-dqn-frameworks")
     plan = planned(directory / "p", study)
     generator = np.random.default_rng(0)
-    for number, cell in enumerate(cells_of(plan)):
+    for number, cell in enumerate(cells_by_key(plan, "framework", "execution")):
         returns = tuple(float(each) for each in np.linspace(10, 900, 40) + generator.normal(0, 50, 40))
         outcome = "failed" if number == 3 else "completed"
         training = 10.0 * (1 + number // 4) + generator.normal()

@@ -30,7 +30,16 @@ from hpcrl.run.profilers.interface import Found
 from hpcrl.run.profilers.python_program import under
 from hpcrl.run.profiling import PHASE, Profiling
 from hpcrl.telemetry.phases import PhaseClock
-from tests.builders import built_environment, cells_of, command_study, dqn_study, planned, run_cell, run_task
+from tests.builders import (
+    built_environment,
+    cells_by_key,
+    cells_of,
+    command_study,
+    dqn_study,
+    planned,
+    run_cell,
+    run_task,
+)
 from tests.collect.gathering import gathered
 from tests.conftest import Shown
 from tests.run.test_cell import JOB, only_record
@@ -69,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_profiled_cell_is_another_cell_and_the_other_one_is_as_in_a_study_without(
     trained: Path, tmp_path: Path
 ) -> None:
-    cells = cells_of(trained / "p")
+    cells = cells_by_key(trained / "p", "profile")
     assert [each["config"].get("profile") for each in cells] == [None, None, "cprofile", "cprofile"]
     plain = cells_of(planned(tmp_path / "p", dqn_study(seeds=2)))
     assert [each["id"] for each in plain] == [each["id"] for each in cells[:2]]
@@ -78,7 +87,7 @@ def test_a_profiled_cell_is_another_cell_and_the_other_one_is_as_in_a_study_with
 
 
 def test_cprofile_sees_the_training_and_nothing_before_it(trained: Path) -> None:
-    plan, cell = trained / "p", cells_of(trained / "p")[2]["id"]
+    plan, cell = trained / "p", cells_by_key(trained / "p", "profile")[2]["id"]
     (found,) = profiles_of(plan, cell[:6])
     assert found.path is not None
     assert (found.profile.profiler, found.profile.size) == ("cprofile", found.path.stat().st_size)
@@ -133,7 +142,7 @@ def test_a_profile_changes_nothing_that_is_learned_and_its_writing_is_a_phase(tr
 
 def test_times_of_profiled_cells_are_compared_with_nothing(trained: Path, tmp_path: Path) -> None:
     runs = package.load(trained / "d", "runs")
-    assert set(runs["cell"]) == {each["id"] for each in cells_of(trained / "p")[:2]}
+    assert set(runs["cell"]) == {each["id"] for each in cells_by_key(trained / "p", "profile")[:2]}
     written = write_report(trained / "d", None, tmp_path / "r", ())
     assert [row[2] for row in written.rows] == ["2"] or ["2" in row for row in written.rows] == [True]
     table = (tmp_path / "r/cells.csv").read_text()

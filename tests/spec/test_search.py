@@ -281,7 +281,7 @@ def test_each_search_has_its_trials_and_then_its_best_on_every_seed(tmp_path: Pa
     ]
     assert cells == [
         [(gamma, "trial", 0) for gamma in (0.9, 0.99) for _ in range(3)],
-        [(gamma, "best", seed) for gamma in (0.9, 0.99) for seed in (1, 2)],
+        [(gamma, "best", seed) for seed in (1, 2) for gamma in (0.9, 0.99)],
     ]
 
 
