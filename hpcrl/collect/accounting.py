@@ -165,8 +165,9 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                 forgotten = bool(job_id and tasks) and index not in tasks and not view.notes()
                 if forgotten and not read_holder(directory, cells[task], attempt):
                     state = state._replace(state=CANCELLED)
-                if not job_id and submission.state not in ("intent", ELSEWHERE) and not queues.get(submission.token):
-                    state = _without_queue(state, directory, cells[task], attempt)
+                if not job_id and submission.state not in ("intent", ELSEWHERE):
+                    works = queues.get(submission.token, False)
+                    state = _of_local_queue(state, works, directory, cells[task], attempt)
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,
@@ -194,14 +195,20 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
     return answers
 
 
-def _without_queue(state: JobState, directory: Path, cell: str, attempt: int) -> JobState:
-    """Return the state of a task whose local queue has ended.
+def _of_local_queue(state: JobState, works: bool, directory: Path, cell: str, attempt: int) -> JobState:
+    """Return the state of a task of a local queue, which works or has ended.
 
-    One that had not ended by then is lost, unless its process still lives; from another host that cannot be seen.
+    One that is being cancelled runs or waits until it ends. One that had not ended when its queue did is lost, or
+    cancelled, unless its process still lives; from another host that cannot be seen.
     """
-    holder = read_holder(directory, cell, attempt)
-    if state.state not in _NOT_ENDED or (alive := lives(holder)):
+    cancelling = state.state == "CANCELLING"
+    if state.state not in _NOT_ENDED or (works and not cancelling):
         return state
+    holder = read_holder(directory, cell, attempt)
+    if works or (alive := lives(holder)):
+        return state._replace(state="RUNNING" if holder else "PENDING") if cancelling else state
+    if cancelling:
+        return state._replace(state=CANCELLED)
     return state._replace(state=UNKNOWN if holder and alive is None else LOST)
 
 

@@ -156,6 +156,23 @@ def test_the_process_may_end_and_what_runs_can_be_cancelled(
     assert set(package.load(tmp_path / "d")["outcome"]) == {"cancelled"}
 
 
+def test_a_cell_that_is_being_cancelled_runs_until_it_ends(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    code = f"trap '' TERM; touch {tmp_path}/runs; until [ -e {end} ]; do sleep 0.1; done"
+    plan = ready(command_study(["sh", "-c", code], seeds=2, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (tmp_path / "runs").exists())
+    hpcrl("cancel", plan)
+    assert states(hpcrl, plan).get("RUNNING") == 1
+    assert collected(hpcrl, plan, tmp_path / "d").count("running") == 1
+    assert "lost" not in collected(hpcrl, plan, tmp_path / "d")
+    end.touch()
+    until(lambda: states(hpcrl, plan) == {"CANCELLED": 2})
+    assert collected(hpcrl, plan, tmp_path / "d") == ["cancelled", "cancelled"]
+
+
 def kill_queue(plan: Path) -> None:
     """Kill the local queue and submitit's controller of it, and none of the cells."""
     for process in psutil.process_iter(["cmdline"]):
