@@ -11,6 +11,7 @@ import pytest
 import hpcrl
 from hpcrl import api
 from hpcrl.errors import SpecError, UsageError
+from hpcrl.submit.status import Cancelled
 from tests.builders import command_study, write_yaml
 from tests.submit.test_local import ready  # noqa: F401
 
@@ -38,7 +39,7 @@ def test_a_study_from_plan_to_dataset(study: Path, ready: object, tmp_path: Path
     assert failed.status.reason == f"{sys.executable} ended with exit code 1"
     assert api.submit(place, failed=True).tasks == 1
     assert [state.counts() for state in api.follow(place)][-1] == {"COMPLETED": 1, "FAILED": 1}
-    assert api.cancel(place).tasks == 0
+    assert api.cancel(place) == Cancelled(0)
     collected = api.collect([place], tmp_path / "dataset")
     assert collected.outcomes == {"completed": 1, "failed": 1}
     assert list(hpcrl.load(tmp_path / "dataset", "runs")["seed"]) == [1]

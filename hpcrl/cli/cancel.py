@@ -27,9 +27,13 @@ def command(plan: Path, cells: tuple[str, ...]) -> None:
     done = api.cancel(plan, cells, say)
     if done.held:
         echo(f"{count(done.held, 'task')} removed that Slurm held, because their cells have completed.")
-    if not done.tasks and not done.completed:
-        if not done.held:
-            echo("Nothing waits or runs.")
-        return
-    completed = f" {done.completed} had completed before." if done.completed else ""
-    echo(f"{count(done.tasks, 'task')} cancelled.{completed}")
+    parts = [count(number, what) for number, what in ((done.cells, "cell"), (done.stages, "stage")) if number]
+    told = [f"{' and '.join(parts)} cancelled."] if parts else []
+    if done.earlier:
+        told.append(f"{done.earlier} had been cancelled before and {'has' if done.earlier == 1 else 'have'} not ended.")
+    if done.completed:
+        told.append(f"{done.completed} had completed before.")
+    if told:
+        echo(" ".join(told))
+    elif not done.held:
+        echo("Nothing waits or runs.")

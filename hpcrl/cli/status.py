@@ -18,6 +18,7 @@ from hpcrl.formats.memory import without_gc
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from hpcrl.schedulers.states import TaskStatus
     from hpcrl.submit.status import CellStatus, PlanStatus
 
 SHOWN = 40  # cells
@@ -120,7 +121,7 @@ def _echo_rest(status: PlanStatus, plan: Path) -> None:
 def _echo_end(status: PlanStatus, plan: Path) -> None:
     counts = status.counts()
     told = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
-    stages = "".join(f"; {stage} {task.state.lower()}" for stage, task in status.stages.items())
+    stages = "".join(_stage(stage, task) for stage, task in status.stages.items())
     echo(f"{count(sum(counts.values()), 'cell')}: {told}{stages}")
     causes = list(status.causes().items())
     for reason, number in [*causes[:CAUSES], *status.unsettled().items()]:
@@ -176,10 +177,15 @@ def _live_screen() -> AbstractContextManager[Live | None]:
 
 def _line(status: PlanStatus) -> str:
     done = ", ".join(f"{number} {state.lower()}" for state, number in status.counts().items())
-    running = [(stage, task) for stage, task in status.stages.items() if task.state == "RUNNING"]
-    return done + "".join(
-        f"; {stage} running" + (f" ({task.reason})" if task.reason else "") for stage, task in running
-    )
+    return done + "".join(_stage(stage, task) for stage, task in status.stages.items() if task.state == "RUNNING")
+
+
+def _stage(stage: str, task: TaskStatus) -> str:
+    """Name a stage's state, with the last line of its log while it runs, or that it is being cancelled."""
+    from hpcrl.schedulers.states import BEING_CANCELLED
+
+    tells = task.reason if task.state == "RUNNING" or task.reason == BEING_CANCELLED else None
+    return f"; {stage} {task.state.lower()}" + (f" ({tells})" if tells else "")
 
 
 def _screen(status: PlanStatus) -> Any:

@@ -24,12 +24,15 @@ from hpcrl.formats.plan import Plan, cell_ids, find_job
 from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
+from hpcrl.schedulers.evidence import is_new, now
 from hpcrl.schedulers.interface import look
-from hpcrl.schedulers.states import CANCELLED, LOST
+from hpcrl.schedulers.local.judging import without_queue
+from hpcrl.schedulers.slurm.judging import was_cancelled
+from hpcrl.schedulers.states import CANCELLED, LIVE, LOST, UNKNOWN
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
 
-UNKNOWN = "UNKNOWN"  # the scheduler does not know the attempt, or did not answer
-_NOT_ENDED = RUNNING | WAITING | {UNKNOWN, "CANCELLING"}
+# States without an end: UNKNOWN, because the scheduler did not answer, and LOST, because it does not know the attempt.
+_WITHOUT_END = LIVE | {UNKNOWN, LOST}
 _NO_USAGE = Usage()
 _TEXT, _F64, _I64 = pa.string(), pa.float64(), pa.int64()
 _SCHEMA = pa.schema(
@@ -61,7 +64,8 @@ class Accounted:
         state: the scheduler's answer.
         exit_code, elapsed, cpu_seconds, memory_peak, energy, nodes: its accounting; None where it is of several cells.
         shared: the array task runs several cells, and `state` is that of the whole task.
-        unbegun: this cell had not begun in a shared task that runs, or that other cells had begun.
+        unbegun: this cell had not begun: in a shared task that runs, or that other cells had begun, or in one of which the
+            scheduler says nothing.
     """
 
     ledger: str
@@ -88,19 +92,23 @@ class Accounted:
 
     @property
     def waits(self) -> bool:
-        return self.state in WAITING or (self.unbegun and self.state in RUNNING)
+        """Tell whether it waits, or may wait: nobody says what became of it, and it did not begin."""
+        return self.state in WAITING or (self.unbegun and (self.state in RUNNING or self.state == UNKNOWN))
 
     @property
     def has_ended(self) -> bool:
         """Tell whether the scheduler knows how the attempt ended."""
-        return self.state not in _NOT_ENDED
+        return self.state not in _WITHOUT_END
 
 
 class Answers(NamedTuple):
-    """What the ledgers of a plan know: the tokens of their submissions, and every attempt that was handed over."""
+    """What the ledgers of a plan know: the tokens of their submissions, every attempt that was handed over, and which
+    commands did not answer.
+    """
 
     tokens: set[str]
     attempts: dict[AttemptKey, Accounted]
+    silent: dict[str, None]
 
 
 def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
@@ -108,11 +116,12 @@ def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
 
     Copies of a directory know the same attempts. The ledger that knows more about an attempt counts.
     """
-    every = Answers(set(), {})
+    every = Answers(set(), {}, {})
     for directory in directories:
-        tokens, attempts = _of_ledger(directory, plan, slurm)
-        every.tokens.update(tokens)
-        for key, known in attempts.items():
+        answers = _of_ledger(directory, plan, slurm)
+        every.tokens.update(answers.tokens)
+        every.silent.update(answers.silent)
+        for key, known in answers.attempts.items():
             before = every.attempts.get(key)
             if before is None or _certainty(known) >= _certainty(before):
                 every.attempts[key] = known
@@ -120,11 +129,11 @@ def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
 
 
 def _certainty(known: Accounted) -> tuple[bool, bool, bool, bool]:
-    return not known.elsewhere, known.has_ended, known.state != UNKNOWN, not known.unbegun
+    return not known.elsewhere, known.has_ended, known.state not in (UNKNOWN, LOST), not known.unbegun
 
 
 def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
-    answers = Answers(set(), {})
+    answers = Answers(set(), {}, {})
     if not (directory / FILE).exists():
         return answers
     try:
@@ -133,16 +142,17 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
         return answers  # the records are enough, and `hpcrl submit` rebuilds the ledger
     try:
         submissions = ledger.taken()
-        view = look(slurm, ledger, submissions)
+        view, cancelled = look(slurm, ledger, submissions), ledger.cancelled()
     finally:
         ledger.close()
+    answers.silent.update(dict.fromkeys(view.notes() if view.unanswered else ()))
     ids = {job_id for jobs in view.jobs.values() for job_id in jobs if job_id}
     usage = slurm.usage(sorted(ids, key=int))
     jobs = {job.name: (plan, job) for job in plan.jobs}
     by_file: dict[str, list[str]] = {}
     progress = _progress(directory, submissions)
     queues = read_queues(directory)
-    since = 0.0
+    since, present = 0.0, now(directory)
     for submission in submissions:
         answers.tokens.add(submission.token)
         since = max(since, submission.at)
@@ -157,17 +167,21 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
         by_id = view.jobs.get(submission.name) or {job_id: {} for job_id in submission.job_ids}
         alone = submission.cells_per_task == 1  # else Slurm's figures are totals of several cells
         unbegun = _unbegun(submission, cells, progress)
+        unsure = view.unanswered or submission.state == ELSEWHERE or is_new(directory, submission, present)
+        missing = UNKNOWN if unsure else LOST
+        # Without these, an entry of a local queue that says "waits" or "runs" is no longer true.
+        holds = submission.state in ("intent", ELSEWHERE) or queues.get(submission.token, False)
         for index, task, attempt in submission.places():
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
-                state = tasks.get(index) or JobState(job_id, UNKNOWN)
-                # Slurm forgets tasks of an array that were cancelled before they began, and knows its others.
-                forgotten = bool(job_id and tasks) and index not in tasks and not view.notes()
-                if forgotten and not read_holder(directory, cells[task], attempt):
-                    state = state._replace(state=CANCELLED)
-                if not job_id and submission.state not in ("intent", ELSEWHERE):
-                    works = queues.get(submission.token, False)
-                    state = _of_local_queue(state, works, directory, cells[task], attempt)
+                state, waits = tasks.get(index) or JobState(job_id, missing), False
+                if state.state == missing or (state.state in LIVE and not (job_id or holds)):
+                    holder = read_holder(directory, cells[task], attempt)
+                    if not job_id:
+                        state = state._replace(state=without_queue(state, bool(holder) and lives(holder)))
+                    elif not holder and was_cancelled(view, submission, index, cancelled):
+                        state = state._replace(state=CANCELLED)
+                    waits = state.state == UNKNOWN and not holder
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,
@@ -190,26 +204,9 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                     energy=used.energy,
                     nodes=used.nodes,
                     shared=not alone,
-                    unbegun=task in unbegun and (unbegun[task] or state.state in RUNNING),
+                    unbegun=waits or (task in unbegun and (unbegun[task] or state.state in RUNNING)),
                 )
     return answers
-
-
-def _of_local_queue(state: JobState, works: bool, directory: Path, cell: str, attempt: int) -> JobState:
-    """Return the state of a task of a local queue, which works or has ended.
-
-    One that is being cancelled runs or waits until it ends. One that had not ended when its queue did is lost, or
-    cancelled, unless its process still lives; from another host that cannot be seen.
-    """
-    cancelling = state.state == "CANCELLING"
-    if state.state not in _NOT_ENDED or (works and not cancelling):
-        return state
-    holder = read_holder(directory, cell, attempt)
-    if works or (alive := lives(holder)):
-        return state._replace(state="RUNNING" if holder else "PENDING") if cancelling else state
-    if cancelling:
-        return state._replace(state=CANCELLED)
-    return state._replace(state=UNKNOWN if holder and alive is None else LOST)
 
 
 def _progress(directory: Path, submissions: Sequence[Submission]) -> Progress | None:
@@ -259,22 +256,22 @@ def with_kept(answers: Answers, kept: pa.Table, cells: Collection[str]) -> dict[
     attempts = dict(answers.attempts)
     if not len(kept):
         return attempts
-    if all(known.state != UNKNOWN and not known.elsewhere for known in attempts.values()):
+    if all(known.state not in (UNKNOWN, LOST) and not known.elsewhere for known in attempts.values()):
         # As usual, nothing kept can win over the ledgers that were asked: only answers through other ledgers are needed.
         asked = pc.is_in(kept["token"], value_set=column(sorted(answers.tokens), _TEXT))
         kept = kept.filter(pc.invert(asked))
     for row in kept.drop_columns(["plan"]).to_pylist():
         key = row.pop("cell"), row.pop("name")
-        before, now = Accounted(**row), attempts.get(key)
+        before, latest = Accounted(**row), attempts.get(key)
         if key[0] not in cells:
             continue
-        if now is None:
+        if latest is None:
             if before.token not in answers.tokens:
                 attempts[key] = before
-        elif now.elsewhere and not before.elsewhere:
+        elif latest.elsewhere and not before.elsewhere:
             attempts[key] = before
-        elif now.state == UNKNOWN and before.has_ended:
-            attempts[key] = replace(before, ledger=now.ledger)
+        elif latest.state in (UNKNOWN, LOST) and before.has_ended:
+            attempts[key] = replace(before, ledger=latest.ledger)
     return attempts
 
 

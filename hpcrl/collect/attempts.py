@@ -17,7 +17,7 @@ from hpcrl.formats.outcomes import FAILURES, RankEnd, cause, place_of
 from hpcrl.formats.plan import Cell, Plan, every_cell
 from hpcrl.formats.runs import host_of
 from hpcrl.profilers import KEY as PROFILE
-from hpcrl.schedulers.states import OF_ALL_CELLS
+from hpcrl.schedulers.states import LOST, OF_ALL_CELLS, UNKNOWN
 from hpcrl.searches import ID as SEARCH_ID
 from hpcrl.slurm.client import RUNNING, WAITING
 
@@ -31,6 +31,7 @@ _OUTCOME = {
     "BOOT_FAIL": "node_fail",
     "PREEMPTED": "preempted",
 }
+_SAYS = {UNKNOWN: "did not answer", LOST: "has lost it"}
 _AT_A_SIGNAL = ("preempted", "timeout")
 _SUCCESSES = ("completed", "pruned")
 # Results of a calibration; a higher value means a faster machine.
@@ -326,9 +327,8 @@ def _row_without_record(
     outcome = _OUTCOME.get(
         found.state, "running" if found.state in RUNNING else "failed" if found.state == "FAILED" else "lost"
     )
-    reason = f"it left no record; the scheduler says {found.state}" + (
-        f", exit code {found.exit_code}" if found.exit_code else ""
-    )
+    reason = f"it left no record; the scheduler {_SAYS.get(found.state) or f'says {found.state}'}"
+    reason += f", exit code {found.exit_code}" if found.exit_code else ""
     if found.unbegun and found.has_ended and found.state not in OF_ALL_CELLS:
         outcome, reason = "lost", f"its array task ended before it began; the scheduler says {found.state} of the task"
     row = _identity(plan, cell, attempt, charges)

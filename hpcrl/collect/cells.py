@@ -32,9 +32,11 @@ from hpcrl.collect.attempts import (
     rows_without_records,
 )
 from hpcrl.collect.parts import Summaries, part_file, read_part, write_part
-from hpcrl.errors import UsageError
+from hpcrl.errors import UsageError, count
+from hpcrl.formats.lease import Say
 from hpcrl.formats.plan import Plan
 from hpcrl.formats.tables import SCHEMAS
+from hpcrl.schedulers.states import UNKNOWN
 from hpcrl.slurm.client import Slurm
 
 CELLS = 500  # maximum number of cells whose rows are in memory at once
@@ -47,6 +49,7 @@ def write_cells(
     cells: dict[str, dict[str, PlannedCell]],
     slurm: Slurm,
     lease: Path,
+    say: Say,
 ) -> pa.Table:
     """Make the rows of the cells of these plans again, and keep the rows of other plans. Return all rows.
 
@@ -66,29 +69,48 @@ def write_cells(
                 pieces[piece["cluster"][0].as_py(), piece["study"][0].as_py(), plan_id] = [piece]
         del before
     kept, others = of_plans(read_kept(dataset), directories)
-    answers = [others]
+    kept_again = [others]
     with Summaries(dataset) as summaries:
         for plan in {plan.id: plan for _, plan in opened}.values():
             made = pieces[plan.cluster.name, plan.study.name, plan.id] = []
             own_cells, own_directories = cells[plan.id], directories[plan.id]
             try:
-                accounted = with_kept(ask(own_directories, plan, slurm), of_plans(kept, [plan.id])[0], own_cells)
+                answers = ask(own_directories, plan, slurm)
+                accounted = with_kept(answers, of_plans(kept, [plan.id])[0], own_cells)
                 for places, names in _by_cell(summaries.known, plan.id, accounted):
                     own = {name: accounted[name] for name in names}
                     made.append(_rows(plan, own_cells, summaries, places, own))
-                answers.append(as_table(plan.id, accounted))
+                kept_again.append(as_table(plan.id, accounted))
+                if answers.silent and (number := _unsettled(made, accounted.values())):
+                    say(
+                        f"{'; '.join(answers.silent)}: nobody knows whether {count(number, 'attempt')} of {plan.study.name} "
+                        "still waits, runs or has ended: collect again when it answers"
+                    )
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise UsageError(
                     f"{', '.join(map(str, own_directories))}: its cells or its ledger contain values of a wrong type "
                     f"({type(error).__name__}: {error}): leave this plan out"
                 ) from None
             del accounted
-    write_kept(dataset, answers, lease)
-    del answers, kept, others
+    write_kept(dataset, kept_again, lease)
+    del kept_again, kept, others
     ordered = [table for key in sorted(pieces) for table in pieces[key]] or [_empty(SCHEMAS["cells"])]
     table = pa.concat_tables(ordered).unify_dictionaries().combine_chunks()
     write_part(path, table, lease)
     return table
+
+
+def _unsettled(rows: Sequence[pa.Table], accounted: Iterable[Accounted]) -> int:
+    """Count the attempts without an end about which the scheduler said nothing. Those that have not begun have no row."""
+    lost = [
+        pc.and_(
+            pc.equal(table["outcome"].cast(pa.string()), "lost"),
+            pc.equal(table["slurm_state"].cast(pa.string()), UNKNOWN),
+        )
+        for table in rows
+    ]
+    begun = sum(pc.sum(flags).as_py() or 0 for flags in lost)
+    return begun + sum(known.unbegun and known.state == UNKNOWN for known in accounted)
 
 
 def _rows(

@@ -74,7 +74,8 @@ def collect(
 
     Args:
         processes: how many read at once; None: one per core, at most 8.
-        say: gets a line that names the process for which this one waits.
+        say: gets a line that names the process for which this one waits, and one for each plan of which the scheduler
+            did not say all.
 
     Raises:
         UsageError: a directory is not a plan, or the dataset has another format.
@@ -82,7 +83,7 @@ def collect(
     """
     opened = _opened(plans)
     with held_dataset(dataset, say) as (index, lease):
-        return _collect(opened, dataset, index, lease, slurm, report, processes)
+        return _collect(opened, dataset, index, lease, slurm, report, processes, say)
 
 
 def _collect(
@@ -93,6 +94,7 @@ def _collect(
     slurm: Slurm,
     report: Report,
     processes: int | None,
+    say: Say,
 ) -> Collected:
     done = Collected()
     fresh, done.unchanged, conflicts = find(opened, index["records"])
@@ -133,7 +135,7 @@ def _collect(
         done.quarantined = sorted([*known_bad.values(), *bad, *conflicts], key=lambda entry: entry[1:3])
         del known_bad, bad, reasons, conflicts
         pa.default_memory_pool().release_unused()
-        rows = write_cells(dataset, opened, cells, slurm, lease)
+        rows = write_cells(dataset, opened, cells, slurm, lease, say)
         done.attempts, done.noted = len(rows), len(rows) - rows["notes"].null_count
         done.unmeasured = pc.sum(pc.match_substring(rows["notes"], UNMEASURED)).as_py() or 0
         latest = rows.filter(rows["latest"])["outcome"].cast(pa.string())

@@ -57,19 +57,10 @@ class Evidence:
 
     @cached_property
     def now(self) -> float:
-        """The time by the one clock of the file system, or, where nothing can be written there, by this machine's."""
-        try:
-            return server_time(self.directory)
-        except OSError:
-            return time.time()
+        return now(self.directory)
 
     def is_new(self, submission: Submission) -> bool:
-        """Tell whether a submission was made a moment ago, by the clock of the file system."""
-        try:
-            age = self.now - (self.directory / SUBMISSIONS / submission.token).stat().st_mtime
-        except OSError:
-            age = time.time() - submission.at
-        return age < LOST_SECONDS
+        return is_new(self.directory, submission, self.now)
 
     def has_just_begun(self, unit: str, attempt: int) -> bool:
         """Tell whether an attempt was taken a moment ago: its record is written seconds later."""
@@ -119,6 +110,23 @@ class Evidence:
             ):
                 continue
         return share
+
+
+def now(directory: Path) -> float:
+    """Return the time by the one clock of the file system, or, where nothing can be written there, by this machine's."""
+    try:
+        return server_time(directory)
+    except OSError:
+        return time.time()
+
+
+def is_new(directory: Path, submission: Submission, time_now: float) -> bool:
+    """Tell whether a submission was made a moment ago, by the clock of the file system: Slurm may not list it yet."""
+    try:
+        made = (directory / SUBMISSIONS / submission.token).stat().st_mtime
+    except OSError:
+        made = submission.at
+    return time_now - made < LOST_SECONDS
 
 
 def _completed_by_record(directory: Path) -> set[str]:

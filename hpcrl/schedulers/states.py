@@ -18,6 +18,7 @@ from hpcrl.slurm.client import RUNNING, WAITING, JobState
 COMPLETED, CANCELLED, FAILED = "COMPLETED", "CANCELLED", "FAILED"
 NEVER, UNCONFIRMED, UNKNOWN, LOST = "NOT SUBMITTED", "UNCONFIRMED", "UNKNOWN", "LOST"
 LIVE = frozenset(RUNNING | WAITING)
+BEING_CANCELLED = "it is being cancelled"  # the reason of a live state
 UNSETTLED = frozenset({UNCONFIRMED, UNKNOWN})
 # States from the outcome in a cell's own record, for an attempt that did not complete.
 OF_OUTCOME = {

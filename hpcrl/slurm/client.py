@@ -121,6 +121,11 @@ class View:
             self.unaccounted or other.unaccounted,
         )
 
+    @property
+    def unanswered(self) -> bool:
+        """Tell whether what is not in `jobs` may exist all the same."""
+        return bool(self.queue or (self.accounting and not self.unaccounted))
+
     def notes(self) -> list[str]:
         """Return one line for each of the two that did not answer."""
         return [text for text in (self.queue, self.accounting) if text]

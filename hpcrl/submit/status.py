@@ -287,12 +287,17 @@ def plan_status(directory: Path, slurm: Slurm) -> PlanStatus:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """Number of live tasks that were cancelled, of tasks that completed before the signal reached them, and of removed
-    tasks that Slurm held although their cells had completed.
+    """How many cells and stages were cancelled, and how many had been before and had not ended.
+
+    Args:
+        completed: cells and stages that completed before the signal reached them.
+        held: removed tasks that Slurm held although their cells had completed.
     """
 
-    tasks: int
-    completed: int
+    cells: int
+    stages: int = 0
+    earlier: int = 0
+    completed: int = 0
     held: int = 0
 
 
@@ -335,6 +340,10 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
             }
             if cells:
                 _check_tasks(known.units, live)
+            asked = ledger.cancelled()
+            earlier = {
+                name for name, task in live.items() if task.submission and (task.submission.token, task.index) in asked
+            }
             by_token: dict[str, list[int]] = {}
             by_name: dict[str, dict[str, TaskStatus]] = {}
             for name, status in live.items():
@@ -349,7 +358,11 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                 some = by_name.get(scheduler, {})
                 at_work(scheduler).cancel(directory, ledger, slurm, some, () if cells else made)
             completed = _completed(directory, plan, ledger, slurm, live)
-            return Cancelled(len(live) - completed, completed, 0 if cells else len(known.held))
+            ended = live.keys() - completed - earlier
+            stages = len(ended & {job.name for job in plan.jobs if job.stage != "cells"})
+            return Cancelled(
+                len(ended) - stages, stages, len(earlier - completed), len(completed), 0 if cells else len(known.held)
+            )
         finally:
             ledger.close()
 
@@ -377,14 +390,13 @@ def _check_tasks(units: Mapping[str, TaskStatus], chosen: Mapping[str, TaskStatu
         )
 
 
-def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> int:
-    """Count the tasks that completed nevertheless, when all have ended or after a few checks."""
-    if not live:
-        return 0
-    for pause in _LOOKS:
+def _completed(directory: Path, plan: Plan, ledger: Ledger, slurm: Slurm, live: Collection[str]) -> set[str]:
+    """Return the tasks that completed nevertheless, when all have ended or after a few checks."""
+    completed: set[str] = set()
+    for pause in _LOOKS if live else ():
         time.sleep(pause)
         units = survey(directory, plan, ledger, slurm).units
-        ended = [units[name].state for name in live if units[name].state not in LIVE]
-        if len(ended) == len(live):
+        completed = {name for name in live if units[name].state == COMPLETED}
+        if not any(units[name].state in LIVE for name in live):
             break
-    return ended.count(COMPLETED)
+    return completed

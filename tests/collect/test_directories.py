@@ -143,6 +143,7 @@ def test_cells_are_read_once_for_all_submissions(tmp_path: Path, monkeypatch: py
         jobs = [job.name for job in read_plan(plan).cell_jobs()]
         for task in range(number):
             submitted(plan, str(100 + task), task=task)
+            write_record(plan, cells_of(plan)[task], f"{100 + task}_0-0")
         study = write_yaml(tmp_path / "fewer.yaml", dqn_study(seeds=[3]))
         write_plan(make_plan(Library(), "sol", str(study), UserChoices(account="lab"), read_before(plan)), plan)
         assert jobs != [job.name for job in read_plan(plan).cell_jobs()]

@@ -13,7 +13,7 @@ from hpcrl.collect.merge import collect
 from hpcrl.formats.attempts import Start, end_attempt
 from hpcrl.formats.ledger import FILE
 from hpcrl.formats.submission import Submission
-from hpcrl.slurm.client import Slurm
+from hpcrl.slurm.client import NoAnswer, Slurm
 from hpcrl.submit.status import plan_status
 from tests.builders import cells_of, granted, write_record
 from tests.submit.test_survey import Scene
@@ -174,3 +174,29 @@ def test_ranks_that_ended_differently(tmp_path: Path, first: str, second: str, o
     assert (row["reason"], status.reason) == (reason, reason)
     assert OUTCOMES[status.state] == outcome
     assert row["outcome"] in (outcome, "diverged")  # to status a divergence is a failure
+
+
+@pytest.mark.parametrize("by", ["hpcrl", "scancel"])
+@pytest.mark.parametrize("accounting", ["it knows the job", "it forgot the job", "it does not answer"])
+def test_a_waiting_task_that_was_cancelled_and_that_slurm_forgets(tmp_path: Path, by: str, accounting: str) -> None:
+    """Of what others cancelled Slurm must still know the job. While it does not answer, it may wait: it has no row."""
+    scene = Scene(tmp_path)
+    scene.begin(0)
+    scene.accounting = "7_0|CANCELLED by 0|0:0|3|htc|c1|NAME\n" if accounting == "it knows the job" else ""
+    if accounting == "it does not answer":
+        scene.accounting = NoAnswer("no answer")
+    if by == "hpcrl":
+        scene.ledger.cancel(scene.first.token, [0, 1, 2])
+    said: list[str] = []
+    collect([scene.plan], tmp_path / "d", Slurm(scene.run), say=said.append)
+    rows = hpcrl.load(tmp_path / "d").set_index("cell")["outcome"]
+    states = [status.state for status in plan_status(scene.plan, Slurm(scene.run)).statuses]
+    waiting = {"it knows the job": "CANCELLED", "it forgot the job": "LOST", "it does not answer": "UNKNOWN"}[
+        accounting
+    ]
+    waiting = "CANCELLED" if by == "hpcrl" else waiting
+    assert states[1:] == [waiting] * 2
+    assert [rows.get(cell) for cell in scene.cells[1:]] == [OUTCOMES.get(waiting)] * 2
+    assert len(said) == (accounting == "it does not answer")
+    number = 1 if by == "hpcrl" else 3
+    assert all(f"sacct: gave no answer within 30 s: nobody knows whether {number} attempt" in line for line in said)

@@ -148,7 +148,7 @@ def test_the_process_may_end_and_what_runs_can_be_cancelled(
     )
     assert submitting.returncode == 0, submitting.stderr
     until(lambda: states(hpcrl, plan).get("RUNNING", 0) > 0)
-    assert "tasks cancelled" in hpcrl("cancel", plan).out
+    assert hpcrl("cancel", plan).out == "3 cells cancelled.\n"
     until(lambda: states(hpcrl, plan) == {"CANCELLED": 3})
     hpcrl("collect", plan, "-o", tmp_path / "d")
     import hpcrl as package
@@ -161,11 +161,18 @@ def test_a_cell_that_is_being_cancelled_runs_until_it_ends(
 ) -> None:
     end = tmp_path / "end"
     code = f"trap '' TERM; touch {tmp_path}/runs; until [ -e {end} ]; do sleep 0.1; done"
-    plan = ready(command_study(["sh", "-c", code], seeds=2, max_parallel=1))
+    plan = ready(command_study(["sh", "-c", code], seeds=2, max_parallel=1, chain="staged"))
     hpcrl("submit", plan)
     until(lambda: (tmp_path / "runs").exists())
-    hpcrl("cancel", plan)
+    words = [sys.executable, "-m", "hpcrl", "cancel", str(plan)]
+    two = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = sorted((one.communicate()[0] for one in two), reverse=True)
+    assert first == "3 had been cancelled before and have not ended.\n"
+    assert second == "2 cells and 2 stages cancelled.\n"
     assert states(hpcrl, plan).get("RUNNING") == 1
+    assert (
+        "; collect pending (it is being cancelled); report pending (it is being cancelled)" in hpcrl("status", plan).out
+    )
     assert collected(hpcrl, plan, tmp_path / "d").count("running") == 1
     assert "lost" not in collected(hpcrl, plan, tmp_path / "d")
     end.touch()

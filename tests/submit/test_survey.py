@@ -432,7 +432,7 @@ def test_cancel_counts_what_was_cancelled(scene: Scene, monkeypatch: pytest.Monk
             )
         return run(arguments, cwd, timeout)
 
-    assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(1, 2)
+    assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(1, completed=2)
     assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(0, 0)
 
 
@@ -454,7 +454,7 @@ def test_a_cell_is_not_cancelled_with_others_of_its_array_task(scene: Scene, mon
     with pytest.raises(UsageError, match=rf"would end, too \({runs}\): nothing was cancelled; name these cells"):
         cancel(scene.plan, Slurm(scancel), [waits])
     assert (ended, scene.ledger.cancelled()) == ([], set())
-    assert cancel(scene.plan, Slurm(scancel), [waits, runs]).tasks == 2
+    assert cancel(scene.plan, Slurm(scancel), [waits, runs]).cells == 2
     assert set(ended) == {"9_0"}
 
 
@@ -481,7 +481,7 @@ def test_a_cell_of_an_older_generation_is_found_and_cancelled(scene: Scene, monk
         cancelled.extend(arguments[1:] if arguments[0] == "scancel" else ())
         return scene.run(arguments, cwd, timeout)
 
-    assert cancel(scene.plan, Slurm(scancel), [gone[:8]], said.append).tasks == 1
+    assert cancel(scene.plan, Slurm(scancel), [gone[:8]], said.append).cells == 1
     assert cancelled == ["7_0"]
     assert said == [f"cell {gone} belongs to an older generation of the plan and is no longer in the study"]
     log = scene.plan / f"logs/{scene.first.job}-7_0.out"

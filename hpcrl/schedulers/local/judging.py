@@ -10,6 +10,7 @@ from hpcrl.formats.queues import last_words, read_queues
 from hpcrl.formats.submission import Submission
 from hpcrl.schedulers.evidence import BREATHES, Evidence
 from hpcrl.schedulers.states import (
+    BEING_CANCELLED,
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -21,6 +22,21 @@ from hpcrl.schedulers.states import (
     Of,
     TaskStatus,
 )
+from hpcrl.slurm.client import JobState
+
+# Of states of a task whose queue has ended.
+_REASONS = {"RUNNING": "its local queue has ended, but the cell still runs", UNKNOWN: BREATHES}
+
+
+def without_queue(task: JobState, alive: bool | None) -> str:
+    """Return the state of a task that had not ended when its queue did.
+
+    Args:
+        alive: whether the process that began it lives; None if that cannot be seen from this host.
+    """
+    if alive is not False:
+        return "RUNNING" if alive else UNKNOWN
+    return CANCELLED if task.reason == BEING_CANCELLED else LOST
 
 
 def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
@@ -34,33 +50,31 @@ def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
     def state_of(
         unit: str, own: str | None, attempt: int, submission: Submission, index: int
     ) -> tuple[str, str | None]:
-        state = evidence.view.jobs[submission.name][""][index].state
-        alive = queues.get(submission.token, False)
-        abandoned = not alive and (state in LIVE or state == "CANCELLING")
-        reason = None
-        if state == "CANCELLING":
-            begun = evidence.progress.has_begun(unit, attempt) or unit == submission.job
-            state = ("RUNNING" if begun else "PENDING") if alive else CANCELLED
-            reason = "it is being cancelled" if alive else None
-        if submission.state == "intent" and not alive:
+        task = evidence.view.jobs[submission.name][""][index]
+        works = queues.get(submission.token, False)
+        if submission.state == "intent" and not works:
             return UNCONFIRMED, "the local queue may not have started: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
-        if abandoned and evidence.progress.has_begun(unit, attempt):
-            if lives(read_holder(evidence.directory, unit, attempt)):
-                return "RUNNING", "its local queue has ended, but the cell still runs"
-            if state in LIVE and own in OF_OUTCOME:
+        if task.state in LIVE and not works:
+            begun = evidence.progress.has_begun(unit, attempt)
+            alive = begun and lives(read_holder(evidence.directory, unit, attempt))
+            if alive is None and (own in OF_OUTCOME or unit not in evidence.breathing):
+                alive = False
+            state = without_queue(task, alive)
+            if state != LOST:
+                return state, _REASONS.get(state)
+            if own in OF_OUTCOME:
                 return OF_OUTCOME[own], None
-            if state in LIVE and unit in evidence.breathing:
+            if begun and unit in evidence.breathing:
                 return UNKNOWN, BREATHES
-        if abandoned and state in LIVE:
             words = last_words(evidence.directory, submission.token)
             return LOST, f"the local queue has ended without it{f': {words}' if words else ''}"
         if unit != submission.job:
-            if state == COMPLETED and own is None and not evidence.has_footer(unit):
+            if task.state == COMPLETED and own is None and not evidence.has_footer(unit):
                 return FAILED, "its script succeeded, but its record has no footer"
-            if state in (COMPLETED, FAILED) and own in OF_OUTCOME:
+            if task.state in (COMPLETED, FAILED) and own in OF_OUTCOME:
                 return OF_OUTCOME[own], None
-        return state, reason
+        return task.state, task.reason
 
     return of

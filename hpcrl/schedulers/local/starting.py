@@ -14,12 +14,12 @@ import psutil
 from hpcrl.errors import HpcrlError
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.lease import Say
-from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.ledger import Ledger, LocalTask
 from hpcrl.formats.processes import end
 from hpcrl.formats.queues import QUEUE_LOGS, orphans, read_queues
 from hpcrl.formats.submission import Submission
 from hpcrl.schedulers.interface import Desk, Jobs
-from hpcrl.schedulers.states import TaskStatus
+from hpcrl.schedulers.states import BEING_CANCELLED, TaskStatus
 from hpcrl.schedulers.wanted import Wanted
 from hpcrl.slurm.client import JobState, Slurm, Tasks, View
 
@@ -36,10 +36,15 @@ def look(slurm: Slurm, ledger: Ledger, made: Sequence[Submission], over: Sequenc
     }
     for entry in ledger.local_tasks() if made else ():
         if entry.token in tasks:
-            code = None if entry.exit_code is None else f"{entry.exit_code}:0"
-            elapsed = entry.ended - entry.started if entry.ended and entry.started else None
-            tasks[entry.token][entry.task] = JobState("", entry.state, code, elapsed)
+            tasks[entry.token][entry.task] = _state(entry)
     return View({submission.name: {"": tasks[submission.token]} for submission in made})
+
+
+def _state(entry: LocalTask) -> JobState:
+    if entry.state == "CANCELLING":
+        return JobState("", "RUNNING" if entry.started else "PENDING", reason=BEING_CANCELLED)
+    code = None if entry.exit_code is None else f"{entry.exit_code}:0"
+    return JobState("", entry.state, code, entry.ended - entry.started if entry.ended and entry.started else None)
 
 
 def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submission], say: Say) -> Sequence[Submission]:

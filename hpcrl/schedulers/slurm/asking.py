@@ -84,7 +84,7 @@ def settle(directory: Path, ledger: Ledger, slurm: Slurm, made: Sequence[Submiss
         intents = [intent for intent in open_intents if intent.state == "intent"]
         if not intents:
             return []
-        if view.queue or (view.accounting and not view.unaccounted):
+        if view.unanswered:
             for text in view.notes():
                 say(text)
             return intents

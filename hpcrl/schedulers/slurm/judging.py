@@ -6,7 +6,7 @@ the cell has written it, it creates a file in ``attempts/``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 from hpcrl.formats.attempts import read_holder
@@ -26,7 +26,7 @@ from hpcrl.schedulers.states import (
     TaskStatus,
     new_status,
 )
-from hpcrl.slurm.client import RUNNING, WAITING, JobState, Tasks
+from hpcrl.slurm.client import RUNNING, WAITING, JobState, Tasks, View
 from hpcrl.slurm.reasons import explain
 
 FULL = 0.9  # share of the requested memory above which an end without an error counts as out of memory
@@ -37,6 +37,15 @@ _NO_LOG = "0:53"
 def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
     """Return the function that decides the state of an attempt."""
     return _Judge(evidence, made).of
+
+
+def was_cancelled(view: View, submission: Submission, index: int, cancelled: Collection[tuple[str, int]]) -> bool:
+    """Tell whether a task that has not begun, and that Slurm does not list, was cancelled: Slurm forgets such tasks.
+
+    By hpcrl, if the ledger has it among the `cancelled`; by others, if Slurm still has its job.
+    """
+    known = (submission.token, index) in cancelled
+    return known or (bool(view.jobs.get(submission.name)) and not view.unanswered)
 
 
 class _Judge:
@@ -116,16 +125,14 @@ class _Judge:
             return OF_OUTCOME[own], None
         if self._evidence.has_footer(unit):
             return COMPLETED, None
-        if (submission.token, index) in self._evidence.cancelled and not taken:
-            return CANCELLED, None
-        if self._evidence.view.queue or (self._evidence.view.accounting and not self._evidence.view.unaccounted):
+        if not taken and was_cancelled(self._evidence.view, submission, index, self._evidence.cancelled):
+            return CANCELLED, "it was cancelled before it started"
+        if self._evidence.view.unanswered:
             return UNKNOWN, None
         if submission.state == "intent":
             return UNCONFIRMED, "sbatch did not say whether it took the job: `hpcrl submit` finds out"
         if submission.state == "gone":
             return LOST, submission.message
-        if self._jobs[submission.token] and not taken:
-            return CANCELLED, "it was cancelled before it started"
         if self._evidence.is_new(submission):
             return UNCONFIRMED, "Slurm does not list it yet"
         if taken and unit in self._evidence.breathing:
