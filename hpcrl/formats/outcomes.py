@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FAILURES = ("failed", "oom", "diverged")
+# Outcomes of runs that were ended from outside, or that have not ended: not by a fault of their own.
+NOT_BY_ITSELF = ("running", "cancelled", "preempted", "node_fail", "lost")
 # The worst comes first. Ranks that another rank's end takes along are preempted, or fail without a cause of their own.
 _WORST = (
     "oom",

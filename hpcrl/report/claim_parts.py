@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hpcrl.errors import count
+from hpcrl.formats.outcomes import NOT_BY_ITSELF
 from hpcrl.report.claim_runs import MEASURES, OF_ANY_CORES, Runs, values_of
 from hpcrl.report.equivalence import LEVEL as EQUAL
 from hpcrl.report.equivalence import Position, mean_within, median_within, same_ratio
@@ -14,8 +15,6 @@ from hpcrl.spec.claim_tests import SCORES, Fails, Measure, Reaches, Same, Within
 from hpcrl.spec.claims import Configuration
 
 LEVEL = 1 - CONFIDENCE
-# Outcomes of runs that were ended from outside, or that have not ended: not by a fault of their own.
-_NOT_BY_ITSELF = ("running", "cancelled", "preempted", "node_fail", "lost")
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def counted(configuration: Configuration, test: Reaches | Fails, runs: Runs, goa
         return Part(rows)
     name, done = runs.name(configuration), rows["outcome"] == "completed"
     if isinstance(test, Fails):
-        known, did, most_are_said = done[~rows["outcome"].isin(_NOT_BY_ITSELF)], done, False
+        known, did, most_are_said = done[~rows["outcome"].isin(NOT_BY_ITSELF)], done, False
     else:
         reached = rows["goal_step"].notna() if goal == test.score else rows["best_score"] >= test.score
         known, did, most_are_said = done[done | reached], reached, test.expected == "all"

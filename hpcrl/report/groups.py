@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.catalogue.registry import algorithms
+from hpcrl.formats.outcomes import NOT_BY_ITSELF
 from hpcrl.formats.runs import OF_ONE_ATTEMPT, cores, goal_wall_time, hosts, machines
 from hpcrl.report.design import colours, counted, digits_of, display, natural
 from hpcrl.report.names import names_of
@@ -27,7 +28,8 @@ _MOST_APART = 6  # configurations of a framework and mode that have panels of th
 def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the latest attempt of each cell with `what` (configuration), `where` (resources), `colour`, `hex`, `dash`.
 
-    A cell that several plans have run is one seed, not several, and its latest run counts. The same holds for cells of a line
+    A cell that several plans have run is one seed, not several, and its latest run counts; one that was ended from outside does not, if
+    another completed. The same holds for cells of a line
     that have one seed: their software environments differ. Machines of two kinds are never
     one line: `cluster` distinguishes hosts without Slurm, `where` distinguishes kinds of nodes. `where` also has the Gymnasium environment of a
     study with several, because scores of two environments are not compared. `task` is the algorithm where algorithms train for different
@@ -40,7 +42,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     Scores are finite and of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
-    rows = _by_machine(cells[cells["latest"].astype(bool) | _elsewhere(cells)])
+    rows = cells[cells["latest"].astype(bool) | _elsewhere(cells)]
+    rows = _by_machine(rows[~_has_completed(rows)])
     configs = _configs(rows)
     given: dict[int, str] = {}
     for _, places in _places(rows["study"]):
@@ -133,6 +136,13 @@ def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
     newest = pd.MultiIndex.from_frame(cells.loc[cells["latest"].astype(bool), keys])
     there = pd.MultiIndex.from_frame(cells[keys]).isin(newest)
     return (cells["outcome"] == "completed") & ~there & (cells["machine"] != "")
+
+
+def _has_completed(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Tell for each attempt that was ended from outside whether another one of its cell completed, perhaps on another machine."""
+    keys = ["study", "cluster", "cell"]
+    completed = pd.MultiIndex.from_frame(rows.loc[rows["outcome"] == "completed", keys])
+    return rows["outcome"].isin(NOT_BY_ITSELF) & pd.MultiIndex.from_frame(rows[keys]).isin(completed)
 
 
 def _by_machine(rows: pd.DataFrame) -> pd.DataFrame:

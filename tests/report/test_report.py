@@ -109,6 +109,23 @@ def test_two_kinds_of_machine_are_two_lines(tmp_path: Path, slurm: bool) -> None
         ]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "counts"), [("cancelled", False), ("node_fail", False), ("timeout", True), ("oom", True)]
+)
+def test_a_cell_that_was_ended_from_outside_and_completed_elsewhere(tmp_path: Path, outcome: str, counts: bool) -> None:
+    """Of two plans and two machines: a time limit or too little memory is a result of the cell on its machine."""
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell, "4_0")
+    collect([plan], tmp_path / "d", no_slurm())
+    here = hpcrl.load(tmp_path / "d").assign(hardware=hardware("X", "a"), started=1.0, outcome=outcome)
+    there = here.assign(plan="other", hardware=hardware("Y", "b"), started=2.0, outcome="completed")
+    for started in (0.5, 3.0):  # before and after
+        rows = with_groups(pd.concat([here.assign(started=started), there], ignore_index=True))
+        assert list(rows["outcome"]) == [outcome] * 2 * counts + ["completed"] * 2
+    assert list(with_groups(here)["outcome"]) == [outcome] * 2
+
+
 def test_the_gpus_and_the_cores_of_a_workstation_are_of_one_cluster(tmp_path: Path) -> None:
     """A cell sees only the GPUs that it asked for, so the records of one host do not name the same hardware."""
     plan = planned(tmp_path / "p", dqn_study(seeds=4))
