@@ -94,6 +94,11 @@ def count(number: int, what: str, several: str = "") -> str:
     return f"{number} {what if number == 1 else several or what + 's'}"
 
 
+def cells_and_stages(cells: int, stages: int) -> str:
+    """Say how many: ``2 cells and 1 stage``, ``1 stage``; nothing of none."""
+    return " and ".join(count(number, what) for number, what in ((cells, "cell"), (stages, "stage")) if number)
+
+
 def amount(number: float) -> str:
     """Write a number of hours for people: ``1.33``, ``20``, ``0.004``."""
     return f"{number:.2f}".rstrip("0").rstrip(".") if number == 0 or number >= 0.01 else f"{number:.1g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,16 @@ MOST_OWN = 30  # functions with the largest own values that a profile keeps
 LIMIT = 64  # MiB of the file of one profile, unless a study says `profile_limit`
 _WITH_VALUE = re.compile(r"-[^-cmWX]*[WX]|--check-hash-based-pycs")  # the next word is the option's value
 _PYTHON = re.compile(r"(?:.*/)?(?:python|pypy)(?:\d(?:\.\d+)?t?)?")
+
+
+def is_extra(profiler: Any, config: str) -> bool:
+    """Tell whether an attempt ran by hand under a profiler that is not its cell's own: it is no result of the cell.
+
+    Args:
+        profiler: its name; empty, None or NaN for none.
+        config: the cell's configuration as JSON.
+    """
+    return isinstance(profiler, str) and profiler != "" and json.loads(config).get(KEY) != profiler
 
 
 @dataclass(frozen=True)

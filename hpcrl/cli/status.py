@@ -114,7 +114,7 @@ def _echo_rest(status: PlanStatus, plan: Path) -> None:
     """Print how many cells the table leaves out."""
     shown, failed = min(SHOWN, len(status.statuses)), len(status.failed())
     if rest := len(status.statuses) - shown:
-        of_them = f" ({failed - shown} of them failed)" if failed > shown else ""
+        of_them = f" ({failed - shown} of them did not complete)" if failed > shown else ""
         echo(f"and {count(rest, 'more cell')}{of_them}: `hpcrl status {plan} --json` lists all", err=True)
 
 

@@ -24,7 +24,7 @@ from hpcrl.formats.plan import Plan, cell_ids, find_job
 from hpcrl.formats.processes import lives
 from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
-from hpcrl.schedulers.evidence import is_new, now
+from hpcrl.schedulers.evidence import breathing, is_new, now
 from hpcrl.schedulers.interface import look
 from hpcrl.schedulers.local.judging import without_queue
 from hpcrl.schedulers.slurm.judging import was_cancelled
@@ -153,6 +153,7 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
     progress = _progress(directory, submissions)
     queues = read_queues(directory)
     since, present = 0.0, now(directory)
+    breathe: set[str] | None = None
     for submission in submissions:
         answers.tokens.add(submission.token)
         since = max(since, submission.at)
@@ -181,6 +182,9 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
                         state = state._replace(state=without_queue(state, bool(holder) and lives(holder)))
                     elif not holder and was_cancelled(view, submission, index, cancelled):
                         state = state._replace(state=CANCELLED)
+                    if state.state == LOST and holder:
+                        breathe = breathing(directory, present) if breathe is None else breathe
+                        state = state._replace(state=UNKNOWN if cells[task] in breathe else LOST)
                     waits = state.state == UNKNOWN and not holder
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(

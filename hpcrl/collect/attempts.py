@@ -177,11 +177,6 @@ def age_of(row: Mapping[str, Any], accounted: Mapping[AttemptKey, Accounted]) ->
     return row["cell"], started if row.get("submission") else math.inf, started, restart, started
 
 
-def is_extra(row: Mapping[str, Any]) -> bool:
-    """Tell whether an attempt ran by hand under a profiler that is not the cell's own: it is no result of the cell."""
-    return bool(row.get("profile")) and json.loads(row["config"]).get(PROFILE) != row["profile"]
-
-
 def _split(attempt: str) -> tuple[str, int]:
     """Split ``JOBID_TASK-RESTART``; a local attempt has no restart."""
     base, _, restart = attempt.rpartition("-")
@@ -324,9 +319,8 @@ def _notes(group: list[Mapping[str, Any]], found: Accounted | None) -> list[str]
 def _row_without_record(
     plan: Plan, cell: PlannedCell, attempt: str, charges: Charges, found: Accounted
 ) -> dict[str, Any]:
-    outcome = _OUTCOME.get(
-        found.state, "running" if found.state in RUNNING else "failed" if found.state == "FAILED" else "lost"
-    )
+    goes_on = found.state in RUNNING or found.state == UNKNOWN
+    outcome = _OUTCOME.get(found.state, "running" if goes_on else "failed" if found.state == "FAILED" else "lost")
     reason = f"it left no record; the scheduler {_SAYS.get(found.state) or f'says {found.state}'}"
     reason += f", exit code {found.exit_code}" if found.exit_code else ""
     if found.unbegun and found.has_ended and found.state not in OF_ALL_CELLS:
@@ -443,6 +437,8 @@ def _outcome(
         return "preempted", "it was requeued"
     if told and told.state in RUNNING | WAITING:
         return "running", None
+    if told and told.state == UNKNOWN:
+        return "running", "the scheduler does not say whether it still runs"
     # The ranks without a footer waited for one that a signal ended, and were ended with it.
     if stopped := [end for end in ends if end.outcome in _AT_A_SIGNAL]:
         worst = min(stopped, key=lambda end: place_of(end.outcome))

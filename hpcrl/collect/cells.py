@@ -27,7 +27,6 @@ from hpcrl.collect.attempts import (
     age_of,
     attempt_of,
     attempt_rows,
-    is_extra,
     newest_restarts,
     rows_without_records,
 )
@@ -36,6 +35,7 @@ from hpcrl.errors import UsageError, count
 from hpcrl.formats.lease import Say
 from hpcrl.formats.plan import Plan
 from hpcrl.formats.tables import SCHEMAS
+from hpcrl.profilers import is_extra
 from hpcrl.schedulers.states import UNKNOWN
 from hpcrl.slurm.client import Slurm
 
@@ -84,7 +84,7 @@ def write_cells(
                 if answers.silent and (number := _unsettled(made, accounted.values())):
                     say(
                         f"{'; '.join(answers.silent)}: nobody knows whether {count(number, 'attempt')} of {plan.study.name} "
-                        "still waits, runs or has ended: collect again when it answers"
+                        "still wait, run or have ended: collect again when it answers"
                     )
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise UsageError(
@@ -101,16 +101,12 @@ def write_cells(
 
 
 def _unsettled(rows: Sequence[pa.Table], accounted: Iterable[Accounted]) -> int:
-    """Count the attempts without an end about which the scheduler said nothing. Those that have not begun have no row."""
-    lost = [
-        pc.and_(
-            pc.equal(table["outcome"].cast(pa.string()), "lost"),
-            pc.equal(table["slurm_state"].cast(pa.string()), UNKNOWN),
-        )
-        for table in rows
-    ]
-    begun = sum(pc.sum(flags).as_py() or 0 for flags in lost)
-    return begun + sum(known.unbegun and known.state == UNKNOWN for known in accounted)
+    """Count the attempts of which nobody knows whether they have ended. Those that have not begun have no row."""
+    known = [(table["outcome"].cast(pa.string()), table["slurm_state"].cast(pa.string())) for table in rows]
+    flags = [pc.and_(pc.equal(outcome, "running"), pc.equal(state, UNKNOWN)) for outcome, state in known]
+    return sum(pc.sum(some).as_py() or 0 for some in flags) + sum(
+        attempt.unbegun and attempt.state == UNKNOWN for attempt in accounted
+    )
 
 
 def _rows(
@@ -139,7 +135,7 @@ def _rows(
         [rows_without_records(plan, cells, accounted, newest)],
     ):
         ages += [age_of(row, accounted) for row in rows]
-        extra += [is_extra(row) for row in rows]
+        extra += [is_extra(row.get("profile"), row["config"]) for row in rows]
         tables.append(_table(rows))
         pa.default_memory_pool().release_unused()
     order = sorted(range(len(ages)), key=ages.__getitem__)

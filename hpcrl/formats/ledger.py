@@ -284,10 +284,18 @@ class Ledger:
         """Return every submission that was not refused, oldest first: the scheduler has, had or may have it."""
         return [submission for submission in self.submissions() if submission.state != "refused"]
 
-    def cancel(self, token: str, tasks: Iterable[int]) -> None:
-        """Note which tasks the user cancelled: Slurm forgets a waiting array task without a trace."""
+    def cancel(self, token: str, tasks: Iterable[int]) -> int:
+        """Note which tasks the user cancels: Slurm forgets a waiting array task without a trace. Return the note's number."""
         with self._transaction():
-            self._database.execute("INSERT INTO cancelled VALUES (?, ?)", (token, format_tasks(tasks)))
+            return int(
+                self._database.execute("INSERT INTO cancelled VALUES (?, ?)", (token, format_tasks(tasks))).lastrowid
+                or 0
+            )
+
+    def take_back(self, notes: Iterable[int]) -> None:
+        """Remove notes of :meth:`cancel`: the scheduler did not do it."""
+        with self._transaction():
+            self._database.executemany("DELETE FROM cancelled WHERE rowid = ?", [(note,) for note in notes])
 
     def cancelled(self) -> set[tuple[str, int]]:
         rows = self._read("SELECT token, tasks FROM cancelled")

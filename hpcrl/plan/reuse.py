@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcrl.errors import UsageError
 from hpcrl.formats.attempts import COMPLETED, read_attempts
 from hpcrl.formats.plan import MANIFEST, RECORDS, read_plan
-from hpcrl.profilers import KEY as PROFILE
+from hpcrl.profilers import is_extra
 
 DATASET = "dataset.json"
 
@@ -67,17 +67,12 @@ def _said(path: Path) -> tuple[tuple[str, str], int, bool] | None:
             if frame.kind == "footer":
                 completed = facts.get("outcome") == "completed"
             else:
-                if _is_extra(facts.get("profile"), json.dumps(facts["config"])):
+                if is_extra(facts.get("profile"), json.dumps(facts["config"])):
                     return None
                 attempt, ranks = (str(facts["cell"]), str(facts["attempt"])), int(facts["ranks"])
     except (RecordError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # `collect` reports the fault; here its cell runs again
     return (attempt, ranks, completed) if attempt else None
-
-
-def _is_extra(profiler: str | None, config: str) -> bool:
-    """Tell whether an attempt ran by hand under a profiler that is not the cell's own: it does not complete the cell."""
-    return profiler is not None and profiler != json.loads(config).get(PROFILE)
 
 
 def _in_dataset(dataset: Path) -> set[str]:
@@ -94,6 +89,6 @@ def _in_dataset(dataset: Path) -> set[str]:
             names = [name for name in ("cell", "outcome", "config", "profile") if name in file.schema_arrow.names]
             rows = file.read(columns=names)
         for row in rows.to_pylist():
-            if row["outcome"] == "completed" and not _is_extra(row.get("profile"), row["config"]):
+            if row["outcome"] == "completed" and not is_extra(row.get("profile"), row["config"]):
                 done.add(row["cell"])
     return done

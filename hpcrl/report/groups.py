@@ -13,6 +13,7 @@ import pandas as pd
 from hpcrl.catalogue.registry import algorithms
 from hpcrl.formats.outcomes import NOT_BY_ITSELF
 from hpcrl.formats.runs import OF_ONE_ATTEMPT, cores, goal_wall_time, hosts, machines
+from hpcrl.profilers import is_extra
 from hpcrl.report.design import colours, counted, digits_of, display, natural
 from hpcrl.report.names import names_of
 from hpcrl.report.statistics import Estimate, geometric_mean, median
@@ -42,7 +43,8 @@ def with_groups(cells: pd.DataFrame) -> pd.DataFrame:
     Scores are finite and of completed cells.
     """
     cells = cells.assign(machine=machines(cells))
-    rows = cells[cells["latest"].astype(bool) | _elsewhere(cells)]
+    latest = _latest(cells)
+    rows = cells[latest | _elsewhere(cells, latest)]
     rows = _by_machine(rows[~_has_completed(rows)])
     configs = _configs(rows)
     given: dict[int, str] = {}
@@ -130,10 +132,31 @@ def _real(rows: pd.DataFrame, real: pd.Series[float]) -> pd.Series[str]:
     return words.fillna(of_others).fillna("").astype(str)
 
 
-def _elsewhere(cells: pd.DataFrame) -> pd.Series[bool]:
+def _latest(cells: pd.DataFrame) -> pd.Series[bool]:
+    """Mark the attempt of each cell of a plan that counts: the latest, or, if that was ended from outside, the latest that ended by itself.
+
+    A cell that runs again runs, unless it has completed before.
+    """
+    newest, outside = cells["latest"].astype(bool), cells["outcome"].isin(NOT_BY_ITSELF)
+    if not (newest & outside).any():
+        return newest
+
+    def in_cell(flags: pd.Series[bool]) -> pd.Series[bool]:
+        """Tell for each attempt whether any attempt of its cell has a flag."""
+        return flags.groupby([cells["plan"], cells["cell"]], observed=True).transform("any").astype(bool)
+
+    by_hand = map(is_extra, cells["profile"], cells["config"])
+    ended = ~outside & ~np.fromiter(by_hand, dtype=bool, count=len(cells)) & in_cell(newest & outside)
+    ended &= (cells["outcome"] == "completed") | ~in_cell(newest & (cells["outcome"] == "running"))
+    numbers = cells["attempt_number"].astype(float).where(ended)
+    chosen = numbers == numbers.groupby([cells["plan"], cells["cell"]], observed=True).transform("max")
+    return (newest & ~in_cell(chosen)) | chosen
+
+
+def _elsewhere(cells: pd.DataFrame, latest: pd.Series[bool]) -> pd.Series[bool]:
     """Tell for older attempts whether they completed on another kind of machine than that of the latest one."""
     keys = ["study", "cluster", "cell", "machine"]
-    newest = pd.MultiIndex.from_frame(cells.loc[cells["latest"].astype(bool), keys])
+    newest = pd.MultiIndex.from_frame(cells.loc[latest, keys])
     there = pd.MultiIndex.from_frame(cells[keys]).isin(newest)
     return (cells["outcome"] == "completed") & ~there & (cells["machine"] != "")
 

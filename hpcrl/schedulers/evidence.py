@@ -48,12 +48,7 @@ class Evidence:
     @cached_property
     def breathing(self) -> set[str]:
         """The cells whose record was written a moment ago: they run, even if Slurm does not know them."""
-        fresh = set()
-        for path in (self.directory / RECORDS).glob("*.rec"):
-            with suppress(OSError):
-                if self.now - path.stat().st_mtime < LOST_SECONDS:
-                    fresh.add(path.name.partition(".")[0])
-        return fresh
+        return breathing(self.directory, self.now)
 
     @cached_property
     def now(self) -> float:
@@ -118,6 +113,16 @@ def now(directory: Path) -> float:
         return server_time(directory)
     except OSError:
         return time.time()
+
+
+def breathing(directory: Path, time_now: float) -> set[str]:
+    """Return the cells whose record was written a moment ago."""
+    fresh = set()
+    for path in (directory / RECORDS).glob("*.rec"):
+        with suppress(OSError):
+            if time_now - path.stat().st_mtime < LOST_SECONDS:
+                fresh.add(path.name.partition(".")[0])
+    return fresh
 
 
 def is_new(directory: Path, submission: Submission, time_now: float) -> bool:

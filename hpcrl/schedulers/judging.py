@@ -41,13 +41,16 @@ class Judge:
         return (COMPLETED, None) if self._evidence.has_footer(unit) else (LOST, submission.message)
 
 
-def _rank(status: TaskStatus) -> int:
+def _rank(status: TaskStatus) -> tuple[int, int]:
+    """Return the key of the most telling state; of equal ones that of the newest submission comes first."""
     if status.state == COMPLETED:
-        return 0
-    if status.state in RUNNING:
-        return 1
-    if status.state in WAITING:
-        return 2
-    if status.state in UNSETTLED:
-        return 3
-    return 5 if status.state in (LOST, CANCELLED) or status.reason else 4
+        rank = 0
+    elif status.state in RUNNING:
+        rank = 1
+    elif status.state in WAITING:
+        rank = 2
+    elif status.state in UNSETTLED:
+        rank = 3
+    else:
+        rank = 5 if status.state in (LOST, CANCELLED) or status.reason else 4
+    return rank, -status.submission.number if status.submission else 0

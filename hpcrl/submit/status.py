@@ -291,6 +291,7 @@ class Cancelled:
 
     Args:
         completed: cells and stages that completed before the signal reached them.
+        unsettled: cells and stages of which nobody knows whether they wait or run: they were not cancelled.
         held: removed tasks that Slurm held although their cells had completed.
     """
 
@@ -298,6 +299,7 @@ class Cancelled:
     stages: int = 0
     earlier: int = 0
     completed: int = 0
+    unsettled: int = 0
     held: int = 0
 
 
@@ -335,9 +337,11 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                 raise HpcrlError(
                     f"{'; '.join(known.notes)}: nothing was cancelled; run `hpcrl cancel` again when Slurm answers"
                 )
-            live = {
-                name: task for name, task in known.units.items() if task.state in LIVE and (not cells or name in chosen)
-            }
+            wanted = {name: task for name, task in known.units.items() if not cells or name in chosen}
+            live = {name: task for name, task in wanted.items() if task.state in LIVE or _is_handed_over(task)}
+            unsettled = sum(task.state in UNSETTLED for task in wanted.values()) - sum(
+                map(_is_handed_over, live.values())
+            )
             if cells:
                 _check_tasks(known.units, live)
             asked = ledger.cancelled()
@@ -352,19 +356,29 @@ def cancel(directory: Path, slurm: Slurm, cells: Sequence[str], say: Say = lambd
                     continue
                 by_token.setdefault(status.submission.token, []).append(status.index)
                 by_name.setdefault(status.submission.executor, {})[name] = status
-            for token, indices in by_token.items():
-                ledger.cancel(token, indices)
-            for scheduler, made in by_scheduler(ledger.taken()).items():
-                some = by_name.get(scheduler, {})
-                at_work(scheduler).cancel(directory, ledger, slurm, some, () if cells else made)
+            notes = [ledger.cancel(token, indices) for token, indices in by_token.items()]
+            try:
+                for scheduler, made in by_scheduler(ledger.taken()).items():
+                    some = by_name.get(scheduler, {})
+                    at_work(scheduler).cancel(directory, ledger, slurm, some, () if cells else made)
+            except HpcrlError as error:
+                ledger.take_back(notes)
+                raise HpcrlError(
+                    f"{error}: it is not known what was cancelled: run `hpcrl cancel` again when Slurm answers"
+                ) from None
             completed = _completed(directory, plan, ledger, slurm, live)
             ended = live.keys() - completed - earlier
             stages = len(ended & {job.name for job in plan.jobs if job.stage != "cells"})
-            return Cancelled(
-                len(ended) - stages, stages, len(earlier - completed), len(completed), 0 if cells else len(known.held)
-            )
+            held = 0 if cells else len(known.held)
+            return Cancelled(len(ended) - stages, stages, len(earlier - completed), len(completed), unsettled, held)
         finally:
             ledger.close()
+
+
+def _is_handed_over(status: TaskStatus) -> bool:
+    """Tell whether Slurm took a task that it does not list yet."""
+    made = status.submission
+    return status.state == UNCONFIRMED and made is not None and made.state == "submitted"
 
 
 def _check_tasks(units: Mapping[str, TaskStatus], chosen: Mapping[str, TaskStatus]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcrl.catalogue.registry import schedulers
-from hpcrl.errors import HpcrlError, UsageError, count
+from hpcrl.errors import HpcrlError, UsageError, cells_and_stages, count
 from hpcrl.formats.attempts import ATTEMPTS
 from hpcrl.formats.files import open_of_stranger, write_atomically
 from hpcrl.formats.lease import Lease, Say, held_lease
@@ -190,14 +190,15 @@ class _Submitting:
     def _warn_of_cancelled(self, known: Survey) -> None:
         """Say that cells still wait or run although they were cancelled: the scheduler takes its time, or the cancelling was interrupted."""
         cancelled = self._ledger.cancelled()
-        live = [
-            status
-            for status in known.units.values()
+        live = {
+            name
+            for name, status in known.units.items()
             if status.state in LIVE and status.submission and (status.submission.token, status.index) in cancelled
-        ]
+        }
         if live:
+            stages = len(live & {job.name for job in self._plan.jobs if job.stage != "cells"})
             self._say(
-                f"cancelled, but not ended yet: {count(len(live), 'cell')}; run `hpcrl submit` again after the end, or `hpcrl cancel` "
+                f"cancelled, but not ended yet: {cells_and_stages(len(live) - stages, stages)}; run `hpcrl submit` again after the end, or `hpcrl cancel` "
                 "if it was interrupted"
             )
 

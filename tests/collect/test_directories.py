@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.formats import plan as plan_format
 from hpcrl.formats.ledger import Ledger
-from hpcrl.formats.plan import read_plan
-from hpcrl.formats.submission import Submission
+from hpcrl.formats.plan import RECORDS, read_plan
+from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.plan.before import read_before
 from hpcrl.plan.directory import write_plan
 from hpcrl.plan.make import UserChoices, make_plan
@@ -112,15 +114,25 @@ def test_what_a_copy_leaves_to_the_original_stays_the_original_s(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("state", "before", "after"), [("TIMEOUT", "timeout", "timeout"), ("RUNNING", "running", "lost")]
+    ("state", "silent", "before", "after"),
+    [
+        ("TIMEOUT", True, "timeout", "timeout"),
+        ("TIMEOUT", False, "timeout", "timeout"),
+        ("RUNNING", True, "running", "running"),
+        ("RUNNING", False, "running", "lost"),
+    ],
 )
-def test_an_end_stays_known_when_slurm_forgets_it(tmp_path: Path, state: str, before: str, after: str) -> None:
+def test_an_end_stays_known_when_slurm_forgets_it_or_is_silent(
+    tmp_path: Path, state: str, silent: bool, before: str, after: str
+) -> None:
     plan = planned(tmp_path / "p", dqn_study(), "sol")
     made = submitted(plan, "7")
     write_record(plan, cells_of(plan)[0], "7_0-0", outcome=None)
     collect([plan], tmp_path / "d", scheduler((made, "7", state)))
     assert list(hpcrl.load(tmp_path / "d")["outcome"]) == [before]
-    collect([plan], tmp_path / "d", no_slurm())
+    for path in (*(plan / RECORDS).iterdir(), plan / SUBMISSIONS / made.token):
+        os.utime(path, (time.time() - 90,) * 2)
+    collect([plan], tmp_path / "d", no_slurm() if silent else scheduler())
     rows = hpcrl.load(tmp_path / "d")
     assert list(rows["outcome"]) == [after]
     assert list(rows["submission"]) == [made.token]

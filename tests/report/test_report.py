@@ -12,6 +12,7 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.errors import UsageError
+from hpcrl.formats.outcomes import NOT_BY_ITSELF
 from hpcrl.report.axes import axes
 from hpcrl.report.comparison import for_page, for_terminal
 from hpcrl.report.curves import returns
@@ -124,6 +125,34 @@ def test_a_cell_that_was_ended_from_outside_and_completed_elsewhere(tmp_path: Pa
         rows = with_groups(pd.concat([here.assign(started=started), there], ignore_index=True))
         assert list(rows["outcome"]) == [outcome] * 2 * counts + ["completed"] * 2
     assert list(with_groups(here)["outcome"]) == [outcome] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "counts"),
+    [
+        ("completed", "cancelled", "completed"),
+        ("completed", "running", "completed"),
+        ("failed", "cancelled", "failed"),
+        ("failed", "running", "running"),
+        ("cancelled", "lost", "lost"),
+        ("completed", "timeout", "timeout"),
+    ],
+)
+def test_an_attempt_that_was_ended_from_outside_does_not_hide_an_earlier_one(
+    tmp_path: Path, before: str, now: str, counts: str
+) -> None:
+    """All in one plan, on one machine. What is ended from outside may leave no record."""
+    plan = planned(tmp_path / "p", dqn_study(seeds=2))
+    for cell in cells_of(plan):
+        write_record(plan, cell, "4_0")
+    collect([plan], tmp_path / "d", no_slurm())
+    first = hpcrl.load(tmp_path / "d").assign(outcome=before, latest=False)
+    newer = first.assign(attempt="5_0", attempt_number=2, outcome=now, latest=True)
+    without = newer.assign(hardware=None, started=None)
+    for second in (newer, without) if now in NOT_BY_ITSELF else (newer,):
+        assert list(with_groups(pd.concat([first, second], ignore_index=True))["outcome"]) == [counts] * 2
+    profiled = first.assign(profile="cprofile")  # by hand: no result of the cell
+    assert list(with_groups(pd.concat([profiled, newer], ignore_index=True))["outcome"]) == [now] * 2
 
 
 def test_the_gpus_and_the_cores_of_a_workstation_are_of_one_cluster(tmp_path: Path) -> None:

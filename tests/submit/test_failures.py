@@ -180,7 +180,7 @@ def test_long_lists_end_in_how_to_see_all(
     status._echo_rest(found, scene.plan)
     status._echo_end(found, scene.plan)
     told = capfd.readouterr().err
-    assert f"and 2 more cells (2 of them failed): `hpcrl status {scene.plan} --json` lists all\n" in told
+    assert f"and 2 more cells (2 of them did not complete): `hpcrl status {scene.plan} --json` lists all\n" in told
     assert f"  1 x FAILED: x\n  and 2 more causes: `hpcrl status {scene.plan} --json` lists all\n" in told
 
 

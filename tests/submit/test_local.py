@@ -218,6 +218,23 @@ def collected(hpcrl: Call, plan: Path, dataset: Path) -> list[str]:
     return sorted(package.load(dataset)["outcome"])
 
 
+def test_a_lost_cell_that_was_submitted_again_and_cancelled(
+    hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
+) -> None:
+    """The second queue runs the same attempt: that the first one has lost it no longer counts."""
+    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {tmp_path}/ran; sleep 60"], seeds=2, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (tmp_path / "ran").exists())
+    kill_queue(plan)
+    assert hpcrl("cancel", plan).code == 0
+    until(lambda: states(hpcrl, plan) == {"CANCELLED": 1, "LOST": 1})
+    assert "1 cell submitted" in hpcrl("submit", plan, "--where", "seed=2").out
+    until(lambda: len((tmp_path / "ran").read_text().split()) == 2)
+    assert hpcrl("cancel", plan).out == "1 cell cancelled.\n"
+    until(lambda: states(hpcrl, plan) == {"CANCELLED": 2})
+    assert collected(hpcrl, plan, tmp_path / "d") == ["cancelled", "cancelled"]
+
+
 def test_a_machine_that_goes_down_leaves_lost_cells(
     hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
 ) -> None:
@@ -234,6 +251,11 @@ def test_a_machine_that_goes_down_leaves_lost_cells(
     for process in here:
         process.kill()
     until(lambda: states(hpcrl, plan).get("RUNNING", 0) == 0)
+    assert states(hpcrl, plan) == {"LOST": 1, "UNKNOWN": 1}
+    assert collected(hpcrl, plan, tmp_path / "d") == ["lost", "running"]
+    for record in (plan / "records").iterdir():
+        os.utime(record, (time.time() - 90,) * 2)
+    assert states(hpcrl, plan) == {"LOST": 2}
     assert collected(hpcrl, plan, tmp_path / "d") == ["lost", "lost"]
 
 

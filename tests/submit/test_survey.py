@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hpcrl.submit.status import Cancelled, cancel, plan_status
 from hpcrl.submit.survey import Survey, survey
 from tests.builders import cells_of, dqn_study, granted, planned, write_record, write_yaml
 from tests.collect.gathering import rewritten
+from tests.conftest import Shown
 
 
 class Scene:
@@ -55,9 +56,11 @@ class Scene:
         os.utime(self.plan / SUBMISSIONS / made.token, (old, old))
         return made
 
-    def begin(self, cell: int, attempt: int = 1, key: str = "7_0", outcome: str | None = None) -> None:
+    def begin(
+        self, cell: int, attempt: int = 1, key: str = "7_0", outcome: str | None = None, token: str | None = None
+    ) -> None:
         start = Start(self.cells[cell], str(attempt), 0, key, f"mark-{key}")
-        assert take_attempt(self.plan, start, {"token": self.first.token}) is None
+        assert take_attempt(self.plan, start, {"token": token or self.first.token}) is None
         if outcome:
             end_attempt(self.plan, start, outcome)
 
@@ -403,8 +406,8 @@ def test_a_cell_whose_record_still_grows_is_not_lost_whoever_forgot_it(scene: Sc
 
 def test_a_local_cell_that_outlives_its_queue_is_not_lost(scene: Scene) -> None:
     scene.ledger.refused(scene.first.token, "x")
-    scene.submit(granted(scene.plan, "0-2", executor="local"), "999999999")
-    scene.begin(1, key="local-x_1")
+    made = scene.submit(granted(scene.plan, "0-2", executor="local"), "999999999")
+    scene.begin(1, key="local-x_1", token=made.token)
     write_record(scene.plan, cells_of(scene.plan)[1], "local-x_1", outcome=None)
     assert scene.states() == ["LOST", "UNKNOWN", "LOST"]
 
@@ -414,6 +417,57 @@ def test_cancel_says_when_slurm_could_not_be_asked(scene: Scene) -> None:
     with pytest.raises(HpcrlError, match=r"squeue: gave no answer .*: nothing was cancelled; run `hpcrl cancel` again"):
         cancel(scene.plan, Slurm(scene.run), [])
     assert scene.ledger.cancelled() == set()
+
+
+@pytest.mark.parametrize("answer", [Completed(1, "", "scancel: error: Connection refused"), NoAnswer("x")])
+def test_a_cancel_that_failed_is_not_remembered(scene: Scene, answer: Completed | Exception) -> None:
+    """Neither as done while Slurm is silent, nor in the count of the next one."""
+    scene.queue = "7_[0-2]|PENDING|None|NAME\n"
+    run, fails = scene.run, [True]
+
+    def scancel(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        if "scancel" in arguments and fails:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        return run(arguments, cwd, timeout)
+
+    with pytest.raises(
+        HpcrlError, match="it is not known what was cancelled: run `hpcrl cancel` again when Slurm answers"
+    ):
+        cancel(scene.plan, Slurm(scancel), [])
+    assert scene.ledger.cancelled() == set()
+    fails.clear()
+    assert cancel(scene.plan, Slurm(scancel), []) == Cancelled(3)
+    assert len(scene.ledger.cancelled()) == 3
+    scene.queue, scene.accounting = NoAnswer("x"), NoAnswer("x")
+    assert scene.states() == ["UNKNOWN"] * 3
+    scene.queue = scene.accounting = ""
+    assert scene.states() == ["CANCELLED"] * 3
+
+
+def test_cancel_reaches_jobs_that_slurm_does_not_list_yet_and_says_what_it_does_not_reach(
+    scene: Scene, hpcrl: Callable[..., Shown], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.ledger.refused(scene.first.token, "not this one")
+    scene.submit(granted(scene.plan, "0-1"), "8", age=1.0)
+    made = scene.submit(granted(scene.plan, "2"), "9")
+    scene.begin(2, key="9_0", token=made.token)
+    write_record(scene.plan, cells_of(scene.plan)[2], "9_0-0", outcome=None)
+    said: list[Sequence[str]] = []
+
+    def scancel(arguments: Sequence[str], cwd: Path | None, timeout: float) -> Completed:
+        said.extend([arguments] if "scancel" in arguments else [])
+        return scene.run(arguments, cwd, timeout)
+
+    monkeypatch.setattr("hpcrl.slurm.client.Slurm", lambda: Slurm(scancel))
+    assert scene.states() == ["UNCONFIRMED", "UNCONFIRMED", "UNKNOWN"]
+    shown = hpcrl("cancel", scene.plan)
+    first, second = shown.out.splitlines()
+    assert first == "2 cells cancelled."
+    assert second.startswith("Not cancelled: 1 task of which nobody knows whether it waits or runs")
+    assert shown.code == 1
+    assert list(said[0]) == ["scancel", "8"]
 
 
 def test_cancel_counts_what_was_cancelled(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,11 @@ def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
         if submission.state == "gone":
             return LOST, submission.message
         if task.state in LIVE and not works:
-            begun = evidence.progress.has_begun(unit, attempt)
-            alive = begun and lives(read_holder(evidence.directory, unit, attempt))
+            holder = read_holder(evidence.directory, unit, attempt)
+            # A later submission may have granted the attempt again.
+            begun = bool(holder) and holder.get("token", submission.token) == submission.token
+            own = own if begun else None
+            alive = begun and lives(holder)
             if alive is None and (own in OF_OUTCOME or unit not in evidence.breathing):
                 alive = False
             state = without_queue(task, alive)

@@ -44,8 +44,9 @@ def was_cancelled(view: View, submission: Submission, index: int, cancelled: Col
 
     By hpcrl, if the ledger has it among the `cancelled`; by others, if Slurm still has its job.
     """
-    known = (submission.token, index) in cancelled
-    return known or (bool(view.jobs.get(submission.name)) and not view.unanswered)
+    if view.unanswered:
+        return False
+    return (submission.token, index) in cancelled or bool(view.jobs.get(submission.name))
 
 
 class _Judge:
