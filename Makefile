@@ -39,6 +39,7 @@ demo: $(DEMO)/.installed
 	PYTHON=$(DEMO)/bin/python tools/debian-packages "lazy PyTorch" $(COMPILER)
 	tools/demo $(DEMO)/bin/hpcrl
 
+# Three workers for two cores: the one that has the tests on Slurm mostly waits.
 test: $(STAMP)
 	tools/debian-packages "the tests on a real Slurm" $(SLURM)
 	PYTHON=$(BIN)/python tools/debian-packages "lazy PyTorch" $(COMPILER)
@@ -46,7 +47,7 @@ test: $(STAMP)
 	tools/debian-packages "the box slider" $(DRAWING)
 	tools/debian-packages "the report in a browser" $(BROWSER)
 	tools/debian-packages "commands with modules" modulecmd=environment-modules
-	$(BIN)/python -m pytest tests -n 2 --durations=60 --durations-min=5 --junitxml=$(TIMES)
+	$(BIN)/python -m pytest tests -n 3 --durations=60 --durations-min=5 --junitxml=$(TIMES)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
