@@ -26,7 +26,7 @@ from hpcrl.formats.queues import read_queues
 from hpcrl.formats.submission import ELSEWHERE, Submission
 from hpcrl.schedulers.evidence import breathing, is_new, now
 from hpcrl.schedulers.interface import look
-from hpcrl.schedulers.local.judging import without_queue
+from hpcrl.schedulers.local.judging import holder_of, without_queue
 from hpcrl.schedulers.slurm.judging import was_cancelled
 from hpcrl.schedulers.states import CANCELLED, LIVE, LOST, UNKNOWN
 from hpcrl.slurm.client import RUNNING, WAITING, JobState, Slurm, Usage
@@ -175,17 +175,19 @@ def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
         for index, task, attempt in submission.places():
             for job_id, tasks in by_id.items():
                 name = submission.attempt(index, job_id)
-                state, waits = tasks.get(index) or JobState(job_id, missing), False
-                if state.state == missing or (state.state in LIVE and not (job_id or holds)):
-                    holder = read_holder(directory, cells[task], attempt)
-                    if not job_id:
-                        state = state._replace(state=without_queue(state, bool(holder) and lives(holder)))
-                    elif not holder and was_cancelled(view, submission, index, cancelled):
+                state, begun = tasks.get(index) or JobState(job_id, missing), True
+                if job_id and index not in tasks:
+                    begun = bool(read_holder(directory, cells[task], attempt))
+                    if not begun and was_cancelled(view, submission, index, cancelled):
                         state = state._replace(state=CANCELLED)
-                    if state.state == LOST and holder:
-                        breathe = breathing(directory, present) if breathe is None else breathe
-                        state = state._replace(state=UNKNOWN if cells[task] in breathe else LOST)
-                    waits = state.state == UNKNOWN and not holder
+                elif not (job_id or holds) and state.state in LIVE:
+                    holder = holder_of(directory, cells[task], attempt, submission)
+                    begun = bool(holder)
+                    state = state._replace(state=without_queue(state, begun and lives(holder)))
+                if begun and state.state == LOST:
+                    breathe = breathing(directory, present) if breathe is None else breathe
+                    state = state._replace(state=UNKNOWN if cells[task] in breathe else LOST)
+                waits = not begun and state.state == UNKNOWN
                 used = usage.get(name, _NO_USAGE) if alone else _NO_USAGE
                 answers.attempts[cells[task], name] = Accounted(
                     ledger=submissions[-1].token,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from hpcrl.formats.attempts import read_holder
 from hpcrl.formats.processes import lives
@@ -39,6 +41,12 @@ def without_queue(task: JobState, alive: bool | None) -> str:
     return CANCELLED if task.reason == BEING_CANCELLED else LOST
 
 
+def holder_of(directory: Path, unit: str, attempt: int, submission: Submission) -> dict[str, Any]:
+    """Return what the start of an attempt wrote; nothing if a later submission, which granted the attempt again, began it."""
+    holder = read_holder(directory, unit, attempt)
+    return holder if holder.get("token", submission.token) == submission.token else {}
+
+
 def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
     """Return the function that decides the state of an attempt."""
     queues = read_queues(evidence.directory)
@@ -57,9 +65,9 @@ def judge(evidence: Evidence, made: Sequence[Submission]) -> Of:
         if submission.state == "gone":
             return LOST, submission.message
         if task.state in LIVE and not works:
-            holder = read_holder(evidence.directory, unit, attempt)
-            # A later submission may have granted the attempt again.
-            begun = bool(holder) and holder.get("token", submission.token) == submission.token
+            has_begun = evidence.progress.has_begun(unit, attempt)
+            holder = holder_of(evidence.directory, unit, attempt, submission) if has_begun else {}
+            begun = bool(holder)
             own = own if begun else None
             alive = begun and lives(holder)
             if alive is None and (own in OF_OUTCOME or unit not in evidence.breathing):
