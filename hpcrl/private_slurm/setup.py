@@ -6,6 +6,7 @@ import errno
 import getpass
 import json
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -35,6 +36,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 STATE = "cluster.json"
 # Slurm numbers jobs up to 67,043,327 and then begins again.
 _MOST_FIRST_JOB = 60_000_000
+_FIRST_PORT = 10_000
 _FOLDERS = ("etc", "run", "log", "state", "spool", "db", "dev", "tmpfs", "tmp")
 
 
@@ -122,10 +124,22 @@ def remove_groups(top: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
+    """Choose free ports below those of outgoing connections, any of which could take one before its daemon does."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    below = list(range(_FIRST_PORT, lowest))
+    random.shuffle(below)
+    held: list[socket.socket] = []
     try:
-        for listener in held:
-            listener.bind(("127.0.0.1", 0))
+        # 0, the kernel's choice, where its range begins so low that nothing is left.
+        for port in [*below, *[0] * count]:
+            if len(held) == count:
+                break
+            listener = socket.socket()
+            held.append(listener)
+            try:
+                listener.bind(("", port))
+            except OSError:
+                held.pop().close()
         return [int(bound.getsockname()[1]) for bound in held]
     finally:
         for listener in held:

@@ -149,3 +149,15 @@ def test_the_numbers_of_jobs_begin_elsewhere_each_time(tmp_path: Path) -> None:
     first = [write_files(tmp_path / "s", SOL, "none").first_job for _ in range(5)]
     assert len(set(first)) == 5
     assert f"FirstJobId={first[-1]}\n" in (tmp_path / "s/etc/slurm.conf").read_text()
+
+
+def test_no_port_is_one_that_an_outgoing_connection_may_take(tmp_path: Path) -> None:
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    made = [write_files(tmp_path / str(number), SOL, "none") for number in range(3)]
+    ports = [
+        port for each in made for port in (each.controller_port, each.database_port, *(n.port for n in each.nodes))
+    ]
+    assert max(ports) < lowest or lowest < 20_000
+    assert len({made[0].controller_port, made[0].database_port, *(node.port for node in made[0].nodes)}) == 2 + len(
+        made[0].nodes
+    )

@@ -213,7 +213,7 @@ def test_killed_at_the_limit_failing_and_cancelled_cells_are_reported_as_such(so
     assert late.status.key is not None
     done = sol.virtual.command("scontrol", "update", f"jobid={late.status.key}", "EndTime=now+2seconds")
     assert done.returncode == 0, done.stderr
-    assert cancel(plan, sol.slurm, [cells["cancelled"]]).tasks == 1
+    assert cancel(plan, sol.slurm, [cells["cancelled"]]).cells == 1
     status = sol.wait(plan)
     assert status.counts() == {"FAILED": 2, "COMPLETED": 1, "CANCELLED": 1, "TIMEOUT": 1}
     sol.until(lambda: set(sol.collected(plan)["slurm_state"]) >= {"CANCELLED", "TIMEOUT"})
