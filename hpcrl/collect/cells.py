@@ -83,8 +83,8 @@ def write_cells(
                 kept_again.append(as_table(plan.id, accounted))
                 if answers.silent and (number := _unsettled(made, accounted.values())):
                     say(
-                        f"{'; '.join(answers.silent)}: nobody knows whether {count(number, 'attempt')} of {plan.study.name} "
-                        "still wait, run or have ended: collect again when it answers"
+                        f"{'; '.join(answers.silent)}: what became of {count(number, 'attempt')} of {plan.study.name} is not known: "
+                        "collect again when it answers"
                     )
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise UsageError(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcrl.errors import HpcrlError
+from hpcrl.slurm.printed import alike, cpu_seconds, indices_of
 
 ASK_SECONDS = 30.0  # for squeue, sacct, scancel
 SBATCH_SECONDS = 120.0
@@ -151,7 +152,6 @@ class OtherJob:
     live: bool
 
 
-_JOB_ID = re.compile(r"(\d+)(?:_(?:(\d+)|\[([^\]]+)\]))?$")
 _PARSABLE = re.compile(r"(\d+)(?:;[\w.-]+)?$")
 # sbatch's messages for a job that it never sent or that the controller refused. After any other message the job may exist.
 _REFUSALS = re.compile(
@@ -266,7 +266,7 @@ class Slurm:
             out, problem = self._asked("squeue", words)
             if problem:
                 return [], problem
-            for (job_id, rest), indices in _alike(out).items():
+            for (job_id, rest), indices in alike(out).items():
                 state, reason, nodes, name = [*rest.split("|", 3), "", "", ""][:4]
                 groups.append((name, indices, JobState(job_id, state, reason=reason, nodes=nodes or None)))
         return groups, None
@@ -303,7 +303,7 @@ class Slurm:
             )  # fmt: skip
             if problem:
                 return [], problem, "no such command" in problem or "accounting_storage/none" in problem
-            for (job_id, rest), indices in _alike(out).items():
+            for (job_id, rest), indices in alike(out).items():
                 fields = rest.split("|", 5)
                 if len(fields) < 6 or not fields[3]:
                     continue  # accounting does not have the whole job yet
@@ -353,7 +353,7 @@ class Slurm:
             "squeue",
             ["env", "SLURM_BITSTR_LEN=0", "squeue", "-h", "--me", "-o", "%i", *([f"--qos={qos}"] if qos else [])],
         )
-        return None if problem else sum(len(_indices(line)[1]) for line in out.splitlines())
+        return None if problem else sum(len(indices_of(line)[1]) for line in out.splitlines())
 
     def usage(self, job_ids: Sequence[str]) -> dict[str, Usage]:
         """Return the accounting of each array task of some jobs, as far as Slurm has it, in one call."""
@@ -367,7 +367,7 @@ class Slurm:
             job, partition, cpu, memory, energy, nodes = (line.split("|") + [""] * 6)[:6]
             key, _, step = job.partition(".")
             if not step and partition:  # the job itself; without a partition accounting does not have the whole job yet
-                usages[key] = Usage(_cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
+                usages[key] = Usage(cpu_seconds(cpu), None, float(energy) if energy.isdigit() else None, nodes or None)
             elif step and key in usages and memory:
                 peak = max(usages[key].memory_peak or 0.0, float(memory.rstrip("K")) * (1024 if "K" in memory else 1))
                 usages[key] = replace(usages[key], memory_peak=peak)
@@ -444,49 +444,6 @@ def _portions(names: Iterable[str]) -> Iterator[str]:
         length += len(name) + 1
     if some:
         yield ",".join(some)
-
-
-def _alike(out: str) -> dict[tuple[str, str], list[int]]:
-    """Group the lines of squeue or sacct that differ only in array indices: (job id, rest of the line) -> indices."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for line in out.splitlines():
-        key, _, rest = line.partition("|")
-        job_id, _, index = key.partition("_")
-        if index.isdecimal() and job_id.isdecimal():  # most lines of sacct
-            groups.setdefault((job_id, rest), []).append(int(index))
-        elif (several := _indices(key))[1]:
-            groups.setdefault((several[0], rest), []).extend(several[1])
-    return groups
-
-
-def _indices(text: str) -> tuple[str, Sequence[int]]:
-    """Read ``12``, ``12_3`` or ``12_[0-9:2,14%3]``: the job id and the array indices, [0] for a job that is not an array."""
-    match = _JOB_ID.match(text.strip())
-    if not match:
-        return "", ()
-    job, task, several = match.groups()
-    if task is not None:
-        return job, (int(task),)
-    if several is None:
-        return job, (0,)
-    indices: list[int] = []
-    for part in several.partition("%")[0].split(","):
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        if first.isdigit():
-            indices += range(int(first), int(last or first) + 1, int(step or 1))
-    return job, indices
-
-
-def _cpu_seconds(text: str) -> float | None:
-    """Read ``[days-][hours:]minutes:seconds[.fraction]``."""
-    days, _, clock = text.rpartition("-")
-    try:
-        parts = [float(part) for part in clock.split(":")]
-        seconds = sum(part * 60.0**power for power, part in enumerate(reversed(parts)))
-        return seconds + 86_400.0 * int(days or 0)
-    except ValueError:
-        return None
 
 
 def array_key(environment: Mapping[str, str] = os.environ) -> str | None:

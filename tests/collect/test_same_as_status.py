@@ -198,4 +198,4 @@ def test_a_waiting_task_that_was_cancelled_and_that_slurm_forgets(tmp_path: Path
     assert states[1:] == [waiting] * 2
     assert [rows.get(cell) for cell in scene.cells[1:]] == [OUTCOMES.get(waiting)] * 2
     assert len(said) == (accounting == "it does not answer")
-    assert all("sacct: gave no answer within 30 s: nobody knows whether 3 attempts" in line for line in said)
+    assert all("sacct: gave no answer within 30 s: what became of 3 attempts of" in line for line in said)

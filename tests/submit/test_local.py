@@ -218,15 +218,21 @@ def collected(hpcrl: Call, plan: Path, dataset: Path) -> list[str]:
     return sorted(package.load(dataset)["outcome"])
 
 
+def cancelled_without_queue(hpcrl: Call, ready: Callable[[dict[str, Any]], Path], directory: Path) -> Path:
+    """Return a plan of two cells whose queue was killed while the first one ran, and which was cancelled then."""
+    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {directory}/ran; sleep 60"], seeds=2, max_parallel=1))
+    hpcrl("submit", plan)
+    until(lambda: (directory / "ran").exists())
+    kill_queue(plan)
+    assert hpcrl("cancel", plan).code == 0
+    return plan
+
+
 def test_a_lost_cell_that_was_submitted_again_and_cancelled(
     hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
 ) -> None:
     """The second queue runs the same attempt: that the first one has lost it no longer counts."""
-    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {tmp_path}/ran; sleep 60"], seeds=2, max_parallel=1))
-    hpcrl("submit", plan)
-    until(lambda: (tmp_path / "ran").exists())
-    kill_queue(plan)
-    assert hpcrl("cancel", plan).code == 0
+    plan = cancelled_without_queue(hpcrl, ready, tmp_path)
     until(lambda: states(hpcrl, plan) == {"CANCELLED": 1, "LOST": 1})
     assert "1 cell submitted" in hpcrl("submit", plan, "--where", "seed=2").out
     until(lambda: len((tmp_path / "ran").read_text().split()) == 2)
@@ -262,11 +268,7 @@ def test_a_machine_that_goes_down_leaves_lost_cells(
 def test_a_cell_whose_queue_was_killed_is_cancelled(
     hpcrl: Call, ready: Callable[[dict[str, Any]], Path], tmp_path: Path
 ) -> None:
-    plan = ready(command_study(["sh", "-c", f"echo {{cell}} >> {tmp_path}/ran; sleep 60"], seeds=2, max_parallel=1))
-    hpcrl("submit", plan)
-    until(lambda: (tmp_path / "ran").exists())
-    kill_queue(plan)
-    assert hpcrl("cancel", plan).code == 0
+    plan = cancelled_without_queue(hpcrl, ready, tmp_path)
     until(lambda: states(hpcrl, plan).get("RUNNING", 0) == 0)
     assert len((tmp_path / "ran").read_text().split()) == 1
 
