@@ -157,26 +157,30 @@ def tensorflow_floor(execution: str, weights: Arrays) -> Floor:
 
 
 def jax_floor(execution: str, weights: Arrays) -> Floor:
+    """Inputs share memory with NumPy's arrays, and weights have their outputs first, as one observation's product wants them."""
     from functools import partial
 
     import jax
     import jax.numpy as jnp
 
+    from hpcrl.rl.frameworks.jax.runtime import input_like
+
     sizes = np.cumsum([array.size for array in weights])[:-1]
-    flat = np.concatenate([array.T.ravel() for array in weights])
+    flat = np.concatenate([array.ravel() for array in weights])
     device = jax.local_devices()[0]
     state = [jax.device_put(array, device) for array in (flat, np.zeros_like(flat), np.zeros_like(flat))]
     target = jax.device_put(flat.copy(), device)
 
     def q(vector: Any, x: Any) -> Any:
-        layers = [part.reshape(array.T.shape) for part, array in zip(jnp.split(vector, sizes), weights, strict=True)]
+        layers = [part.reshape(array.shape).T for part, array in zip(jnp.split(vector, sizes), weights, strict=True)]
         hidden = jax.nn.relu(jax.nn.relu(x @ layers[0] + layers[1]) @ layers[2] + layers[3])
         return hidden @ layers[4] + layers[5]
 
     def loss(vector: Any, target: Any, batch: Any) -> Any:
         x, actions, rewards, following, terminated = batch
         wanted = rewards + GAMMA * (1 - terminated) * q(target, following).max(1)
-        chosen = jnp.take_along_axis(q(vector, x), actions[:, None], 1)[:, 0]
+        values = q(vector, x)
+        chosen = jnp.where(actions == 1, values[:, 1], values[:, 0])
         return ((chosen - wanted) ** 2).mean()
 
     @partial(jax.jit, donate_argnums=0)
@@ -186,16 +190,32 @@ def jax_floor(execution: str, weights: Arrays) -> Floor:
         first, second = first + 0.1 * (gradient - first), 0.999 * second + 0.001 * gradient * gradient
         return [vector - rate * first / (jnp.sqrt(second) + epsilon), first, second]
 
-    greedy = jax.jit(lambda vector, x: q(vector, x).argmax(1))
+    def best(vector: Any, x: Any) -> Any:
+        values = q(vector, x)
+        return (values[:, 1] > values[:, 0]).astype(jnp.int32)
+
+    greedy = jax.jit(best)
+    inputs: dict[int, list[tuple[Any, NDArray[Any]]]] = {}
+
+    def given(*arrays: Any) -> list[Any]:
+        if len(arrays) not in inputs:
+            inputs[len(arrays)] = [input_like(np.asarray(array)) for array in arrays]
+        for (_, place), array in zip(inputs[len(arrays)], arrays, strict=True):
+            place[...] = array
+        return [made for made, _ in inputs[len(arrays)]]
+
+    def act(shown: NDArray[np.float32]) -> Any:
+        return np.asarray(greedy(state[0], *given(shown)))
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
-        state[:] = step(state, target, tuple(batch), np.float32(rate), np.float32(epsilon))
+        *parts, rate_given, epsilon_given = given(*batch, np.float32(rate), np.float32(epsilon))
+        state[:] = step(state, target, tuple(parts), rate_given, epsilon_given)
 
     def cut() -> Arrays:
         parts = np.split(np.asarray(state[0]), sizes)
-        return [part.reshape(array.T.shape).T.copy() for part, array in zip(parts, weights, strict=True)]
+        return [part.reshape(array.shape).copy() for part, array in zip(parts, weights, strict=True)]
 
-    return Floor(lambda shown: np.asarray(greedy(state[0], shown)), update, cut)
+    return Floor(act, update, cut)
 
 
 def mxnet_floor(execution: str, weights: Arrays) -> Floor:

@@ -29,6 +29,7 @@ class Staging:
     def __init__(self, make: Callable[[NDArray[Any]], tuple[Any, Any]]) -> None:
         self._make = make
         self._sets: dict[Kinds, tuple[Inputs, list[Any]]] = {}
+        self._ones: dict[tuple[tuple[int, ...], int], tuple[Any, Any]] = {}
 
     def put(self, values: Sequence[NDArray[Any]]) -> Inputs:
         """Return the inputs with these values. Nothing may still read those of the last call with these kinds."""
@@ -40,3 +41,12 @@ class Staging:
         for place, array in zip(places, values, strict=True):
             place[...] = array
         return inputs
+
+    def one(self, value: NDArray[Any]) -> Any:
+        """Return an array with this value, faster than :meth:`put`. Nothing may still read that of the last call with this kind."""
+        kind = value.shape, value.dtype.num
+        if kind not in self._ones:
+            self._ones[kind] = self._make(value)
+        made, place = self._ones[kind]
+        place[...] = value
+        return made

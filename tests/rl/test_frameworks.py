@@ -332,6 +332,14 @@ def test_environments_that_are_compiled_step_as_gymnasium_s(worker: Path) -> Non
     assert facts["starts differ"] and facts["seeds differ"] and facts["same seed"]
 
 
+@pytest.mark.parametrize("how", [(), ("asynchronously",)])
+def test_inputs_that_share_memory_with_numpy_s_arrays_change_nothing(worker: Path, how: tuple[str, ...]) -> None:
+    facts = json.loads(run_program(built_environment("jax"), worker, "tests.rl.sharing_program", *how).splitlines()[-1])
+    assert not facts.pop("shares if told to dispatch asynchronously")
+    assert facts.pop("type of whole numbers") == "int32"
+    assert facts == dict.fromkeys(facts, True)
+
+
 @pytest.mark.parametrize(
     "first",
     [

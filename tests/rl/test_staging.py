@@ -32,3 +32,13 @@ def test_another_shape_or_type_has_arrays_of_its_own(other: NDArray[Any]) -> Non
     assert second.kinds != first.kinds
     assert (first.arrays[0] == 0.5).all() and (second.arrays[0] == other).all()
     assert second.arrays[0].dtype == other.dtype
+
+
+def test_one_input_at_a_time() -> None:
+    staging = Staging(like)
+    first = staging.one(np.array([1.0, 2.0]))
+    assert staging.one(np.array([3.0, 4.0])) is first
+    assert first.tolist() == [3.0, 4.0]
+    others = [staging.one(np.zeros(3)), staging.one(np.array([5, 6])), staging.one(np.float32(7.0))]
+    assert [array.tolist() for array in others] == [[0.0] * 3, [5, 6], 7.0]
+    assert first.tolist() == [3.0, 4.0]

@@ -96,10 +96,10 @@ class Replay:
     def _drawn(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Arrays:
         chosen = generator.integers(0, self.size, shape)
         return (
-            self._observations[chosen],
-            self._actions[chosen],
+            self._observations.take(chosen, 0),  # of rows faster than an index
+            self._actions.take(chosen, 0),
             self._rewards[chosen],
-            self._next_observations[chosen],
+            self._next_observations.take(chosen, 0),
             self._terminated[chosen],
         )
 

@@ -15,6 +15,7 @@ from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.jax import optimizers, runtime
 from hpcrl.rl.frameworks.jax.layers import Layout
 from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.staging import Staging
 
 Constants = list[jax.Array]
 
@@ -41,10 +42,12 @@ class Learner:
         self._page, self._settings, self._optimizer = page, algorithm.settings, optimizers.make(algorithm.settings)
         self._device = jax.local_devices()[0]
         origins = algorithm.origins.items()
-        self._layouts = {name: Layout(weights[group]) for name, group in origins}
+        self._layouts = {name: Layout(weights[group], transposed=execution != "lazy") for name, group in origins}
         self.vectors = {name: self._put(self._layouts[name].vector(weights[group])) for name, group in origins}
         self.slots = {name: self._put(self._optimizer.init(self.vectors[name])) for name in algorithm.groups}
         self._taken = dict.fromkeys(algorithm.groups, 0)
+        shares = execution == "lazy" and runtime.shares_memory(self._device)
+        self._inputs = Staging(runtime.input_like) if shares else None
         self.pure_updates: dict[str, Callable[..., Any]] = {}
         self._programs: list[Any] = []
         self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
@@ -145,9 +148,8 @@ class Learner:
         def bound_update(batch: Any, learning_rate: float, count: int = 1) -> tuple[jax.Array, ...]:
             taken[group] += count
             constants = [vectors[name] for name in uses]
-            vectors[group], slots[group], aux = program(
-                vectors[group], slots[group], constants, batch, np.float32(learning_rate)
-            )
+            rate = self._given(np.float32(learning_rate))
+            vectors[group], slots[group], aux = program(vectors[group], slots[group], constants, batch, rate)
             return aux
 
         return bound_update
@@ -160,15 +162,27 @@ class Learner:
 
         return self._compile(moved, donate_argnums=0)
 
+    def _given(self, array: Any) -> Any:
+        """Return the input of an update."""
+        if self._inputs is None:
+            return array
+        self.synchronize()  # nothing may be written where an update still reads
+        return self._inputs.one(array)
+
     def act(self, observations: Observations) -> Actions:
-        return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], observations))
+        shown = observations if self._inputs is None else self._inputs.one(observations)
+        return np.asarray(self._greedy(self.vectors[self.algorithm.acts_with], shown))
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         others = [self.vectors[name] for name in self.algorithm.samples_with]
-        sampled = self._sample(self.vectors[self.algorithm.acts_with], *others, observations, noise)
+        shown = (observations, noise) if self._inputs is None else self._inputs.put((observations, noise)).arrays
+        sampled = self._sample(self.vectors[self.algorithm.acts_with], *others, *shown)
         return tuple(np.asarray(array) for array in sampled)
 
     def transfer(self, batch: Arrays) -> tuple[Any, ...]:
+        if self._inputs is not None:
+            self.synchronize()  # nothing may be written where an update still reads
+            return tuple(self._inputs.put(batch).arrays)
         # On the CPU, passing NumPy's arrays directly is faster than an explicit transfer.
         return batch if self._device.platform == "cpu" else tuple(self._put(batch))
 
@@ -194,7 +208,8 @@ class Learner:
             self.vectors[target] = self._move(self.vectors[target], vector, np.float32(share))
 
     def synchronize(self) -> None:
-        jax.block_until_ready(self.vectors)
+        for vector in self.vectors.values():  # faster than jax.block_until_ready
+            vector.block_until_ready()
 
     def compiled(self) -> str:
         if self._execution == "eager":

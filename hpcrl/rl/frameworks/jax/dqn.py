@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, chosen, duel, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, best_actions, chosen, duel, forward
 
 
 def q_values(online: Layers, observations: jax.Array, settings: Any) -> jax.Array:
@@ -18,14 +18,14 @@ def q_values(online: Layers, observations: jax.Array, settings: Any) -> jax.Arra
 
 def greedy(observations: jax.Array, settings: Any, online: Layers) -> jax.Array:
     """Return the greedy actions (n,)."""
-    return q_values(online, observations, settings).argmax(1)
+    return best_actions(q_values(online, observations, settings))
 
 
 def loss(online: Layers, batch: Any, settings: Any, target: Layers) -> jax.Array:
     """Return the mean Huber or squared error of Q(s, a) against r + gamma (1 - terminated) max_a' Q_target(s', a')."""
     observations, actions, rewards, following, terminated = batch
     values = q_values(target, following, settings)
-    best = chosen(values, q_values(online, following, settings).argmax(1)) if settings.double else values.max(1)
+    best = chosen(values, best_actions(q_values(online, following, settings))) if settings.double else values.max(1)
     wanted = jax.lax.stop_gradient(rewards + settings.gamma * (1 - terminated) * best)
     errors = chosen(q_values(online, observations, settings), actions) - wanted
     return (optax.huber_loss(errors) if settings.loss == "huber" else errors**2).mean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -20,24 +21,29 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": nn.relu, "t
 
 
 class Layout:
-    """The names and shapes of a group's weights in its flat vector: each call passes fewer buffers, and eager mode needs few operations."""
+    """The names and shapes of a group's weights in its flat vector: each call passes fewer buffers, and eager mode needs few operations.
 
-    def __init__(self, like: Weights) -> None:
-        self._like = like
-        self._shapes = [inputs_first(array).shape for array in like.values()]
+    With `transposed` they have their inputs first there, as layers have them, and no operation for it is left. A compiled program
+    needs none either, and its product with one observation takes half the time if the vector has their outputs first.
+    """
+
+    def __init__(self, like: Weights, transposed: bool) -> None:
+        self._like, self._transposed = like, transposed
+        self._shapes = [(inputs_first(array) if transposed else array).shape for array in like.values()]
         self._cuts = [int(cut) for cut in np.cumsum([array.size for array in like.values()])[:-1]]
 
     def layers(self, vector: jax.Array) -> Layers:
         """Return a vector's layers."""
-        return [part.reshape(shape) for part, shape in zip(jnp.split(vector, self._cuts), self._shapes, strict=True)]
+        parts = [part.reshape(shape) for part, shape in zip(jnp.split(vector, self._cuts), self._shapes, strict=True)]
+        return parts if self._transposed else [inputs_first(part) for part in parts]
 
     def vector(self, weights: Weights) -> jax.Array:
         """Return weights by name as a vector."""
-        return jnp.asarray(pack({name: weights[name] for name in self._like}, transposed=True))
+        return jnp.asarray(pack({name: weights[name] for name in self._like}, self._transposed))
 
     def weights(self, vector: jax.Array) -> Weights:
         """Return a vector's weights by name, after one transfer of the whole vector."""
-        return unpack(np.asarray(vector), self._like, transposed=True)
+        return unpack(np.asarray(vector), self._like, self._transposed)
 
 
 class Layered(nn.Module):
@@ -83,6 +89,16 @@ def forward(layers: Layers, observations: jax.Array, activation: str = "relu") -
 def chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
     """Return the values (n,) of the chosen actions from those of all (n, actions). Compiled loops gather more slowly than they compare."""
     return jnp.where(actions[:, None] == jnp.arange(values.shape[1]), values, 0.0).sum(1)
+
+
+@partial(jax.jit, inline=True)
+def best_actions(values: jax.Array) -> jax.Array:
+    """Return the actions (n,) of the greatest values (n, actions), the first of equal ones. Compiled on the CPU, `argmax` takes half as long as a small network."""
+    greatest, actions = values[:, 0], jnp.zeros(len(values), jnp.int32)
+    for action in range(1, values.shape[1]):
+        is_greater = values[:, action] > greatest
+        greatest, actions = jnp.where(is_greater, values[:, action], greatest), jnp.where(is_greater, action, actions)
+    return actions
 
 
 def duel(output: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.frameworks.jax.layers import Layers, chosen, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, best_actions, chosen, forward
 from hpcrl.rl.layers import halves
 
 Arrays = tuple[jax.Array, ...]
@@ -15,14 +15,14 @@ Arrays = tuple[jax.Array, ...]
 
 def greedy(observations: jax.Array, settings: Any, both: Layers) -> jax.Array:
     """Return the most probable actions (n,)."""
-    return forward(halves(both)[0], observations, "tanh").argmax(1)
+    return best_actions(forward(halves(both)[0], observations, "tanh"))
 
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, both: Layers) -> Arrays:
     """Return actions (n,), their log-probabilities (n,) and values (n,); `noise` (n, actions) is standard Gumbel."""
     actor, critic = halves(both)
     logits = forward(actor, observations, "tanh")
-    actions = (logits + noise).argmax(1)
+    actions = best_actions(logits + noise)
     logs = chosen(jax.nn.log_softmax(logits), actions)
     return actions, logs, forward(critic, observations, "tanh")[:, 0]
 

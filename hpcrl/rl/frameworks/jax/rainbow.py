@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from hpcrl.rl.frameworks.jax.layers import Layers, duel, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, best_actions, duel, forward
 from hpcrl.rl.layers import mean_layers, noisy_layers
 
 Arrays = tuple[jax.Array, ...]
@@ -37,12 +37,13 @@ def q_values(layers: Layers, observations: jax.Array, settings: Any) -> jax.Arra
 
 def greedy(observations: jax.Array, settings: Any, online: Layers) -> jax.Array:
     """Return the greedy actions (n,), without noise."""
-    return q_values(mean_layers(online, settings.noisy), observations, settings).argmax(1)
+    return best_actions(q_values(mean_layers(online, settings.noisy), observations, settings))
 
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, online: Layers) -> Arrays:
     """Return the greedy actions (n,) of the network with a noise vector, as a tuple of one."""
-    return (q_values(noisy_layers(online, noise, settings.noisy, inputs_first=True), observations, settings).argmax(1),)
+    layers = noisy_layers(online, noise, settings.noisy, inputs_first=True)
+    return (best_actions(q_values(layers, observations, settings)),)
 
 
 def project(probabilities: jax.Array, returns: jax.Array, discounts: jax.Array, settings: Any) -> Arrays:
@@ -61,7 +62,7 @@ def loss(online: Layers, batch: Any, settings: Any, target: Layers) -> tuple[jax
         noisy_layers(online, noise, settings.noisy, inputs_first=True),
         noisy_layers(target, target_noise, settings.noisy, inputs_first=True),
     )
-    best = q_values(own if settings.double else other, following, settings).argmax(1)
+    best = best_actions(q_values(own if settings.double else other, following, settings))
     if settings.distributional:
         future = jnp.exp(_chosen(_logs(other, following, settings), best))
         wanted, outside = jax.lax.stop_gradient(project(future, returns, discounts, settings))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from hpcrl.errors import UsageError
 
 _dispatches_asynchronously = False  # on the CPU
+_ALIGNED = 64  # bytes to a multiple of which memory is aligned that JAX does not copy
 
 
 def configure() -> None:
@@ -35,6 +38,23 @@ def check_device(device: str) -> None:
     """
     if device == "cuda" and jax.default_backend() != "gpu":
         raise UsageError("jax: this cell needs a GPU, but JAX finds none here: it is not run on the CPU instead")
+
+
+def shares_memory(device: jax.Device) -> bool:
+    """Tell whether programs on a device may read their inputs from NumPy's memory: JAX gives that to it, and they end before they return."""
+    return not _dispatches_asynchronously and device in input_like(np.zeros(1, np.float32))[0].devices()
+
+
+def input_like(array: NDArray[Any]) -> tuple[jax.Array, NDArray[Any]]:
+    """Return an array on the CPU like one of NumPy, in JAX's type for it, and the memory that both of these share."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    size = array.size * dtype.itemsize
+    memory = np.zeros(size + _ALIGNED, np.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    place = memory[start : start + size].view(dtype).reshape(array.shape)
+    made: jax.Array = jax.numpy.from_dlpack(place)
+    assert made.unsafe_buffer_pointer() == place.ctypes.data, "JAX copied memory that it should share"
+    return made, place
 
 
 def peak_memory() -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hpcrl.rl.frameworks.jax.layers import Layers, chosen, forward
+from hpcrl.rl.frameworks.jax.layers import Layers, best_actions, chosen, forward
 from hpcrl.rl.layers import with_log_std
 from hpcrl.rl.specification.vpg import HALF_LOG_TWO_PI
 
@@ -18,7 +18,7 @@ def greedy(observations: jax.Array, settings: Any, actor: Layers) -> jax.Array:
     """Return the most probable actions: (n,), or the means (n, actions)."""
     network, log_std = with_log_std(actor)
     outputs = forward(network, observations, settings.activation)
-    return outputs if log_std is not None else outputs.argmax(1)
+    return outputs if log_std is not None else best_actions(outputs)
 
 
 def sample(observations: jax.Array, noise: jax.Array, settings: Any, actor: Layers, critic: Layers) -> Arrays:
@@ -30,7 +30,7 @@ def sample(observations: jax.Array, noise: jax.Array, settings: Any, actor: Laye
     )
     if log_std is not None:
         return outputs + jnp.exp(log_std) * noise, _gaussian_logs(noise, log_std), values
-    actions = (outputs + noise).argmax(1)
+    actions = best_actions(outputs + noise)
     return actions, _chosen(outputs, actions), values
 
 
