@@ -102,13 +102,14 @@ class Accounted:
 
 
 class Answers(NamedTuple):
-    """What the ledgers of a plan know: the tokens of their submissions, every attempt that was handed over, and which
-    commands did not answer.
+    """What the ledgers of a plan know: the tokens of their submissions, every attempt that was handed over, which
+    commands did not answer, and which ledgers could not be read.
     """
 
     tokens: set[str]
     attempts: dict[AttemptKey, Accounted]
     silent: dict[str, None]
+    damaged: list[str]
 
 
 def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
@@ -116,11 +117,12 @@ def ask(directories: Sequence[Path], plan: Plan, slurm: Slurm) -> Answers:
 
     Copies of a directory know the same attempts. The ledger that knows more about an attempt counts.
     """
-    every = Answers(set(), {}, {})
+    every = Answers(set(), {}, {}, [])
     for directory in directories:
         answers = _of_ledger(directory, plan, slurm)
         every.tokens.update(answers.tokens)
         every.silent.update(answers.silent)
+        every.damaged.extend(answers.damaged)
         for key, known in answers.attempts.items():
             before = every.attempts.get(key)
             if before is None or _certainty(known) >= _certainty(before):
@@ -133,13 +135,14 @@ def _certainty(known: Accounted) -> tuple[bool, bool, bool, bool]:
 
 
 def _of_ledger(directory: Path, plan: Plan, slurm: Slurm) -> Answers:
-    answers = Answers(set(), {}, {})
+    answers = Answers(set(), {}, {}, [])
     if not (directory / FILE).exists():
         return answers
     try:
         ledger = Ledger(directory)
-    except DamagedLedger:
-        return answers  # the records are enough, and `hpcrl submit` rebuilds the ledger
+    except DamagedLedger as error:  # the records are enough
+        answers.damaged.append(error.what)
+        return answers
     try:
         submissions = ledger.taken()
         view, cancelled = look(slurm, ledger, submissions), ledger.cancelled()

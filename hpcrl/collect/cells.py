@@ -81,6 +81,10 @@ def write_cells(
                     own = {name: accounted[name] for name in names}
                     made.append(_rows(plan, own_cells, summaries, places, own))
                 kept_again.append(as_table(plan.id, accounted))
+                for what in answers.damaged:
+                    say(
+                        f"{what}: records are collected without what the scheduler says. `hpcrl submit` rebuilds the ledger"
+                    )
                 if answers.silent and (number := _unsettled(made, accounted.values())):
                     say(
                         f"{'; '.join(answers.silent)}: what became of {count(number, 'attempt')} of {plan.study.name} is not known: "

@@ -15,7 +15,7 @@ import pytest
 import hpcrl
 from hpcrl.collect.merge import collect
 from hpcrl.formats import plan as plan_format
-from hpcrl.formats.ledger import Ledger
+from hpcrl.formats.ledger import FILE, Ledger
 from hpcrl.formats.plan import RECORDS, read_plan
 from hpcrl.formats.submission import SUBMISSIONS, Submission
 from hpcrl.plan.before import read_before
@@ -136,6 +136,16 @@ def test_an_end_stays_known_when_slurm_forgets_it_or_is_silent(
     rows = hpcrl.load(tmp_path / "d")
     assert list(rows["outcome"]) == [after]
     assert list(rows["submission"]) == [made.token]
+
+
+def test_a_ledger_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    plan, said = planned(tmp_path / "p", dqn_study(), "sol"), list[str]()
+    submitted(plan, "7")
+    write_record(plan, cells_of(plan)[0], "7_0-0")
+    (plan / FILE).write_bytes(b"no database" * 100)
+    assert collect([plan], tmp_path / "d", scheduler(), say=said.append).outcomes == {"completed": 1}
+    (line,) = said
+    assert line.startswith(f"{plan / FILE}: is damaged") and "`hpcrl submit` rebuilds the ledger" in line
 
 
 def test_cells_are_read_once_for_all_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
