@@ -1,10 +1,10 @@
 """Environment steps per second on one core, beside CleanRL, SB3, SBX, TorchRL, Tianshou and rejax.
 
-python -m benchmarks.training_speed [dqn | ppo | rainbow | td3] [CORE]
+python -m benchmarks.training_speed [dqn | ppo | rainbow | td3] [CORE] [--only WORDS]... [--rounds N]
 
 All are trained by the peers' settings: CleanRL's, and for rainbow those of Tianshou's test. dqn, ppo and rainbow on CartPole-v1, td3 on HalfCheetah
-(version 5, with the physics of the peers' version 4). Each is run three times, one after the other in turn, and its best run counts: other work on
-the machine only slows. Time counts from step 12,288 on (dqn: 12,300, td3: 11,000), so that start-up and compilation are left out on every side. Environments
+(version 5, with the physics of the peers' version 4). Each is run three times (or as often as --rounds says), one after the other in turn, and its best run counts: other work on
+the machine only slows. --only runs those alone whose names contain the words. Time counts from step 12,288 on (dqn: 12,300, td3: 11,000), so that start-up and compilation are left out on every side. Environments
 are built where they are missing, and CleanRL's scripts are taken from its last release, unchanged (its metadata ask for an older Python, on which
 nothing depends). The table names the version of Gymnasium that each of them steps; hpcrl also runs on that of CleanRL and SB3.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,21 +76,22 @@ class Contender(NamedTuple):
         return f"{'' if self.steps == 'gymnasium' else self.steps + ' '}{found}"
 
 
-def main(algorithm: str = "dqn", core: int | None = None) -> None:
+def main(algorithm: str = "dqn", core: int | None = None, only: Sequence[str] = (), rounds: int = ROUNDS) -> None:
     core = min(os.sched_getaffinity(0)) if core is None else core
     os.sched_setaffinity(0, {core})
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "worker.zip").write_bytes(worker_zip())
         contenders = _peers(algorithm, directory) | _ours(algorithm)
+        contenders = {name: one for name, one in contenders.items() if not only or any(words in name for words in only)}
         best = dict.fromkeys(contenders, 0.0)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             for name, contender in contenders.items():
                 best[name] = max(best[name], speed(contender.words, directory, TASKS[algorithm].warm))
     peers_of = [name for name in best if not name.startswith("hpcrl")]
     task = TASKS[algorithm]
     print(
-        f"{algorithm} on {task.environment} by the peers' settings, {task.steps:,} steps, one core, best of {ROUNDS} runs"
+        f"{algorithm} on {task.environment} by the peers' settings, {task.steps:,} steps, one core, best of {rounds} runs"
     )
     heads = "".join(f" {'x ' + name.split(', ')[-1]:>15.15}" for name in peers_of)
     print(f"  {'':<45} {'gymnasium':>12} {'steps/s':>8}{heads}")
@@ -197,6 +199,8 @@ def output_of(words: list[str], directory: Path, *paths: Path) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("algorithm", choices=sorted(TASKS), nargs="?", default="dqn")
+    parser.add_argument("--only", action="append", default=[], help="a part of the names of those that run")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each runs")
     parser.add_argument("core", type=int, nargs="?", help="the core that all run on; by default the first one")
     options = parser.parse_args()
-    main(options.algorithm, options.core)
+    main(options.algorithm, options.core, options.only, options.rounds)
