@@ -60,6 +60,7 @@ def main() -> None:
     ties = draw.integers(0, 3, (1000, 5)).astype(np.float32)
     facts["first of equal ones"] = bool((np.asarray(best_actions(ties)) == ties.argmax(1)).all())
     facts["of one action"] = bool((np.asarray(best_actions(ties[:, :1])) == 0).all())
+    facts["nothing"] = runtime.input_like(np.zeros((0, 3), np.float32))[0].shape == (0, 3)
     place = runtime.input_like(np.array([2**40, -1]))[1]
     facts["type of whole numbers"] = str(place.dtype)
     assert asynchronously or facts["shares"]

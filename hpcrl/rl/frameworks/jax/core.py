@@ -15,7 +15,6 @@ from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.jax import optimizers, runtime
 from hpcrl.rl.frameworks.jax.layers import Layout
 from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
-from hpcrl.rl.staging import Staging
 
 Constants = list[jax.Array]
 
@@ -46,10 +45,8 @@ class Learner:
         self.vectors = {name: self._put(self._layouts[name].vector(weights[group])) for name, group in origins}
         self.slots = {name: self._put(self._optimizer.init(self.vectors[name])) for name in algorithm.groups}
         self._taken = dict.fromkeys(algorithm.groups, 0)
-        shares = execution == "lazy" and runtime.shares_memory(self._device)
-        self._inputs = Staging(runtime.input_like) if shares else None
-        self.pure_updates: dict[str, Callable[..., Any]] = {}
-        self._programs: list[Any] = []
+        self._inputs = runtime.staging(self._device) if execution == "lazy" else None
+        self.pure_updates, self._programs = dict[str, Callable[..., Any]](), list[Any]()
         self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
         self._bursts, self._move = self._burst_programs(), self._moving()
         self.pure_greedy = self._acting("greedy", algorithm.acts_with)

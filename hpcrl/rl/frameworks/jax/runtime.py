@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcrl.errors import UsageError
+from hpcrl.rl.staging import Staging
 
 _dispatches_asynchronously = False  # on the CPU
 _ALIGNED = 64  # bytes to a multiple of which memory is aligned that JAX does not copy
@@ -42,7 +43,14 @@ def check_device(device: str) -> None:
 
 def shares_memory(device: jax.Device) -> bool:
     """Tell whether programs on a device may read their inputs from NumPy's memory: JAX gives that to it, and they end before they return."""
-    return not _dispatches_asynchronously and device in input_like(np.zeros(1, np.float32))[0].devices()
+    if device.platform != "cpu" or _dispatches_asynchronously:
+        return False
+    return device in input_like(np.zeros(1, np.float32))[0].devices()
+
+
+def staging(device: jax.Device) -> Staging | None:
+    """Return what keeps the inputs of programs on a device in NumPy's memory, if they may read them from there."""
+    return Staging(input_like) if shares_memory(device) else None
 
 
 def input_like(array: NDArray[Any]) -> tuple[jax.Array, NDArray[Any]]:
@@ -53,7 +61,7 @@ def input_like(array: NDArray[Any]) -> tuple[jax.Array, NDArray[Any]]:
     start = -memory.ctypes.data % _ALIGNED
     place = memory[start : start + size].view(dtype).reshape(array.shape)
     made: jax.Array = jax.numpy.from_dlpack(place)
-    assert made.unsafe_buffer_pointer() == place.ctypes.data, "JAX copied memory that it should share"
+    assert not place.size or made.unsafe_buffer_pointer() == place.ctypes.data, "JAX copied memory that it should share"
     return made, place
 
 
