@@ -5,7 +5,7 @@ python -m benchmarks.floors [CORE]
 CleanRL's sizes: a network of 4-120-84-2, acting on one observation, updates of 128 transitions with Adam and without clipping. The least CPU time
 of a call, in microseconds, of many rounds in turn, on one core. A call of ours goes through the learner, from NumPy's arrays to NumPy's arrays. So does
 the floor, without a learner: PyTorch with a gradient by hand, TensorFlow by the name of a concrete function, JAX by a jitted function of flat
-vectors, MXNet by a bound symbol; TensorFlow's and MXNet's inputs share memory with NumPy's arrays. Nothing of it can be used for another network. Then the parts of a rollout and its updates of PPO in JAX's fused mode.
+vectors, MXNet by a bound symbol; the inputs of these three share memory with NumPy's arrays. Nothing of it can be used for another network. Then the parts of a rollout and its updates of PPO in JAX's fused mode.
 """
 
 from __future__ import annotations

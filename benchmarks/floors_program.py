@@ -195,21 +195,27 @@ def jax_floor(execution: str, weights: Arrays) -> Floor:
         return (values[:, 1] > values[:, 0]).astype(jnp.int32)
 
     greedy = jax.jit(best)
-    inputs: dict[int, list[tuple[Any, NDArray[Any]]]] = {}
-
-    def given(*arrays: Any) -> list[Any]:
-        if len(arrays) not in inputs:
-            inputs[len(arrays)] = [input_like(np.asarray(array)) for array in arrays]
-        for (_, place), array in zip(inputs[len(arrays)], arrays, strict=True):
-            place[...] = array
-        return [made for made, _ in inputs[len(arrays)]]
+    kinds: list[tuple[Any, str]] = [
+        ((1, 4), "f4"),
+        ((128, 4), "f4"),
+        (128, "i4"),
+        (128, "f4"),
+        ((128, 4), "f4"),
+        (128, "f4"),
+        (1, "f4"),
+        (1, "f4"),
+    ]
+    (one, shown_place), *pairs = [input_like(np.zeros(*kind)) for kind in kinds]
+    inputs, places = [made for made, _ in pairs], [place for _, place in pairs]
 
     def act(shown: NDArray[np.float32]) -> Any:
-        return np.asarray(greedy(state[0], *given(shown)))
+        shown_place[...] = shown
+        return np.asarray(greedy(state[0], one))
 
     def update(batch: Arrays, rate: float, epsilon: float) -> None:
-        *parts, rate_given, epsilon_given = given(*batch, np.float32(rate), np.float32(epsilon))
-        state[:] = step(state, target, tuple(parts), rate_given, epsilon_given)
+        for place, array in zip(places, (*batch, rate, epsilon), strict=True):
+            place[...] = array
+        state[:] = step(state, target, inputs[:5], *inputs[5:])
 
     def cut() -> Arrays:
         parts = np.split(np.asarray(state[0]), sizes)

@@ -177,11 +177,11 @@ class Learner(Protocol):
     def burst(self) -> Callable[[str, Any, float], Any] | None: ...
 
     def act(self, observations: Observations) -> Actions:
-        """Return the greedy actions of observations (n, inputs). The next call may write over them."""
+        """Return the greedy actions of observations (n, inputs). The next call may write over what it returned."""
 
     def sample(self, observations: Observations, noise: NDArray[np.float32]) -> Arrays:
         """Return what `sample` of the algorithm's page returns: sampled actions, and for an on-policy algorithm their
-        log-probabilities (n,) and values (n,). The page says what noise it takes. The next call may write over them."""
+        log-probabilities (n,) and values (n,). The page says what noise it takes. The next call may write over what it returned."""
 
     def transfer(self, batch: Arrays) -> Any:
         """Transfer a batch to the framework and its device. The next call may write over it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 # The shape of each array, and the number that NumPy gives its type.
@@ -42,11 +43,11 @@ class Staging:
             place[...] = array
         return inputs
 
-    def one(self, value: NDArray[Any]) -> Any:
+    def one(self, value: NDArray[Any] | np.generic) -> Any:
         """Return an array with this value, faster than :meth:`put`. Nothing may still read that of the last call with this kind."""
         kind = value.shape, value.dtype.num
         if kind not in self._ones:
-            self._ones[kind] = self._make(value)
+            self._ones[kind] = self._make(np.asarray(value))
         made, place = self._ones[kind]
         place[...] = value
         return made

@@ -41,6 +41,22 @@ def results(shares: bool) -> tuple[bytes, list[int]]:
     return b"".join(array.tobytes() for array in learner.weights("online").values()), actions
 
 
+def strays_after(first: str, second: str) -> float:
+    """Return how far weights are from those of one mode alone if a mode continues from another's checkpoint."""
+    made = dqn(Settings(hidden=(32, 16)))
+    one, other = (learner_of("jax", execution, made, first_weights(made)) for execution in (first, second))
+    draw = np.random.default_rng(0)
+    for learners in ([one], [one, other]):
+        for _ in range(10):
+            given = batch(draw)
+            for learner in learners:
+                learner.update("update", learner.transfer(given), 1e-3)
+        if len(learners) == 1:
+            other.load_state(one.state())
+    mine, theirs = one.weights("online"), other.weights("online")
+    return max(float(np.abs(array - theirs[name]).max()) for name, array in mine.items())
+
+
 def main() -> None:
     configure("jax")
     if asynchronously := "asynchronously" in sys.argv[1:]:
@@ -56,9 +72,13 @@ def main() -> None:
     }
     runtime.dispatch_asynchronously()
     facts["shares if told to dispatch asynchronously"] = runtime.shares_memory(device)
+    modes = ("eager", "lazy", "fused")
+    facts["checkpoints of other modes"] = all(strays_after(one, other) < 1e-5 for one in modes for other in modes)
     draw = np.random.default_rng(1)
     ties = draw.integers(0, 3, (1000, 5)).astype(np.float32)
     facts["first of equal ones"] = bool((np.asarray(best_actions(ties)) == ties.argmax(1)).all())
+    many = draw.integers(0, 30, (100, 40)).astype(np.float32)
+    facts["of many actions"] = bool((np.asarray(best_actions(many)) == many.argmax(1)).all())
     facts["of one action"] = bool((np.asarray(best_actions(ties[:, :1])) == 0).all())
     facts["nothing"] = runtime.input_like(np.zeros((0, 3), np.float32))[0].shape == (0, 3)
     place = runtime.input_like(np.array([2**40, -1]))[1]

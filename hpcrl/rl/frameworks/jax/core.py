@@ -15,6 +15,7 @@ from hpcrl.rl.distributed.collective import Collective
 from hpcrl.rl.frameworks.jax import optimizers, runtime
 from hpcrl.rl.frameworks.jax.layers import Layout
 from hpcrl.rl.interfaces import Actions, Algorithm, Arrays, Observations, Step, Weights
+from hpcrl.rl.staging import Staging
 
 Constants = list[jax.Array]
 
@@ -40,12 +41,12 @@ class Learner:
         self.algorithm, self._execution, self._collective = algorithm, execution, collective
         self._page, self._settings, self._optimizer = page, algorithm.settings, optimizers.make(algorithm.settings)
         self._device = jax.local_devices()[0]
+        self._inputs = runtime.staging(self._device) if execution == "lazy" else None
         origins = algorithm.origins.items()
-        self._layouts = {name: Layout(weights[group], transposed=execution != "lazy") for name, group in origins}
+        self._layouts = {name: Layout(weights[group], transposed=self._inputs is None) for name, group in origins}
         self.vectors = {name: self._put(self._layouts[name].vector(weights[group])) for name, group in origins}
         self.slots = {name: self._put(self._optimizer.init(self.vectors[name])) for name in algorithm.groups}
         self._taken = dict.fromkeys(algorithm.groups, 0)
-        self._inputs = runtime.staging(self._device) if execution == "lazy" else None
         self.pure_updates, self._programs = dict[str, Callable[..., Any]](), list[Any]()
         self._updates = {step.name: self._bound(step, self._program(step)) for step in algorithm.steps}
         self._bursts, self._move = self._burst_programs(), self._moving()
@@ -145,7 +146,7 @@ class Learner:
         def bound_update(batch: Any, learning_rate: float, count: int = 1) -> tuple[jax.Array, ...]:
             taken[group] += count
             constants = [vectors[name] for name in uses]
-            rate = self._given(np.float32(learning_rate))
+            rate = self._rate(learning_rate)
             vectors[group], slots[group], aux = program(vectors[group], slots[group], constants, batch, rate)
             return aux
 
@@ -159,12 +160,15 @@ class Learner:
 
         return self._compile(moved, donate_argnums=0)
 
-    def _given(self, array: Any) -> Any:
-        """Return the input of an update."""
-        if self._inputs is None:
-            return array
-        self.synchronize()  # nothing may be written where an update still reads
-        return self._inputs.one(array)
+    def _inputs_of_updates(self) -> Staging | None:
+        """Return the inputs when no update reads them any more. Those of acting are always free: its actions are read at once."""
+        if self._inputs is not None:
+            self.synchronize()
+        return self._inputs
+
+    def _rate(self, learning_rate: float) -> Any:
+        inputs, rate = self._inputs_of_updates(), np.float32(learning_rate)
+        return rate if inputs is None else inputs.one(rate)
 
     def act(self, observations: Observations) -> Actions:
         shown = observations if self._inputs is None else self._inputs.one(observations)
@@ -177,9 +181,8 @@ class Learner:
         return tuple(np.asarray(array) for array in sampled)
 
     def transfer(self, batch: Arrays) -> tuple[Any, ...]:
-        if self._inputs is not None:
-            self.synchronize()  # nothing may be written where an update still reads
-            return tuple(self._inputs.put(batch).arrays)
+        if (inputs := self._inputs_of_updates()) is not None:
+            return tuple(inputs.put(batch).arrays)
         # On the CPU, passing NumPy's arrays directly is faster than an explicit transfer.
         return batch if self._device.platform == "cpu" else tuple(self._put(batch))
 
@@ -229,7 +232,7 @@ class Learner:
         for name in self.vectors:
             state |= checkpoint.nested(name, self.weights(name))
         for group, slots in self.slots.items():
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(slots)]
+            arrays = [self._layouts[group].stored(leaf) for leaf in jax.tree.leaves(slots)]
             state |= checkpoint.optimizer_state(group, self._taken[group], arrays)
         return state
 
@@ -239,6 +242,7 @@ class Learner:
         for group, slots in self.slots.items():
             self._taken[group], arrays = checkpoint.optimizer_part(group, state)
             leaves, structure = jax.tree.flatten(slots)
+            arrays = [self._layouts[group].restored(array) for array in arrays]
             restored = [jnp.asarray(array, leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True)]
             self.slots[group] = self._put(jax.tree.unflatten(structure, restored))
 

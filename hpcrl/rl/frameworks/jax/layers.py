@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcrl.catalogue.images import STRIDES, side_of
 from hpcrl.rl.interfaces import Network, Weights
@@ -16,6 +18,7 @@ from hpcrl.rl.weights import inputs_first, layer_names, outputs_first, pack, unp
 
 # Kernel (in, out), or (kernel, kernel, in, out) of a convolution, and bias (out,) of each layer in turn.
 Layers = list[jax.Array]
+MANY_ACTIONS = 32  # for which comparisons, one after the other, take long to compile
 # Between two layers.
 _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": nn.relu, "tanh": jnp.tanh}
 
@@ -23,8 +26,8 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {"relu": nn.relu, "t
 class Layout:
     """The names and shapes of a group's weights in its flat vector: each call passes fewer buffers, and eager mode needs few operations.
 
-    With `transposed` they have their inputs first there, as layers have them, and no operation for it is left. A compiled program
-    needs none either, and its product with one observation takes half the time if the vector has their outputs first.
+    With `transposed` the vector has weights as (in, out), as layers are: eager mode then needs no transposition. Else it has them as
+    (out, in): a compiled program fuses the transposition, and on the CPU its product with one observation takes half the time.
     """
 
     def __init__(self, like: Weights, transposed: bool) -> None:
@@ -44,6 +47,18 @@ class Layout:
     def weights(self, vector: jax.Array) -> Weights:
         """Return a vector's weights by name, after one transfer of the whole vector."""
         return unpack(np.asarray(vector), self._like, self._transposed)
+
+    def stored(self, array: jax.Array) -> NDArray[Any]:
+        """Return a vector as checkpoints have it, the same for every layout: weights (in, out). Other arrays stay as they are."""
+        if self._transposed or array.ndim != 1:
+            return np.asarray(array)
+        return pack(self.weights(array), transposed=True)
+
+    def restored(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what :meth:`stored` was given."""
+        if self._transposed or array.ndim != 1:
+            return array
+        return pack(unpack(array, self._like, transposed=True))
 
 
 class Layered(nn.Module):
@@ -93,7 +108,12 @@ def chosen(values: jax.Array, actions: jax.Array) -> jax.Array:
 
 @partial(jax.jit, inline=True)
 def best_actions(values: jax.Array) -> jax.Array:
-    """Return the actions (n,) of the greatest values (n, actions), the first of equal ones. Compiled on the CPU, `argmax` takes half as long as a small network."""
+    """Return the actions (n,) of the greatest values (n, actions), the first of equal ones; where a value is NaN, any.
+
+    Compiled on the CPU, `argmax` takes half as long as a small network.
+    """
+    if values.shape[1] > MANY_ACTIONS:
+        return values.argmax(1)
     greatest, actions = values[:, 0], jnp.zeros(len(values), jnp.int32)
     for action in range(1, values.shape[1]):
         is_greater = values[:, action] > greatest
