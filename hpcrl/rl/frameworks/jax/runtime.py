@@ -42,7 +42,7 @@ def check_device(device: str) -> None:
 
 
 def shares_memory(device: jax.Device) -> bool:
-    """Tell whether programs on a device may read their inputs from NumPy's memory: JAX gives that to it, and they end before they return."""
+    """Tell whether programs on a device may read their inputs from NumPy's memory: it is the one that JAX has this memory on, and they end before they return."""
     if device.platform != "cpu" or _dispatches_asynchronously:
         return False
     return device in input_like(np.zeros(1, np.float32))[0].devices()
